@@ -1,0 +1,19 @@
+"""Hocket trains a network cut into stages that all work at the same time."""
+
+from hocket import data as data
+from hocket import zoo as zoo
+from hocket.cut import Plan as Plan
+from hocket.errors import HocketError as HocketError
+from hocket.losses import cross_entropy as cross_entropy
+from hocket.method import Method as Method
+from hocket.methods import ADL as ADL
+from hocket.methods import BP as BP
+from hocket.methods import DDG as DDG
+from hocket.methods import DGL as DGL
+from hocket.methods import DNI as DNI
+from hocket.methods import DSP as DSP
+from hocket.methods import FDG as FDG
+from hocket.methods import FR as FR
+from hocket.program import unroll as unroll
+from hocket.trainer import Score as Score
+from hocket.trainer import Trainer as Trainer

@@ -1,0 +1,121 @@
+"""How much memory training takes at its fullest, measured in a process that does nothing else.
+
+Run as ``python -m hocket.bench.memory WORK ROW STEPS``, with WORK the fields of a `Work` as
+JSON; prints the peak in MiB.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from hocket.bench.row import Row
+from hocket.bench.work import PLAIN, Work
+from hocket.errors import HocketError
+
+STATUS = Path("/proc/self/status")
+CLEAR = Path("/proc/self/clear_refs")
+
+
+def peak_mib(work: Work, row: str, steps: int) -> float:
+    """Memory that training adds to what was there before its first step, in MiB.
+
+    Network and batch are there before; activations, gradients, momentum and what a method
+    keeps come after.
+
+    Args:
+        work: What to train.
+        row: ``plain``, or a method as `Row.parse` reads it.
+        steps: How many steps to take after the pipeline is full.
+
+    Raises:
+        HocketError: The process failed.
+    """
+    fields = json.dumps(dataclasses.asdict(work))
+    ended = subprocess.run(
+        [sys.executable, "-m", "hocket.bench.memory", fields, row, str(steps)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": str(work.threads)},
+    )
+    if ended.returncode:
+        raise HocketError(f"measuring the memory of {row!r} failed: {ended.stderr.strip()}")
+    return float(ended.stdout.splitlines()[-1])
+
+
+def predicted(work: Work, row: str) -> dict[str, int]:
+    """What a method says that its stages hold at their fullest, summed over the stages.
+
+    The plain loop holds one of each, here counted as one for every stage.
+    """
+    if row == PLAIN:
+        return dict.fromkeys(("graphs", "inputs", "versions"), work.stages)
+    method = Row.parse(row).build()
+    stages = [method.memory(k, work.stages) for k in range(work.stages)]
+    return {
+        "graphs": sum(stage.graphs for stage in stages),
+        "inputs": sum(stage.inputs for stage in stages),
+        "versions": sum(stage.versions for stage in stages),
+    }
+
+
+def measure(work: Work, row: str, steps: int) -> float:
+    """The same in this process, which should be a fresh one."""
+    if row == PLAIN:
+        step, fill = work.plain(), 1
+    else:
+        step = work.decoupled(work.trainer(Row.parse(row)))
+        fill = work.until_full(Row.parse(row))
+    before_mib = _forget_peak()
+    for _ in range(fill + steps):
+        step()
+    return _highest_mib() - before_mib
+
+
+def _forget_peak() -> float:
+    """Set the highest memory back to the present one, as far as possible, and give it."""
+    if not STATUS.is_file():
+        return _highest_mib()
+    try:
+        CLEAR.write_text("5")  # 5: reset the peak
+    except OSError:
+        return _highest_mib()
+    return _status_mib("VmRSS")
+
+
+def _highest_mib() -> float:
+    """The most memory this process has held.
+
+    Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its
+    status file is the program's own.
+    """
+    if STATUS.is_file():
+        return _status_mib("VmHWM")
+    import resource  # not on Windows
+
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+def _status_mib(field: str) -> float:
+    for line in STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 2**10
+    raise HocketError(f"{STATUS} has no field {field}; memory cannot be measured here")
+
+
+def main(fields: str, row: str, steps: str) -> None:
+    """What the process does."""
+    chosen = json.loads(fields)
+    work = Work(**(chosen | {"shape": tuple(chosen["shape"])}))
+    torch.set_num_threads(work.threads)
+    print(measure(work, row, int(steps)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""What the serial engine and a plain loop are timed on: the same network and the same batch."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn, optim
+
+from hocket.bench.networks import build_for, cut
+from hocket.bench.row import Row
+from hocket.losses import cross_entropy
+from hocket.trainer import Trainer
+
+Step = Callable[[], float | None]
+"""One step of training on the batch; gives a loss."""
+
+PLAIN = "plain"
+"""The row that is the plain loop itself; beside another plain loop it shows the noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One step of training, up to the method.
+
+    Attributes:
+        network: Name in the zoo.
+        shape: One input, without the batch.
+        batch: Samples in a step.
+        stages: K, cut as the paper did where there is one, else balanced.
+        threads: Of PyTorch.
+        channels_last: Memory format.
+        rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
+    """
+
+    network: str
+    shape: tuple[int, ...]
+    batch: int
+    stages: int
+    threads: int
+    channels_last: bool
+    rate: float = 0.01
+
+    def batch_of_noise(self) -> tuple[Tensor, Tensor]:
+        """The batch: inputs (B, *shape) and targets (B,) of 10 classes; always the same."""
+        chance = torch.Generator().manual_seed(0)
+        inputs = torch.randn(self.batch, *self.shape, generator=chance)
+        targets = torch.randint(0, 10, (self.batch,), generator=chance)
+        if self.channels_last and inputs.dim() == 4:
+            inputs = inputs.to(memory_format=torch.channels_last)
+        return inputs, targets
+
+    def initial(self) -> nn.Sequential:
+        """The network at its initial weights, always the same."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return build_for(self.network, self.shape, classes=10)
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
+        """The optimizer of both sides."""
+        return optim.SGD(parameters, lr=self.rate, momentum=0.9)
+
+    def plain(self) -> Step:
+        """A loop as anyone writes it, which reads the loss to show it."""
+        network = self.initial()
+        if self.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = self.optimizer(list(network.parameters()))
+        inputs, targets = self.batch_of_noise()
+
+        def step() -> float:
+            optimizer.zero_grad(set_to_none=True)
+            loss = cross_entropy(network(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return step
+
+    def trainer(self, row: Row) -> Trainer:
+        """A trainer whose stages are built."""
+        trainer = Trainer(
+            self.initial(),
+            stages=cut(self.network, self.stages),
+            method=row.build(),
+            optimizer=lambda parameters: self.optimizer(list(parameters)),
+            channels_last=self.channels_last,
+        )
+        trainer.prepare(self.batch_of_noise()[0])
+        return trainer
+
+    def decoupled(self, trainer: Trainer) -> Step:
+        """A step of a trainer."""
+        inputs, targets = self.batch_of_noise()
+        return lambda: trainer.step(inputs, targets)
+
+    def until_full(self, row: Row) -> int:
+        """Steps until the pipeline is full and an update has been made."""
+        method = row.build()
+        return method.delay(0, self.stages) + self.stages + method.accumulate
+
+    def parameters(self) -> int:
+        """Numbers that the network learns."""
+        return sum(math.prod(p.shape) for p in self.initial().parameters())
+
+
+def extra_parameters(trainer: Trainer) -> int:
+    """Numbers that heads and synthesizers learn beside the network."""
+    networks = [stage.signal_network for stage in trainer.stages]
+    return sum(p.numel() for network in networks for p in network.parameters())

@@ -1,0 +1,149 @@
+"""The command line: parse, call, print."""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import cyclopts
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from hocket import methods
+from hocket.errors import HocketError, OptionError
+from hocket.named import Named
+from hocket.picture import draw_picture
+from hocket.program import draw as draw_text
+from hocket.program import unroll
+from hocket.recipes import RECIPES, recipe
+from hocket.report import method_table, option_table, summary_tables
+from hocket.run import Run, run_of
+from hocket.train import train as train_run
+
+app = App(
+    name="hocket",
+    help="Trains a network cut into stages that all work at the same time.",
+    version_flags=["--version"],
+)
+console = Console()
+messages = Console(stderr=True)
+
+
+@app.command
+def train(
+    run: Annotated[Run, Parameter(name="*")] = Run(),
+    *,
+    base: Annotated[Path | None, Parameter(name="--run")] = None,
+    from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
+) -> int:
+    """Train a network; everything it leaves is in a new run folder.
+
+    Parameters
+    ----------
+    base
+        A run file to begin from, such as run.json of a run folder; options given here win.
+    from_recipe
+        A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar.
+    """
+    summary = train_run(run)
+    for table in summary_tables(summary):
+        console.print(table)
+    if summary.state == "interrupted":
+        messages.print(f"interrupted: {summary.message}; what was reached is saved")
+        return 130
+    return 0
+
+
+@app.command(name="methods")
+def list_methods(*, stages: int = 4) -> int:
+    """List the methods: delays, staleness, memory, locks and paper, and their options.
+
+    Parameters
+    ----------
+    stages
+        For how many stages to count; numbers stand for stages 0, 1, ...
+    """
+    wide = Console(width=max(console.width, 150)) if not console.is_terminal else console
+    wide.print(method_table(stages))
+    wide.print(option_table())
+    return 0
+
+
+@app.command
+def draw(
+    *, method: str = "fdg", stages: int = 3, batches: int = 6, out: Path | None = None
+) -> int:
+    """Print the program of a method tick by tick, or draw it as a picture.
+
+    Parameters
+    ----------
+    method
+        For example ddg, or adl:accumulate=2.
+    stages
+        How many stages.
+    batches
+        How many batches to train on.
+    out
+        A picture to write: .svg, .png or .pdf.
+    """
+    asked = Named.parse(method)
+    chosen = methods.build(asked.name, **asked.options)
+    if batches < 1:
+        raise OptionError(f"batches is {batches}; use at least 1")
+    ticks = list(unroll(chosen, stages, batches))
+    console.print(draw_text(ticks, stages), highlight=False, soft_wrap=True, markup=False)
+    if out is not None:
+        draw_picture(ticks, stages, f"{method} on {stages} stages", out)
+        messages.print(f"drawn to {out}")
+    return 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line; 0 if it went well, 2 for an error, 130 for Ctrl-C."""
+    words = list(sys.argv[1:] if words is None else words)
+    try:
+        app.config = (_base(words),)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return int(app(words, exit_on_error=False, print_error=False) or 0)
+    except cyclopts.CycloptsError as error:
+        return _refuse(str(error))
+    except HocketError as error:
+        return _refuse("\n".join([str(error), *getattr(error, "__notes__", [])]))
+    except KeyboardInterrupt:
+        messages.print("interrupted")
+        return 130
+    finally:
+        app.config = ()
+
+
+def _refuse(message: str) -> int:
+    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
+    return 2
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    messages.print(f"warning: {message}", style="yellow", markup=False, highlight=False)
+
+
+def _base(words: Sequence[str]) -> cyclopts.config.Dict:
+    """The values that --recipe and --run set, for options that are not given."""
+    values: dict[str, Any] = {}
+    if (name := _value_of("--recipe", words)) is not None:
+        values |= recipe(name)
+    if (file := _value_of("--run", words)) is not None:
+        values |= {k: v for k, v in Run.read(Path(file)).as_dict().items() if k != "out"}
+    run_of(values, "the recipe")
+    given = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
+    return cyclopts.config.Dict({"train": given} if given else {}, source="the run file")
+
+
+def _value_of(flag: str, words: Sequence[str]) -> str | None:
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == flag:
+            return following
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None

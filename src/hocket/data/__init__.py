@@ -1,0 +1,17 @@
+"""Named data sets and the batches they are served in."""
+
+from hocket.data.batches import Batches, Examples, InMemory, Transform
+from hocket.data.dataset import Data, check_targets
+from hocket.data.registry import DATA, load, options
+
+__all__ = [
+    "DATA",
+    "Batches",
+    "Data",
+    "Examples",
+    "InMemory",
+    "Transform",
+    "check_targets",
+    "load",
+    "options",
+]

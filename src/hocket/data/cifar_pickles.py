@@ -1,0 +1,133 @@
+"""CIFAR as its authors published it: Python pickles, in a folder or still in the archive.
+
+A pickle is a program. Each file must have its published md5 sum before it is opened at all, and
+even then nothing but what a NumPy array consists of can be named in it.
+"""
+
+# Shapes: N images.
+
+import hashlib
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hocket.data.checksums import check_md5, md5_of_file
+from hocket.data.cifar_release import Images, Parts, Release
+from hocket.errors import DataError
+
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Knows the names that make up a NumPy array and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise DataError(
+                f"a pickle asks for {module}.{name}, which no CIFAR file needs; "
+                "do not trust this file, fetch the original"
+            )
+        return _ALLOWED[module, name]
+
+
+def read_pickles(release: Release, path: Path) -> Parts:
+    """All images of a release.
+
+    Args:
+        release: What to expect.
+        path: The folder with the pickles, or the archive that contains it.
+
+    Raises:
+        DataError: A file is missing, has another md5 sum than the published one, names
+            something that is no part of an array, or holds another number of images.
+    """
+    wanted = {**release.train_md5, **release.test_md5}
+    files = _from_folder(path, wanted) if path.is_dir() else _from_archive(release, path)
+    images = {}
+    for name, content in files:
+        digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        check_md5(f"{path}: {name}", digest, wanted[name])
+        images[name] = _unpickle(release, f"{path}: {name}", content)
+    missing = [name for name in wanted if name not in images]
+    if missing:
+        raise DataError(
+            f"{path} lacks {', '.join(missing)}; wanted {', '.join(wanted)}; "
+            f"fetch {release.archive} again"
+        )
+    parts = Parts(
+        train=_joined([images[name] for name in release.train_md5]),
+        test=_joined([images[name] for name in release.test_md5]),
+    )
+    found = len(parts.train.inputs), len(parts.test.inputs)
+    if found != (release.train_images, release.test_images):
+        raise DataError(
+            f"{path} holds {found[0]} training and {found[1]} test images, wanted "
+            f"{release.train_images} and {release.test_images}; fetch {release.archive} again"
+        )
+    return parts
+
+
+def _from_folder(folder: Path, wanted: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each wanted file that is there."""
+    for name in wanted:
+        if (folder / name).is_file():
+            yield name, (folder / name).read_bytes()
+
+
+def _from_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each wanted member, without unpacking to disk."""
+    check_md5(str(archive), md5_of_file(archive), release.archive_md5)
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for member in members:
+                folder, _, name = member.name.removeprefix("./").partition("/")
+                stream = members.extractfile(member)
+                known = name in release.train_md5 or name in release.test_md5
+                if folder == release.folder and known and stream is not None:
+                    yield name, stream.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{archive} is no readable .tar.gz: {error}; fetch it again") from error
+
+
+def _unpickle(release: Release, where: str, content: bytes) -> Images:
+    """The images of one file."""
+    try:
+        found = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise DataError(f"{where} is no readable pickle: {error}; fetch it again") from error
+    rows = found.get(b"data") if isinstance(found, dict) else None
+    labels = found.get(release.pickled_label) if isinstance(found, dict) else None
+    if (
+        not isinstance(rows, np.ndarray)
+        or rows.dtype != np.uint8
+        or rows.shape[1:] != (3 * 32 * 32,)
+        or not isinstance(labels, list)
+        or len(labels) != len(rows)
+    ):
+        raise DataError(
+            f"{where} is no CIFAR batch: wanted 'data', uint8 of N rows of 3072, and "
+            f"{release.pickled_label.decode()!r}, N labels; fetch it again"
+        )
+    inputs_N3HW = torch.from_numpy(rows.copy()).view(-1, 3, 32, 32)
+    return Images(inputs_N3HW, torch.tensor(labels, dtype=torch.int64))
+
+
+def _joined(images: list[Images]) -> Images:
+    """Several files as one."""
+    return Images(
+        torch.cat([each.inputs for each in images]),
+        torch.cat([each.targets for each in images]),
+    )

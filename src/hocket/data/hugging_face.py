@@ -1,0 +1,168 @@
+"""Any image or vector data set of the Hugging Face hub, through the package `datasets`."""
+
+# Shapes: N examples, C channels, H height, W width, D features.
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hocket.data.augment import Chain, Crop, Flip, Normalise
+from hocket.data.batches import Batches, InMemory, Transform
+from hocket.data.dataset import Data, check_targets
+from hocket.errors import DataError, OptionError
+
+
+def hf(
+    *,
+    batch_size: int,
+    seed: int = 0,
+    dataset: str,
+    config: str | None = None,
+    image: str = "image",
+    label: str = "label",
+    train_split: str = "train",
+    test_split: str = "test",
+    image_size: int | None = None,
+    augment: bool = False,
+) -> Data:
+    """A data set that fits into memory, by its name on the hub.
+
+    Args:
+        batch_size: Examples in a batch.
+        seed: Decides order and augmentation.
+        dataset: Name on the hub, or a local folder that `datasets.load_dataset` takes.
+        config: Its configuration, where it has several.
+        image: Column with the inputs: images, or lists of numbers.
+        label: Column with the class numbers.
+        train_split: Split to train on.
+        test_split: Split to test on.
+        image_size: Side in pixels to which images are resized; None where all are equal.
+        augment: Whether training images are cropped (padding 4) and flipped at random.
+
+    Raises:
+        DataError: The data set cannot be had, or does not fit the options.
+        OptionError: The package `datasets` is not installed, or augmentation of vectors.
+    """
+    try:
+        # The package is optional, so the type checker may or may not find it.
+        import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise OptionError(
+            "data set 'hf' needs the package datasets, which is not installed; "
+            "pip install 'hocket[hf]'"
+        ) from error
+    try:
+        train_rows = datasets.load_dataset(dataset, config, split=train_split)
+        test_rows = datasets.load_dataset(dataset, config, split=test_split)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"cannot load {dataset!r}, splits {train_split!r} and {test_split!r}: {error}; "
+            "check names and network"
+        ) from error
+    train = read_rows(train_rows, image, label, image_size)
+    test = read_rows(test_rows, image, label, image_size)
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise DataError(
+            f"{dataset}: training inputs are {tuple(train[0].shape[1:])}, test inputs "
+            f"{tuple(test[0].shape[1:])}; pass image_size to make them equal"
+        )
+    classes = int(train[1].max()) + 1
+    for _, targets_N in (train, test):
+        check_targets(targets_N, classes)
+    images = train[0].dtype == torch.uint8
+    if augment and not images:
+        raise OptionError(f"{dataset}: augment is for images, column {image!r} has vectors")
+    prepare: Transform | None = normalise_by(train[0]) if images else None
+    train_prepare = Chain((Crop(), Flip(), prepare)) if augment and prepare else prepare
+    return Data(
+        name="hf",
+        train=Batches(InMemory(*train, train_prepare), batch_size, seed=seed, shuffle=True),
+        test=Batches(InMemory(*test, prepare), batch_size),
+        classes=classes,
+        shape=tuple(train[0].shape[1:]),
+        kind="images" if images else "vectors",
+    )
+
+
+def read_rows(
+    rows: Iterable[Mapping[str, Any]], image: str, label: str, image_size: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of all rows.
+
+    Returns:
+        Images as uint8 (N, C, H, W), with C = 1 if the first image is grey and 3 otherwise, or
+        vectors as float32 (N, D); and targets, int64 (N,).
+
+    Raises:
+        DataError: There are no rows, a column is missing, a label is no number, or the inputs
+            differ in shape or are no images and no vectors.
+    """
+    inputs: list[Tensor] = []
+    targets: list[int] = []
+    mode = None
+    for number, row in enumerate(rows):
+        missing = [column for column in (image, label) if column not in row]
+        if missing:
+            raise DataError(
+                f"no column {' and '.join(missing)}; there are {', '.join(row)}: "
+                "name them with the options image and label"
+            )
+        if not isinstance(row[label], int):
+            raise DataError(
+                f"row {number}: {label!r} is {row[label]!r}, wanted a class number; "
+                "choose another column with the option label"
+            )
+        if isinstance(row[image], Image.Image) and mode is None:
+            mode = "L" if row[image].mode in ("1", "L") else "RGB"
+        inputs.append(_input(row[image], mode or "RGB", image_size))
+        targets.append(row[label])
+        if inputs[-1].shape != inputs[0].shape:
+            raise DataError(
+                f"row {number} has the shape {tuple(inputs[-1].shape)}, row 0 "
+                f"{tuple(inputs[0].shape)}; pass image_size to make images equal"
+            )
+    if not inputs:
+        raise DataError("found 0 rows, wanted at least 1; choose another split")
+    if inputs[0].dim() not in (1, 3):
+        raise DataError(
+            f"column {image!r} has the shape {tuple(inputs[0].shape)}, wanted images or "
+            "vectors; choose another column with the option image"
+        )
+    return torch.stack(inputs), torch.tensor(targets)
+
+
+def _input(value: Any, mode: str, image_size: int | None) -> Tensor:
+    """One image as uint8 (C, H, W), or numbers as float32."""
+    if not isinstance(value, Image.Image):
+        try:
+            return torch.from_numpy(np.array(value, dtype=np.float32))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"an input is {value!r:.60}, wanted an image or a list of numbers; "
+                "choose another column with the option image"
+            ) from error
+    shown = value.convert(mode)
+    if image_size is not None:
+        shown = shown.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    pixels_HWC = np.array(shown).reshape(shown.height, shown.width, -1)
+    return torch.from_numpy(pixels_HWC).permute(2, 0, 1)
+
+
+def normalise_by(images_NCHW: Tensor) -> Normalise:
+    """Normalisation by the mean and standard deviation of each channel of uint8 images."""
+    white = 255.0
+    # From histograms: exact, and without a float copy of all images.
+    levels = torch.arange(256, dtype=torch.float64) / white
+    mean, std = [], []
+    for channel_NHW in images_NCHW.unbind(1):
+        counts = torch.bincount(channel_NHW.flatten(), minlength=256).double()
+        share = counts / counts.sum()
+        centre = (share * levels).sum()
+        mean.append(float(centre))
+        # A channel of one colour has no deviation: leave its scale alone.
+        std.append(float((share * (levels - centre).square()).sum().sqrt()) or 1.0)
+    return Normalise(tuple(mean), tuple(std), white)

@@ -1,0 +1,104 @@
+"""A text file, one token for each character: predict the next one."""
+
+# Shapes: N characters, B batch, T context.
+
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from hocket.data.batches import Batches
+from hocket.data.dataset import Data, check_targets
+from hocket.errors import DataError, OptionError
+
+
+@final
+class Windows:
+    """Pieces of T + 1 consecutive tokens, as T inputs and the T tokens that follow them.
+
+    Args:
+        tokens_N: The text, at least T + 1 tokens.
+        context: T, inputs in a window.
+        jitter: Whether each window starts up to T - 1 tokens later than its place in the grid,
+            which gives every epoch its own windows; False keeps to the grid.
+    """
+
+    def __init__(self, tokens_N: Tensor, context: int, *, jitter: bool) -> None:
+        self.tokens_N = tokens_N
+        self.context = context
+        self.jitter = jitter
+
+    def __len__(self) -> int:
+        return (len(self.tokens_N) - 1) // self.context
+
+    def take(self, rows_B: Tensor, chance: Generator) -> tuple[Tensor, Tensor]:
+        """Inputs (B, T) and targets (B, T), int64."""
+        starts_B = rows_B * self.context
+        if self.jitter:
+            starts_B += torch.randint(self.context, rows_B.shape, generator=chance)
+            starts_B.clamp_(max=len(self.tokens_N) - self.context - 1)
+        windows = self.tokens_N[starts_B[:, None] + torch.arange(self.context + 1)].long()
+        # Copies, for else inputs and targets would share memory.
+        return windows[:, :-1].clone(), windows[:, 1:].clone()
+
+
+def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -> Data:
+    """The first nine tenths of a UTF-8 text for training, the rest for the test.
+
+    Args:
+        data_dir: The text file, or a folder with exactly one file `*.txt`.
+        batch_size: Windows in a batch.
+        seed: Decides where the training windows start and their order.
+        context: Characters in one input.
+
+    Raises:
+        DataError: The file is missing, ambiguous, not UTF-8, or too short for one window.
+        OptionError: `context` is below 1.
+    """
+    if context < 1:
+        raise OptionError(f"context is {context}; give 1 or more characters")
+    path = _text_file(data_dir)
+    try:
+        characters = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 ({error}); convert it to UTF-8") from error
+    codes_N = np.frombuffer(characters.encode("utf-32-le"), dtype=np.uint32)
+    vocabulary, tokens = np.unique(codes_N, return_inverse=True)
+    tokens_N = torch.from_numpy(tokens.astype(np.int32))
+    train_length = len(tokens_N) * 9 // 10
+    shortest = len(tokens_N) - train_length
+    if shortest < context + 1:
+        raise DataError(
+            f"{path} has {len(tokens_N)} characters, of which a tenth, {shortest}, is the "
+            f"test: too short for one window of {context} + 1; give a longer text or "
+            "a smaller context"
+        )
+    check_targets(tokens_N, len(vocabulary))
+    train = Windows(tokens_N[:train_length], context, jitter=True)
+    test = Windows(tokens_N[train_length:], context, jitter=False)
+    return Data(
+        name="text",
+        train=Batches(train, batch_size, seed=seed, shuffle=True),
+        test=Batches(test, batch_size),
+        classes=len(vocabulary),
+        shape=(context,),
+        kind="tokens",
+    )
+
+
+def _text_file(data_dir: Path) -> Path:
+    """The file itself, or the only text file of a folder."""
+    if data_dir.is_file():
+        return data_dir
+    if not data_dir.is_dir():
+        raise DataError(f"no text at {data_dir}; give a text file or a folder with one *.txt")
+    found = sorted(data_dir.glob("*.txt"))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise DataError(
+            f"{data_dir} has {len(found)} text files ({names}), wanted exactly 1; "
+            "give the path of the file itself"
+        )
+    return found[0]

@@ -1,0 +1,78 @@
+"""The whole program in one process, in order: what it computes defines what is correct."""
+
+from collections.abc import Sequence
+
+from hocket.engine.trace import Event, Watcher
+from hocket.method import Method
+from hocket.program import Program, Tick, finish
+from hocket.relay.memory import Edge
+from hocket.relay.packet import Activation
+from hocket.stage.stage import Stage
+from hocket.tree import Tree, map_tensors, tensors
+
+
+class Serial:
+    """Executes the program of a method on stages that live in this process.
+
+    Args:
+        method: The method.
+        stages: All stages, in order.
+        source: The edge from which the first stage receives its batches.
+        watchers: Called after every action.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        stages: Sequence[Stage],
+        source: Edge,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        self.program = Program(method, len(stages))
+        self.stages = stages
+        self._source = source
+        self._watchers = watchers
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """One tick, at which a batch enters."""
+        # Copied: the caller may fill the same memory with the next batch.
+        own = map_tensors(lambda value: value.detach().clone(), (inputs, targets))
+        self._source.upper().send(
+            Activation(
+                batch=self.program.fed,
+                epoch=epoch,
+                values=own[0],
+                differentiable=tuple(False for _ in tensors(inputs)),
+                targets=own[1],
+            )
+        )
+        return self._execute(self.program.now, self.program.tick())
+
+    def predict(self, inputs: Tree) -> Tree:
+        """The output of the whole network, in the mode its layers are in; nothing is kept."""
+        for stage in self.stages:
+            inputs = stage.predict(inputs)
+        return inputs
+
+    def finish(self) -> list[Event]:
+        """The ticks that complete every batch in flight and apply every gradient."""
+        events = []
+        for tick in finish(self.program):
+            events += self._execute(self.program.now - 1, tick)
+        return events
+
+    def _execute(self, now: int, tick: Tick) -> list[Event]:
+        events = []
+        for action in tick:
+            stage = self.stages[action.stage]
+            try:
+                event = Event(now, action, stage.execute(action))
+            except Exception as error:
+                error.add_note(
+                    f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})"
+                )
+                raise
+            for watch in self._watchers:
+                watch(event, stage)
+            events.append(event)
+        return events

@@ -1,0 +1,21 @@
+"""What an engine tells of a training: an event for every action it has executed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hocket.program import Action
+from hocket.stage.stage import Report, Stage
+
+
+@dataclass(frozen=True)
+class Event:
+    """An executed action, the tick it fell into and its report."""
+
+    tick: int
+    action: Action
+    report: Report
+
+
+Watcher: TypeAlias = Callable[[Event, Stage], None]
+"""Called after every action, when the stage still holds what the action left."""

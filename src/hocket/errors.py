@@ -1,0 +1,53 @@
+"""What can go wrong, one class for each thing a caller may want to catch.
+
+Every message says where, what was found, what was wanted and what to do.
+"""
+
+from collections.abc import Sequence
+
+
+class HocketError(Exception):
+    """Anything Hocket refuses or gives up on."""
+
+
+class OptionError(HocketError, ValueError):
+    """An option is unknown, out of range, or contradicts another."""
+
+
+class CutError(HocketError, ValueError):
+    """The network cannot be cut into the stages asked for."""
+
+
+class ProgramError(HocketError, ValueError):
+    """A program breaks a rule: something is received before it was sent, lost or doubled."""
+
+
+class PacketError(HocketError, RuntimeError):
+    """A packet is missing, doubled or not the one that was expected."""
+
+
+class DataError(HocketError, ValueError):
+    """A data set is missing, damaged or does not fit the network."""
+
+
+class NonFiniteError(HocketError, ArithmeticError):
+    """A loss or a gradient became NaN or infinite; the weights are those before it."""
+
+
+class LinearizeError(HocketError, RuntimeError):
+    """A stage does something that the chosen `linearize` cannot honour."""
+
+
+class RunFolderError(HocketError, FileExistsError):
+    """The folder of a run exists already."""
+
+
+def listed(title: str, problems: Sequence[str]) -> str:
+    """All problems of one input under one title.
+
+    >>> print(listed("cannot cut", ["it has 2 layers", "layer 'fc' is shared"]))
+    cannot cut:
+      - it has 2 layers
+      - layer 'fc' is shared
+    """
+    return "\n".join([f"{title}:", *(f"  - {problem}" for problem in problems)])

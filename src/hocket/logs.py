@@ -1,0 +1,88 @@
+"""What a training leaves behind while it runs: JSON Lines, and TensorBoard on request."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hocket.engine.compare import Comparison
+from hocket.engine.trace import Event
+from hocket.errors import OptionError
+from hocket.stage.stage import Stage
+from hocket.trainer import Epoch
+
+
+class Logs:
+    """Writes a row for each backward and update of every n-th batch, comparison and epoch.
+
+    Args:
+        folder: The run folder; rows go to ``metrics.jsonl`` in it.
+        every: Log every n-th batch.
+        tensorboard: Whether to write event files into the folder, too.
+    """
+
+    def __init__(self, folder: Path, every: int, *, tensorboard: bool) -> None:
+        self._every = every
+        self._board: Any = tensorboard_writer()(str(folder)) if tensorboard else None
+        # Buffered by lines: what was written stays if the process dies.
+        self._file = (folder / "metrics.jsonl").open("w", buffering=1)
+
+    def __enter__(self) -> "Logs":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def watch(self, event: Event, stage: Stage) -> None:
+        """Log a backward or an update."""
+        action = event.action
+        if action.kind in "BUT" and action.batch % self._every == 0:
+            report = {k: v for k, v in asdict(event.report).items() if v is not None}
+            kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
+            place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
+            self._row(kind, **place, **report)
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Log how far a gradient was from the true one."""
+        self._row("comparison", **asdict(comparison))
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Log an epoch."""
+        self._row("epoch", **asdict(epoch))
+
+    def _row(self, kind: str, **values: Any) -> None:
+        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+        if self._board is None:
+            return
+        step = values.get("batch", values.get("number", 0))
+        stage = f"/stage{values['stage']}" if "stage" in values else ""
+        for name, value in values.items():
+            if name in ("loss", "gradient_norm", "staleness", "rate", "cosine", "ratio") and (
+                isinstance(value, int | float)
+            ):
+                self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
+        if kind == "epoch" and values["score"] and values["score"]["error"] is not None:
+            self._board.add_scalar("epoch/test_error", values["score"]["error"], step)
+
+
+def tensorboard_writer() -> Any:
+    """The class that writes for TensorBoard.
+
+    Raises:
+        OptionError: The package is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise OptionError(
+            "tensorboard is not installed; install it with: pip install 'hocket[tensorboard]'"
+        ) from error
+    return SummaryWriter

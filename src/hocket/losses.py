@@ -1,0 +1,25 @@
+"""Objectives and scores for outputs whose last dimension counts the classes."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from hocket.tree import Tree
+
+
+def cross_entropy(output: Tree, targets: Tree) -> Tensor:
+    """Mean cross-entropy over samples, or over the tokens of all samples.
+
+    Args:
+        output: Scores, shape (B, C) or (B, T, C).
+        targets: Class numbers, shape (B,) or (B, T).
+    """
+    return F.cross_entropy(output.flatten(0, -2), targets.flatten())
+
+
+def wrong(output: Tree, targets: Tree) -> tuple[int, int] | None:
+    """How many class numbers the largest scores miss, of how many; None without class numbers."""
+    if not (isinstance(output, Tensor) and isinstance(targets, Tensor)):
+        return None
+    if targets.is_floating_point() or output.shape[:-1] != targets.shape:
+        return None
+    return int((output.argmax(-1) != targets).sum()), targets.numel()

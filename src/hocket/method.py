@@ -1,0 +1,208 @@
+"""What tells one method from another: a frozen table that programs, stages and engines read.
+
+Nothing downstream asks for a method's name. Stages are counted from 0; papers count modules
+from 1, so stage k here is module k+1 there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+
+from hocket.errors import OptionError, listed
+from hocket.tree import Tree
+
+Order = Literal["forward-first", "backward-first"]
+Linearize = Literal["stash", "live", "recompute"]
+Reduce = Literal["mean", "sum"]
+Statistics = Literal["forward", "both"]
+EpochEnd = Literal["carry", "drain"]
+
+
+class Loss(Protocol):
+    """The objective of the last stage: outputs and targets in, one number out."""
+
+    def __call__(self, output: Tree, targets: Tree, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Error:
+    """Where a stage's backward starts: ``roots`` are differentiated along ``gradients``.
+
+    Attributes:
+        roots: Tensors with a graph.
+        gradients: One for each root; None stands for 1 and needs a root of one number.
+        loss: The loss that the stage saw, detached, if it saw one.
+        lesson: For a signal that learns: the loss of its network, given the target received.
+    """
+
+    roots: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+    loss: Tensor | None = None
+    lesson: "Lesson | None" = None
+
+
+Lesson = Callable[[tuple[Tensor | None, ...]], Tensor]
+
+
+class Signal(Protocol):
+    """Where a stage's error comes from. Objects are stateless; weights live in ``network``."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a backward needs the gradient that comes back over the edge."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether what comes back over the edge is a target to learn from."""
+
+    def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The signal's own network, for stage outputs of ``shape`` (without the batch)."""
+
+    def error(
+        self,
+        network: nn.Module,
+        loss: Loss,
+        output: Tree,
+        targets: Tree,
+        received: tuple[Tensor | None, ...],
+    ) -> Error:
+        """The error of a stage's output."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a stage holds at its fullest, counted in batches and in versions of its weights."""
+
+    graphs: int
+    inputs: int
+    versions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One method of decoupled learning as a table of choices.
+
+    Attributes:
+        name: The name under which it is called on the command line.
+        paper: Where it comes from.
+        signal: Where the error of every stage but the last comes from.
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a gradient (or target) travels to the stage before.
+        order: What a stage does first in a tick in which it has both kinds of work.
+        linearize: At which weights a late gradient is applied.
+        accumulate: Gradients per update (ADL's M).
+        reduce: What becomes of the accumulated gradients.
+        statistics: Which passes count in BatchNorm's running statistics under ``recompute``.
+        epoch_end: Whether batches stay in flight from one epoch to the next.
+        first_stage_rate: Factor on the learning rate of the first stage.
+
+    Raises:
+        OptionError: A choice is out of its range.
+    """
+
+    name: str
+    paper: str
+    signal: Signal
+    forward_delay: int
+    backward_delay: int
+    order: Order = "forward-first"
+    linearize: Linearize = "stash"
+    accumulate: int = 1
+    reduce: Reduce = "mean"
+    statistics: Statistics = "forward"
+    epoch_end: EpochEnd = "carry"
+    first_stage_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{field} is {value!r}; use one of {', '.join(map(repr, allowed))}"
+            for field, value, allowed in (
+                ("order", self.order, ("forward-first", "backward-first")),
+                ("linearize", self.linearize, ("stash", "live", "recompute")),
+                ("reduce", self.reduce, ("mean", "sum")),
+                ("statistics", self.statistics, ("forward", "both")),
+                ("epoch_end", self.epoch_end, ("carry", "drain")),
+            )
+            if value not in allowed
+        ]
+        problems += [
+            f"{field} is {value!r}; use a whole number of at least {least}"
+            for field, value, least in (
+                ("forward_delay", self.forward_delay, 0),
+                ("backward_delay", self.backward_delay, 0),
+                ("accumulate", self.accumulate, 1),
+            )
+            if not isinstance(value, int) or value < least
+        ]
+        if not self.first_stage_rate > 0:
+            problems.append(f"first_stage_rate is {self.first_stage_rate!r}; use a number above 0")
+        if self.statistics == "both" and self.linearize != "recompute":
+            problems.append(
+                f"statistics='both' with linearize={self.linearize!r}: "
+                "there is no second pass to count; use linearize='recompute'"
+            )
+        if problems:
+            raise OptionError(listed(f"method {self.name!r} cannot be built", problems))
+
+    def delay(self, stage: int, stages: int) -> int:
+        """Ticks between a stage's forward of a batch and its backward.
+
+        >>> from hocket.methods import FDG
+        >>> [FDG().delay(k, stages=4) for k in range(4)]
+        [6, 4, 2, 0]
+        """
+        if not self.signal.waits:
+            return 0
+        return (stages - 1 - stage) * (self.forward_delay + self.backward_delay)
+
+    def staleness(self, stage: int, stages: int, batch: int | None = None) -> float:
+        """Updates of a stage between its forward of a batch and its backward.
+
+        Without ``batch`` it is the mean in steady state; with it, the exact number for that
+        batch (counted from 0) when no epoch has been drained before. A backward before the
+        forward of the same tick saves one gradient (FDG, arXiv 1906.09108, section 3).
+
+        >>> from hocket.methods import ADL, FDG
+        >>> [FDG().staleness(k, stages=4) for k in range(4)]
+        [5.0, 3.0, 1.0, 0.0]
+        >>> [ADL(accumulate=4, order="forward-first").staleness(k, stages=3) for k in range(3)]
+        [1.0, 0.5, 0.0]
+        """
+        gradients = self.delay(stage, stages)
+        if gradients and self.order == "backward-first":
+            gradients -= 1
+        if batch is None:
+            return gradients / self.accumulate
+        return batch // self.accumulate - max(batch - gradients, 0) // self.accumulate
+
+    def memory(self, stage: int, stages: int) -> Memory:
+        """What the stage holds at its fullest in steady state.
+
+        >>> from hocket.methods import FDG
+        >>> FDG(order="forward-first").memory(0, stages=2)
+        Memory(graphs=3, inputs=3, versions=3)
+        """
+        delay = self.delay(stage, stages)
+        batches = delay if delay and self.order == "backward-first" else delay + 1
+        if delay == 0:
+            return Memory(graphs=1, inputs=1, versions=1)
+        if self.linearize == "recompute":
+            return Memory(graphs=1, inputs=batches, versions=1)
+        if self.linearize == "live":
+            return Memory(graphs=batches, inputs=batches, versions=1)
+        # Ceiling: the batches in flight may straddle one more group of gradients.
+        versions = 1 + -(-(batches - 1) // self.accumulate)
+        return Memory(graphs=batches, inputs=batches, versions=versions)
+
+    def locks(self) -> tuple[str, ...]:
+        """What a stage must wait for inside a tick, in the words of the literature.
+
+        >>> from hocket.methods import BP, DDG, FDG
+        >>> BP().locks(), DDG().locks(), FDG().locks()
+        (('forward', 'backward', 'update'), ('forward',), ())
+        """
+        forward = ("forward",) if self.forward_delay == 0 else ()
+        backward = ("backward",) if self.signal.waits and self.backward_delay == 0 else ()
+        return forward + backward + (("update",) if forward and backward else ())

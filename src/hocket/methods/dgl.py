@@ -1,0 +1,33 @@
+"""DGL: every stage learns from a loss of its own, and no gradient crosses an edge."""
+
+from hocket.method import EpochEnd, Method, Reduce
+from hocket.signals import Local
+from hocket.signals.heads import HeadKind
+
+
+def DGL(
+    *,
+    head: HeadKind = "mlp-sr",
+    accumulate: int = 1,
+    reduce: Reduce = "mean",
+    forward_delay: int = 1,
+    epoch_end: EpochEnd = "carry",
+    name: str = "dgl",
+) -> Method:
+    """Decoupled greedy learning; pipelined or not, its trajectory is the same.
+
+    Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 1.
+    """
+    return Method(
+        name=name,
+        paper="arXiv 1901.08164",
+        signal=Local(head),
+        forward_delay=forward_delay,
+        backward_delay=0,
+        accumulate=accumulate,
+        reduce=reduce,
+        epoch_end=epoch_end,
+    )
+
+
+PRESETS = {"dgl": DGL}

@@ -1,0 +1,40 @@
+"""FR, Features Replay: a late gradient meets the old input at the weights of now."""
+
+from functools import partial
+
+from hocket.method import EpochEnd, Method, Order, Statistics
+from hocket.signals import Delayed
+
+
+def FR(
+    *,
+    order: Order = "forward-first",
+    forward_delay: int = 0,
+    backward_delay: int = 1,
+    statistics: Statistics = "forward",
+    first_stage_rate: float = 1.0,
+    epoch_end: EpochEnd = "carry",
+    name: str = "fr",
+) -> Method:
+    """Play (a forward without a graph) and replay (a forward of the kept input, with one).
+
+    Huo, Gu, Huang, NeurIPS 2018, arXiv 1807.04511, algorithm 1.
+    """
+    return Method(
+        name=name,
+        paper="arXiv 1807.04511",
+        signal=Delayed(),
+        forward_delay=forward_delay,
+        backward_delay=backward_delay,
+        order=order,
+        linearize="recompute",
+        statistics=statistics,
+        first_stage_rate=first_stage_rate,
+        epoch_end=epoch_end,
+    )
+
+
+PRESETS = {
+    "fr": FR,
+    "fr-official": partial(FR, statistics="both", first_stage_rate=2.0, name="fr-official"),
+}

@@ -1,0 +1,64 @@
+"""A thing chosen by name, with its options, in one word: ``fdg:shrink=0.5,linearize=live``.
+
+Methods, networks, data sets, optimizers and schedulers are all given in this form.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name and the options that were given with it.
+
+    >>> Named.parse("MultiStepLR:milestones=[150,225],gamma=0.1").options
+    {'milestones': [150, 225], 'gamma': 0.1}
+    >>> str(Named("fdg", {"shrink": 0.5, "linearize": "live"}))
+    'fdg:shrink=0.5,linearize=live'
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={_written(value)}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+    @staticmethod
+    def parse(text: str) -> "Named":
+        """Read a name with options; values are JSON, or words.
+
+        Raises:
+            OptionError: The text is not of the form ``name:key=value,key=value``.
+        """
+        name, _, rest = text.partition(":")
+        # A comma separates options unless it stands in brackets.
+        parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", rest)
+        options: dict[str, Any] = {}
+        for part in parts:
+            key, equals, value = part.partition("=")
+            if not (name and key.strip() and equals and value):
+                raise OptionError(
+                    f"cannot read {part!r} in {text!r}; write name:option=value,option=value"
+                )
+            options[key.strip().replace("-", "_")] = _read(value)
+        if not name:
+            raise OptionError(f"there is no name in {text!r}; write name:option=value")
+        return Named(name, options)
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return {"True": True, "False": False, "None": None}.get(value, value)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(list(value) if isinstance(value, tuple) else value).replace(", ", ",")

@@ -1,0 +1,132 @@
+"""From the words of a run to the things they name: network, optimizer, scheduler, plan."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from hocket import zoo
+from hocket.cut import Plan
+from hocket.data import Data
+from hocket.errors import OptionError, listed
+from hocket.named import Named
+from hocket.run import Run
+from hocket.update.step import OptimizerFactory, SchedulerFactory
+
+
+def network_of(run: Run, data: Data) -> nn.Sequential:
+    """The network of a run, made to fit its data; the seed decides its weights.
+
+    Raises:
+        OptionError: The network or one of its options does not exist.
+    """
+    asked = Named.parse(run.network)
+    inner = data.shape[0]
+    fitting = {
+        "num_classes": data.classes,
+        "in_channels": inner,
+        "in_features": functools.reduce(lambda a, b: a * b, data.shape, 1),
+        "vocab": data.classes,
+        "context": inner,
+    }
+    known = inspect.signature(zoo.NETWORKS[asked.name]).parameters if (
+        asked.name in zoo.NETWORKS
+    ) else {}
+    fitted = {key: value for key, value in fitting.items() if key in known}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        return zoo.build(asked.name, **(fitted | asked.options))
+
+
+def plan_of(run: Run) -> int | Plan:
+    """Where to cut: a number of stages to balance, or named cuts.
+
+    Raises:
+        OptionError: The cuts do not make as many stages as the run asks for.
+    """
+    if run.plan == "balanced":
+        return run.stages
+    if run.plan == "paper":
+        if run.stages == 1:
+            return Plan(())
+        return Plan(zoo.paper_plan(Named.parse(run.network).name, run.stages))
+    plan = Plan(tuple(name.strip() for name in run.plan.split(",")))
+    if plan.stages != run.stages:
+        raise OptionError(
+            f"plan {run.plan!r} makes {plan.stages} stages, but stages is {run.stages}; "
+            "name one layer less than there are stages"
+        )
+    return plan
+
+
+def optimizer_of(run: Run) -> OptimizerFactory:
+    """What builds a stage's optimizer.
+
+    Raises:
+        OptionError: torch.optim has no such optimizer, or it refuses the options.
+    """
+    asked = Named.parse(run.optimizer)
+    build = _member(optim, optim.Optimizer, "optimizer", asked)
+    _tried("optimizer", asked, lambda: build([nn.Parameter(torch.zeros(1))], **asked.options))
+    return lambda parameters: build(parameters, **asked.options)
+
+
+def scheduler_of(run: Run) -> SchedulerFactory | None:
+    """What builds a stage's scheduler, with the warm-up in front; None if there is none.
+
+    Raises:
+        OptionError: torch has no such scheduler, or it refuses the options.
+    """
+    makers: list[SchedulerFactory] = []
+    if run.warmup_epochs:
+        makers.append(
+            lambda optimizer: lr_scheduler.ConstantLR(
+                optimizer, factor=run.warmup_rate, total_iters=run.warmup_epochs
+            )
+        )
+    if run.scheduler is not None:
+        asked = Named.parse(run.scheduler)
+        build = _member(lr_scheduler, lr_scheduler.LRScheduler, "scheduler", asked)
+        makers.append(lambda optimizer: build(optimizer, **asked.options))
+        trial = optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+        _tried("scheduler", asked, lambda: makers[-1](trial))
+    if run.warmup_epochs and run.scheduler_per == "update":
+        raise OptionError(
+            "warmup_epochs counts epochs, but scheduler_per is 'update'; use one of the two"
+        )
+    if not makers:
+        return None
+    if len(makers) == 1:
+        return makers[0]
+    return lambda optimizer: lr_scheduler.ChainedScheduler(
+        [make(optimizer) for make in makers], optimizer
+    )
+
+
+def _member(module: object, base: type, what: str, asked: Named) -> Callable[..., Any]:
+    known = {
+        name: member
+        for name, member in vars(module).items()
+        if inspect.isclass(member) and issubclass(member, base) and member is not base
+        if not name.startswith("_")
+    }
+    if asked.name not in known:
+        near = difflib.get_close_matches(asked.name, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise OptionError(f"PyTorch has no {what} {asked.name!r}{hint}")
+    return known[asked.name]
+
+
+def _tried(what: str, asked: Named, build: Callable[[], object]) -> None:
+    """Build it once on a trial weight, so that a wrong option is found before anything runs."""
+    try:
+        build()
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            listed(f"PyTorch refuses the {what} {str(asked)!r}", [str(error)])
+        ) from error

@@ -1,0 +1,287 @@
+"""What happens when: a method on K stages as ticks of actions, without tensors.
+
+``F2.5`` says that stage 2 forwards batch 5, ``B`` that it back-propagates it, ``U`` that it
+updates its weights with the gradients gathered up to that batch, ``T`` that its signal learns
+from the target that came back for it. Stages and batches are counted from 0.
+
+Batch b enters at tick s. Stage k forwards it at ``s + k*df`` and back-propagates it
+``(K-1-k)(df + db)`` ticks later, where df and db are the delays of an edge.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from hocket.errors import OptionError, ProgramError, listed
+from hocket.method import Method
+
+Kind = Literal["F", "B", "U", "T"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that one stage does to one batch.
+
+    >>> str(Action("F", 2, 5)), Action.parse("B0.7").batch
+    ('F2.5', 7)
+    """
+
+    kind: Kind
+    stage: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.stage}.{self.batch}"
+
+    @staticmethod
+    def parse(text: str) -> "Action":
+        """The action that prints as ``text``.
+
+        Raises:
+            ProgramError: The text is not an action.
+        """
+        found = re.fullmatch(r"([FBUT])(\d+)\.(\d+)", text)
+        if found is None:
+            raise ProgramError(
+                f"cannot read the action {text!r}; write a kind, a stage and a batch: F2.5"
+            )
+        return Action(cast(Kind, found[1]), int(found[2]), int(found[3]))
+
+
+Tick = tuple[Action, ...]
+
+
+class Program:
+    """The ticks of a method on K stages, computed while batches arrive.
+
+    Raises:
+        OptionError: There is less than one stage.
+    """
+
+    def __init__(self, method: Method, stages: int) -> None:
+        if stages < 1:
+            raise OptionError(f"a program has {stages} stages; use at least 1")
+        self.method = method
+        self.stages = stages
+        self.now = 0
+        self.fed = 0
+        self._entered: dict[int, int] = {}  # tick -> batch, of the batches in flight
+        self._gathered = [0] * stages  # gradients since the last update
+        # Ticks from a batch's first action to its last. A gradient comes back over every edge,
+        # a target over one; the last edge is the last to return it.
+        crossed = stages - 1 if method.signal.waits else min(stages - 1, method.signal.learns)
+        self._flight = (stages - 1) * method.forward_delay + crossed * method.backward_delay
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is in flight."""
+        return not self._entered
+
+    def tick(self) -> Tick:
+        """The next tick, at which a new batch enters."""
+        self._entered[self.now] = self.fed
+        self.fed += 1
+        return self._turn(last=None)
+
+    def drain(self) -> Iterator[Tick]:
+        """The ticks without new batches until nothing is in flight.
+
+        A group of gradients that is not full is applied with the last batch.
+        """
+        while not self.idle:
+            yield self._turn(last=self.fed - 1)
+
+    def flush(self) -> Tick:
+        """The updates of gradients that were gathered by stages with nothing in flight."""
+        waiting = [k for k, gathered in enumerate(self._gathered) if gathered]
+        self._gathered = [0] * self.stages
+        return tuple(Action("U", k, self.fed - 1) for k in waiting)
+
+    def _turn(self, last: int | None) -> Tick:
+        tick = self._merge([self._column(stage, last) for stage in range(self.stages)])
+        self._entered.pop(self.now - self._flight, None)
+        self.now += 1
+        return tick
+
+    def _column(self, stage: int, last: int | None) -> list[Action]:
+        """What one stage does in this tick, in its own order."""
+        method, entered = self.method, self._entered
+        df, db = method.forward_delay, method.backward_delay
+        delay = method.delay(stage, self.stages)
+        arrived = self.now - stage * df
+        forward = [Action("F", stage, entered[arrived])] if arrived in entered else []
+        backward = []
+        if (due := arrived - delay) in entered:
+            backward.append(Action("B", stage, batch := entered[due]))
+            self._gathered[stage] += 1
+            if self._gathered[stage] == method.accumulate or batch == last:
+                backward.append(Action("U", stage, batch))
+                self._gathered[stage] = 0
+        learn = []
+        if method.signal.learns and stage < self.stages - 1 and (arrived - df - db) in entered:
+            learn.append(Action("T", stage, entered[arrived - df - db]))
+        if delay and method.order == "backward-first":
+            return backward + forward + learn
+        return forward + backward + learn
+
+    def _merge(self, columns: list[list[Action]]) -> Tick:
+        """The columns as one list in which whatever an action needs of this tick is earlier.
+
+        An edge without delay makes a stage wait inside the tick: that is its lock.
+        """
+        method, last = self.method, self.stages - 1
+        merged: list[Action] = []
+        here = {action for column in columns for action in column}
+
+        def ready(action: Action) -> bool:
+            need = None
+            if action.kind == "F" and method.forward_delay == 0:
+                need = Action("F", action.stage - 1, action.batch)
+            waits = action.kind == "T" or (action.kind == "B" and method.signal.waits)
+            if waits and method.backward_delay == 0 and action.stage < last:
+                need = Action("B", action.stage + 1, action.batch)
+            return need not in here or need in merged
+
+        while any(columns):
+            for column in columns:
+                while column and ready(column[0]):
+                    merged.append(column.pop(0))
+        return tuple(merged)
+
+
+def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterator[Tick]:
+    """All ticks of a training, drained at its end.
+
+    Args:
+        method: The method.
+        stages: K.
+        batches: Batches of the training, or of each of its epochs.
+
+    >>> from hocket.methods import FDG
+    >>> for tick in unroll(FDG(), stages=2, batches=3):
+    ...     print(*tick)
+    F0.0
+    F0.1 F1.0 B1.0 U1.0
+    B0.0 U0.0 F0.2 F1.1 B1.1 U1.1
+    B0.1 U0.1 F1.2 B1.2 U1.2
+    B0.2 U0.2
+    """
+    program = Program(method, stages)
+    for count in [batches] if isinstance(batches, int) else batches:
+        for _ in range(count):
+            yield program.tick()
+        if method.epoch_end == "drain":
+            yield from finish(program)
+    yield from finish(program)
+
+
+def finish(program: Program) -> Iterator[Tick]:
+    """The ticks that complete everything in flight and apply every gradient."""
+    yield from program.drain()
+    if flushed := program.flush():
+        yield flushed
+
+
+def parse(text: str) -> list[Tick]:
+    """The ticks of a printed program: a line each, actions between spaces.
+
+    Raises:
+        ProgramError: A word is not an action.
+
+    >>> parse("F0.0\\nF0.1 F1.0 B1.0")[1][2]
+    Action(kind='B', stage=1, batch=0)
+    """
+    return [tuple(Action.parse(word) for word in line.split()) for line in text.splitlines()]
+
+
+def check(ticks: Sequence[Tick], method: Method, stages: int) -> None:
+    """Refuse a program that loses, doubles or mis-times anything.
+
+    Raises:
+        ProgramError: With every rule that is broken.
+    """
+    problems: list[str] = []
+    place: dict[Action, tuple[int, int]] = {}
+    for t, tick in enumerate(ticks):
+        for i, action in enumerate(tick):
+            if action in place:
+                problems.append(f"tick {t}: {action} happened already in tick {place[action][0]}")
+            if not 0 <= action.stage < stages:
+                problems.append(f"tick {t}: {action} is for none of the {stages} stages")
+            place[action] = (t, i)
+    batches = 1 + max((action.batch for action in place), default=-1)
+
+    def after(action: Action, need: Action, delay: int) -> None:
+        """Demand that ``need`` was done ``delay`` ticks before, earlier in the tick for 0."""
+        if need not in place:
+            problems.append(f"{need} never happens; {action} needs it")
+        elif action in place:
+            (t, i), (t0, i0) = place[action], place[need]
+            if t < t0 + delay or (t, i) < (t0, i0):
+                problems.append(f"tick {t}: {action} comes before {need} and {delay} ticks")
+
+    for batch in range(batches):
+        for k in range(stages):
+            forward, backward = Action("F", k, batch), Action("B", k, batch)
+            after(backward, forward, 0)
+            if backward not in place:
+                problems.append(f"{backward} never happens; batch {batch} is lost at stage {k}")
+            if k > 0:
+                after(forward, Action("F", k - 1, batch), method.forward_delay)
+            if k < stages - 1 and method.signal.waits:
+                after(backward, Action("B", k + 1, batch), method.backward_delay)
+            if k < stages - 1 and method.signal.learns:
+                target = Action("T", k, batch)
+                after(target, Action("B", k + 1, batch), method.backward_delay)
+                if target not in place:
+                    problems.append(f"{target} never happens")
+    problems += _uncounted(ticks, method, stages)
+    if problems:
+        raise ProgramError(listed(f"not a program of {method.name!r}", problems))
+
+
+def _uncounted(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+    """Gradients that no update takes, or too many for one update."""
+    problems = []
+    gathered = [0] * stages
+    for t, tick in enumerate(ticks):
+        for action in (a for a in tick if 0 <= a.stage < stages):
+            if action.kind == "B":
+                gathered[action.stage] += 1
+            elif action.kind == "U":
+                if not 1 <= gathered[action.stage] <= method.accumulate:
+                    problems.append(
+                        f"tick {t}: {action} takes {gathered[action.stage]} gradients; "
+                        f"wanted 1 to {method.accumulate}"
+                    )
+                gathered[action.stage] = 0
+    problems += [
+        f"stage {k} ends with {count} gradients that no update takes"
+        for k, count in enumerate(gathered)
+        if count
+    ]
+    return problems
+
+
+def draw(ticks: Iterable[Tick], stages: int) -> str:
+    """The program as text: a line per tick, a column per stage.
+
+    >>> from hocket.methods import FDG
+    >>> print(draw(unroll(FDG(), 2, 2), 2))
+    tick | stage 0     | stage 1
+       0 | F0          |
+       1 | F1          | F0 B0 U0
+       2 | B0 U0       | F1 B1 U1
+       3 | B1 U1       |
+    """
+    rows = [
+        [" ".join(f"{a.kind}{a.batch}" for a in tick if a.stage == k) for k in range(stages)]
+        for tick in ticks
+    ]
+    wide = max([len(cell) for row in rows for cell in row] + [11])
+    lines = ["tick | " + " | ".join(f"stage {k}".ljust(wide) for k in range(stages))]
+    lines += [
+        f"{t:4d} | " + " | ".join(cell.ljust(wide) for cell in row) for t, row in enumerate(rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,96 @@
+"""What a user sees while it trains: a bar on a terminal, a line per epoch elsewhere."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    """Told of batches and epochs."""
+
+    def batch(self, losses: Sequence[float]) -> None:
+        """A batch has entered; the newest loss, if there is one yet."""
+
+    def epoch(self, number: int, loss: float, error: float | None) -> None:
+        """An epoch has ended."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def batch(self, losses: Sequence[float]) -> None:
+        """Show nothing."""
+
+    def epoch(self, number: int, loss: float, error: float | None) -> None:
+        """Show nothing."""
+
+
+class Lines:
+    """A line per epoch, for logs."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+
+    def batch(self, losses: Sequence[float]) -> None:
+        """Batches are too many for a log."""
+
+    def epoch(self, number: int, loss: float, error: float | None) -> None:
+        """Print the epoch."""
+        print(_line(number, self._epochs, loss, error), file=sys.stderr, flush=True)
+
+
+class Bar:
+    """A bar over all batches, if their number is known, and a line per epoch above it."""
+
+    def __init__(self, bar: RichProgress, epochs: int, batches: int | None) -> None:
+        self._bar = bar
+        self._epochs = epochs
+        total = epochs * batches if batches is not None else None
+        self._task: TaskID = bar.add_task("training", total=total, loss="")
+
+    def batch(self, losses: Sequence[float]) -> None:
+        """Advance by a batch."""
+        loss = f"loss {losses[-1]:.3f}" if losses else ""
+        self._bar.update(self._task, advance=1, loss=loss)
+
+    def epoch(self, number: int, loss: float, error: float | None) -> None:
+        """Print the epoch above the bar."""
+        self._bar.console.print(_line(number, self._epochs, loss, error), highlight=False)
+
+
+def _line(number: int, epochs: int, loss: float, error: float | None) -> str:
+    tested = "" if error is None else f", test error {error:.2%}"
+    return f"epoch {number + 1}/{epochs}: training loss {loss:.4f}{tested}"
+
+
+@contextmanager
+def progress_bar(epochs: int, batches: int | None, *, shown: bool) -> Iterator[Progress]:
+    """The display that fits where standard error goes."""
+    console = Console(stderr=True)
+    if not shown:
+        yield Silent()
+    elif not console.is_terminal:
+        yield Lines(epochs)
+    else:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with RichProgress(*columns, console=console) as bar:
+            yield Bar(bar, epochs, batches)

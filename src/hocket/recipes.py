@@ -1,0 +1,57 @@
+"""Settings of published trainings, by name; a run begins from one and changes what it likes."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.errors import OptionError
+
+_CIFAR = {
+    "method": "fdg",
+    "network": "resnet20",
+    "plan": "paper",
+    "data": "cifar10",
+    "epochs": 300,
+    "batch_size": 128,
+    "optimizer": "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005",
+    "scheduler": "MultiStepLR:milestones=[150,225,275],gamma=0.1",
+}
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    # FDG, arXiv 1906.09108, section 4.
+    "fdg-cifar": _CIFAR,
+    # The same, for ResNet-110, and for ResNet-56 on 3 and 4 stages.
+    "fdg-cifar-warmup": {**_CIFAR, "network": "resnet56", "warmup_epochs": 3},
+    # DGL beside DDG, arXiv 1901.08164: ResNet-110 on 2 stages at a tenth of the rate.
+    "dgl-cifar": {
+        **_CIFAR,
+        "method": "dgl",
+        "network": "resnet110",
+        "optimizer": "SGD:lr=0.01,momentum=0.9,weight_decay=0.0005",
+        "scheduler": "MultiStepLR:milestones=[150,225],gamma=0.1",
+    },
+    # DDG and Features Replay as their public codes run them (Nesterov momentum).
+    "ddg-cifar": {
+        **_CIFAR,
+        "method": "ddg",
+        "network": "resnet110",
+        "optimizer": "SGD:lr=0.01,momentum=0.9,nesterov=true,weight_decay=0.0005",
+        "scheduler": "MultiStepLR:milestones=[150,225],gamma=0.1",
+    },
+}
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """The values that a recipe sets.
+
+    Raises:
+        OptionError: There is no such recipe.
+
+    >>> recipe("fdg-cifar")["epochs"]
+    300
+    """
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        raise OptionError(f"there is no recipe {name!r}{hint} known are {', '.join(RECIPES)}")
+    return dict(RECIPES[name])

@@ -1,0 +1,1 @@
+"""How a packet reaches the neighbour."""

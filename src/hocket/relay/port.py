@@ -1,0 +1,41 @@
+"""What a stage knows of its neighbours: two ports, one on each side."""
+
+from typing import Protocol
+
+from hocket.relay.packet import Activation, Gradient
+
+
+class Before(Protocol):
+    """The side that a stage's inputs come from: the stage before, or the source."""
+
+    def receive(self, batch: int) -> Activation:
+        """The activation of a batch.
+
+        Raises:
+            PacketError: It has not been sent, or was received before.
+        """
+
+    def send(self, packet: Gradient) -> None:
+        """Send a gradient back.
+
+        Raises:
+            PacketError: That batch's gradient was sent before.
+        """
+
+
+class After(Protocol):
+    """The side that a stage's outputs go to: the stage behind, or the end of the network."""
+
+    def receive(self, batch: int) -> Gradient:
+        """The gradient of a batch.
+
+        Raises:
+            PacketError: It has not been sent, or was received before.
+        """
+
+    def send(self, packet: Activation) -> None:
+        """Send an activation ahead.
+
+        Raises:
+            PacketError: That batch's activation was sent before.
+        """

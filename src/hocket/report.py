@@ -1,0 +1,98 @@
+"""What is printed for people: the table at the end of a training, and that of the methods."""
+
+from rich.table import Table
+
+from hocket.errors import OptionError
+from hocket.methods import METHODS, build, options_of
+from hocket.train import Summary
+
+
+def summary_tables(summary: Summary) -> list[Table]:
+    """The result as a whole, and a line for each stage."""
+    whole = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
+    for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
+        whole.add_column(name, justify="right")
+    last = summary.epochs[-1] if summary.epochs else None
+    score = last.score if last else None
+    whole.add_row(
+        str(len(summary.epochs)),
+        f"{last.loss:.4f}" if last else "-",
+        f"{score.loss:.4f}" if score else "-",
+        f"{score.error:.2%}" if score and score.error is not None else "-",
+        f"{summary.seconds:.1f} s",
+        f"{summary.samples_per_s:,.0f}",
+    )
+    stages = Table(title_justify="left")
+    for name in ("stage", "layers", "parameters", "auxiliary", "delay", "staleness"):
+        stages.add_column(name, justify="right")
+    for k, stage in enumerate(summary.stages):
+        stages.add_row(
+            str(k),
+            str(stage.layers),
+            f"{stage.parameters:,}",
+            f"{stage.extra_parameters:,}",
+            f"{stage.delay} ticks",
+            f"{stage.staleness:.2f} updates",
+        )
+    return [whole, stages]
+
+
+METHOD_COLUMNS = (
+    "method", "delays", "order", "linearize", "delay", "staleness", "graphs", "inputs",
+    "versions", "locks", "paper",
+)  # fmt: skip
+
+
+def method_rows(stages: int) -> list[tuple[str, ...]]:
+    """What every preset does on K stages: a row of :data:`METHOD_COLUMNS` each.
+
+    Raises:
+        OptionError: There is less than one stage.
+    """
+    if stages < 1:
+        raise OptionError(f"stages is {stages}; use at least 1")
+    rows: list[tuple[str, ...]] = []
+    for name in METHODS:
+        method = build(name)
+        every = range(stages)
+        memory = [method.memory(k, stages) for k in every]
+        late = method.signal.waits and method.delay(0, stages) > 0
+        rows.append(
+            (
+                name,
+                f"{method.forward_delay},{method.backward_delay}"
+                if method.signal.waits or method.signal.learns
+                else f"{method.forward_delay},-",
+                method.order if late else "-",
+                method.linearize if late else "-",
+                " ".join(str(method.delay(k, stages)) for k in every),
+                " ".join(f"{method.staleness(k, stages):g}" for k in every),
+                " ".join(str(m.graphs) for m in memory),
+                " ".join(str(m.inputs) for m in memory),
+                " ".join(str(m.versions) for m in memory),
+                ", ".join(method.locks()) or "none",
+                method.paper,
+            )
+        )
+    return rows
+
+
+def method_table(stages: int) -> Table:
+    """All presets on K stages."""
+    table = Table(title=f"methods on {stages} stages", title_justify="left")
+    for name in METHOD_COLUMNS:
+        table.add_column(name, overflow="fold")
+    for row in method_rows(stages):
+        table.add_row(*row)
+    return table
+
+
+def option_table() -> Table:
+    """The options of every preset with their defaults."""
+    table = Table(title="options (method:option=value,...)", title_justify="left")
+    table.add_column("method")
+    table.add_column("options", overflow="fold")
+    for name in METHODS:
+        given = ", ".join(f"{key}={value}" for key, value in options_of(name).items())
+        table.add_row(name, given)
+    return table

@@ -1,0 +1,164 @@
+"""Everything one training needs, as one frozen value that a file can hold."""
+
+import dataclasses
+import difflib
+import json
+import os
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hocket.errors import OptionError, listed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The choices of one training; what is written ``name:option=value`` takes options."""
+
+    method: str = "fdg"
+    """What trains it, for example fdg:shrink=0.5 (`hocket methods` lists all)."""
+    stages: int = 2
+    """How many stages the network is cut into."""
+    plan: str = "balanced"
+    """Where to cut: balanced, paper, or the layers at which stages begin: layer2_1,layer3_0."""
+    network: str = "mlp"
+    """The network, for example resnet20 or mlp:hidden=[64,64]."""
+    data: str = "digits"
+    """The data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
+    data_dir: Path | None = None
+    """Where the files of the data set are."""
+    epochs: int = 30
+    """How often to go through the data."""
+    batch_size: int = 32
+    """Inputs in a batch."""
+    optimizer: str = "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005"
+    """An optimizer of torch.optim."""
+    scheduler: str | None = None
+    """A scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
+    scheduler_per: Literal["epoch", "update"] = "epoch"
+    """What the scheduler counts."""
+    warmup_epochs: int = 0
+    """Epochs at the start with a lower learning rate."""
+    warmup_rate: float = 0.1
+    """Factor on the learning rate in those epochs."""
+    seed: int = 0
+    """Where initial weights, order of data, augmentation and dropout come from."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda or mps."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """What to compute in; bf16 means autocast."""
+    channels_last: bool = False
+    """Whether images are kept in the memory format that convolutions like best."""
+    threads: int = 0
+    """Threads of PyTorch; 0 leaves its own choice."""
+    log_every: int = 10
+    """Write metrics of every n-th batch."""
+    compare_every: int = 0
+    """Compare the gradients of every n-th batch with the true ones; 0 for none."""
+    tensorboard: bool = False
+    """Whether to write for TensorBoard as well."""
+    out: Path | None = None
+    """The run folder, which must not exist; by default one under runs/."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{field} is {value}; use a number of at least {least}"
+            for field, value, least in (
+                ("stages", self.stages, 1),
+                ("epochs", self.epochs, 1),
+                ("batch_size", self.batch_size, 1),
+                ("warmup_epochs", self.warmup_epochs, 0),
+                ("seed", self.seed, 0),
+                ("threads", self.threads, 0),
+                ("log_every", self.log_every, 1),
+                ("compare_every", self.compare_every, 0),
+            )
+            if value < least
+        ]
+        if not 0 < self.warmup_rate <= 1:
+            problems.append(f"warmup_rate is {self.warmup_rate}; use a number in (0, 1]")
+        if problems:
+            raise OptionError(listed("this run is impossible", problems))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The choices as plain values."""
+        values = dataclasses.asdict(self)
+        return {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+
+    def write(self, file: Path) -> None:
+        """Write the run as JSON, to be passed back as ``--run``."""
+        file.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+
+    @staticmethod
+    def read(file: Path) -> "Run":
+        """The run that a file holds; what it leaves out has its default.
+
+        Raises:
+            OptionError: The file is not there or not JSON, or a key or value is wrong.
+        """
+        try:
+            values = json.loads(file.read_text())
+        except OSError as error:
+            raise OptionError(
+                f"cannot read the run file {str(file)!r}: {error.strerror}"
+            ) from error
+        except ValueError as error:
+            raise OptionError(f"the run file {str(file)!r} is not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise OptionError(f"the run file {str(file)!r} holds no object of keys and values")
+        return run_of(values, str(file))
+
+
+def run_of(values: dict[str, Any], where: str) -> Run:
+    """A run from plain values, each checked against the type of its field.
+
+    Raises:
+        OptionError: With every key and value that is wrong.
+    """
+    hints = typing.get_type_hints(Run)
+    problems = []
+    for key, value in values.items():
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            problems.append(f"there is no key {key!r}{hint}")
+        elif not _fits(value, hints[key]):
+            problems.append(f"{key} is {value!r}; wanted {_named(hints[key])}")
+    if problems:
+        raise OptionError(listed(f"cannot use {where}", problems))
+    paths = {"data_dir", "out"}
+    checked: dict[str, Any] = {
+        k: Path(v) if k in paths and v is not None else v for k, v in values.items()
+    }
+    return Run(**checked)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is Literal:
+        return value in typing.get_args(hint)
+    if hint is Path:
+        return isinstance(value, str)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is hint
+
+
+def _named(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(_named(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    return {str: "text", int: "a whole number", float: "a number", bool: "true or false"}.get(
+        hint, "null" if hint is type(None) else "a path"
+    )
+
+
+def publish(file: Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, never half of it."""
+    part = file.with_name(file.name + ".part")
+    part.write_text(text)
+    os.replace(part, file)

@@ -1,0 +1,6 @@
+"""Where a stage's error comes from."""
+
+from hocket.signals.delayed import Delayed as Delayed
+from hocket.signals.local import Local as Local
+from hocket.signals.local import Objective as Objective
+from hocket.signals.synthetic import Synthetic as Synthetic

@@ -1,0 +1,114 @@
+"""Heads: small networks with which a stage predicts the targets by itself.
+
+They are the auxiliary networks of decoupled greedy learning: Belilovsky, Eickenberg, Oyallon,
+ICML 2020, arXiv 1901.08164, section 4, and its code. On maps they are exactly those; a vector
+is taken for a 1x1 map that needs no pooling, and tokens for vectors with LayerNorm in place of
+BatchNorm.
+"""
+
+# Shapes: B batch, C channels, H W sides of a map, T tokens, D features, O outputs.
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Literal, get_args
+
+from torch import nn
+
+from hocket.errors import OptionError
+from hocket.signals.layout import layout_of
+
+HeadKind = Literal["mlp-sr", "mlp", "cnn"]
+
+
+def build_head(kind: HeadKind, shape: Sequence[int], outputs: int) -> nn.Sequential:
+    """Network from a stage's output to a prediction of the targets.
+
+    Args:
+        kind: `mlp-sr`: pool to a quarter of the side, three 1x1 convolutions, perceptron (the
+            paper's default, about 4 % of a network's cost). `mlp`: without the convolutions.
+            `cnn`: two 3x3 convolutions at full resolution, one linear layer.
+        shape: The stage's output without the batch: (C, H, W), (T, D) or (D,).
+        outputs: Numbers to predict: classes, or the vocabulary.
+
+    Returns:
+        A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).
+
+    Raises:
+        OptionError: Kind or shape is unknown, the kind needs maps, or `outputs` is below 1.
+
+    >>> import torch
+    >>> head = build_head("mlp", (8, 6, 6), outputs=10)
+    >>> head(torch.zeros(2, 8, 6, 6)).shape
+    torch.Size([2, 10])
+    """
+    if kind not in get_args(HeadKind):
+        known = ", ".join(get_args(HeadKind))
+        raise OptionError(f"head kind {kind!r} is unknown; choose one of {known}")
+    if outputs < 1:
+        raise OptionError(f"a head of {outputs} outputs predicts nothing; ask for at least 1")
+    layout = layout_of(shape)
+    squeezes = 3 if kind == "mlp-sr" else 0
+    if layout == "map":
+        channels, height, width = shape
+        if kind == "cnn":
+            return _cnn(channels, outputs)
+        return _mlp_on_map(channels, height, width, outputs, squeezes)
+    if kind == "cnn":
+        raise OptionError(
+            f"head kind 'cnn' needs maps (C, H, W), a stage's output is {tuple(shape)}; "
+            "use 'mlp-sr'"
+        )
+    norm = nn.BatchNorm1d if layout == "vector" else nn.LayerNorm
+    return _mlp_on_features(shape[-1], outputs, norm, squeezes)
+
+
+def _mlp_on_map(
+    channels: int, height: int, width: int, outputs: int, squeezes: int
+) -> nn.Sequential:
+    """Quarter-sized map, 1x1 convolutions, then 2x2 pixels into three hidden layers of 4C."""
+    trunk = nn.Sequential(nn.AdaptiveAvgPool2d((ceil(height / 4), ceil(width / 4))))
+    for _ in range(squeezes):
+        trunk.extend(_conv(channels, 1))
+    readout = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    readout.extend(_perceptron(4 * channels, outputs, nn.BatchNorm1d))
+    return nn.Sequential(OrderedDict(trunk=trunk, readout=readout))
+
+
+def _mlp_on_features(
+    features: int, outputs: int, norm: Callable[[int], nn.Module], squeezes: int
+) -> nn.Sequential:
+    """The same on single vectors: nothing to pool, so all widths stay D."""
+    trunk = nn.Sequential()
+    for _ in range(squeezes):
+        trunk.extend([nn.Linear(features, features, bias=False), norm(features), nn.ReLU()])
+    return nn.Sequential(OrderedDict(trunk=trunk, readout=_perceptron(features, outputs, norm)))
+
+
+def _cnn(channels: int, outputs: int) -> nn.Sequential:
+    """Two 3x3 convolutions, then 2x2 pixels, normalised, into one linear layer."""
+    trunk = _conv(channels, 3).extend(_conv(channels, 3))
+    readout = nn.Sequential(
+        nn.AdaptiveAvgPool2d(2),
+        nn.BatchNorm2d(channels),
+        nn.Flatten(),
+        nn.Linear(4 * channels, outputs),
+    )
+    return nn.Sequential(OrderedDict(trunk=trunk, readout=readout))
+
+
+def _conv(channels: int, kernel: int) -> nn.Sequential:
+    """Convolution that changes no shape, norm, ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+    )
+
+
+def _perceptron(width: int, outputs: int, norm: Callable[[int], nn.Module]) -> nn.Sequential:
+    """Three hidden layers as wide as the input, and the prediction."""
+    perceptron = nn.Sequential()
+    for _ in range(3):
+        perceptron.extend([nn.Linear(width, width), norm(width), nn.ReLU()])
+    return perceptron.append(nn.Linear(width, outputs))

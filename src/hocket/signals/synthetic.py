@@ -1,0 +1,54 @@
+"""A gradient that a small network predicts from the stage's output."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from hocket.method import Error, Loss
+from hocket.signals.synthesizers import build_synthesizer
+from hocket.tree import Tree, tensors
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Differentiate along a predicted gradient (DNI, arXiv 1608.05343, section 2.1).
+
+    The prediction is mended by the gradient that the next stage finds for the same output:
+    squared error, summed over features and averaged over the batch.
+
+    Attributes:
+        labels: Whether the prediction also sees the targets (cDNI).
+    """
+
+    labels: bool = False
+
+    waits = False
+    learns = True
+
+    def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The synthesizer; its last layer starts at zero, so the stage starts frozen."""
+        return build_synthesizer(shape, outputs if self.labels else None)
+
+    def error(
+        self,
+        network: nn.Module,
+        loss: Loss,
+        output: Tree,
+        targets: Tree,
+        received: tuple[Tensor | None, ...],
+    ) -> Error:
+        """The output with its predicted gradient, and the lesson for when the target comes."""
+        (root,) = tensors(output)
+        seen = root.detach()
+
+        def predict() -> Tensor:
+            prediction: Tensor = network(seen, targets if self.labels else None)
+            return prediction
+
+        def lesson(target: tuple[Tensor | None, ...]) -> Tensor:
+            # Predicted again: the synthesizer may have learnt since from other batches.
+            (true,) = target
+            assert true is not None, "the output was sent as differentiable"
+            return (predict() - true).square().sum() / len(true)
+
+        return Error((root,), (predict().detach(),), lesson=lesson)

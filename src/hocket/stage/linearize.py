@@ -1,0 +1,174 @@
+"""At which weights a late gradient is applied: the graph of the forward meets newer weights.
+
+Between a batch's forward and its backward the optimizer changes the weights that the graph
+saved. PyTorch does not decide for us what happens then: an ordinary step makes the backward
+raise, a fused one gives old activations with new weights in silence. So every way is imposed
+here, with hooks on what autograd saves.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import LinearizeError
+from hocket.method import Linearize, Statistics
+from hocket.stage.rewind import uncounted
+from hocket.tree import Tree, map_tensors
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a stage keeps of a forward.
+
+    Attributes:
+        output: The output, with a graph where one was built.
+        graph: The output to differentiate, when the gradient has come.
+    """
+
+    output: Tree
+    graph: Callable[[], Tree]
+
+
+class Linearizer(Protocol):
+    """How a stage forwards a batch so that it can be differentiated later."""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a layer that runs again in the backward would see the wrong weights."""
+
+    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+        """Forward the leaves; they stay as they are, whatever the module edits in place."""
+
+    def updated(self) -> None:
+        """The weights have just changed."""
+
+
+def build_linearizer(linearize: Linearize, delay: int, statistics: Statistics) -> Linearizer:
+    """The linearizer of a stage; without delay all are the same, and none is needed."""
+    if delay == 0:
+        return Immediate()
+    if linearize == "recompute":
+        return Recompute(statistics)
+    return Saved(stash=linearize == "stash")
+
+
+def _fed(leaves: Tree) -> Tree:
+    """What a module may edit in place: not a leaf, and nobody else's memory."""
+    return map_tensors(lambda leaf: leaf.clone(), leaves)
+
+
+class Immediate:
+    """The plain graph: no update comes in between."""
+
+    guarded = False
+
+    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+        """Forward with a graph."""
+        output = module(_fed(leaves))
+        return Kept(output, lambda: output)
+
+    def updated(self) -> None:
+        """Nothing is kept over an update."""
+
+
+class Recompute:
+    """The kept input, forwarded again at the weights of now (FR, arXiv 1807.04511)."""
+
+    guarded = False
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+        """Forward without a graph; the graph is built when the gradient has come."""
+        with torch.no_grad():
+            output = module(_fed(leaves))
+
+        def graph() -> Tree:
+            if self._statistics == "both":
+                return module(_fed(leaves))
+            return uncounted(module, _fed(leaves))
+
+        return Kept(output, graph)
+
+    def updated(self) -> None:
+        """Inputs do not depend on this stage's weights."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """A view of stashed weights, to be rebuilt when the backward asks for it."""
+
+    storage: torch.UntypedStorage
+    like: Tensor
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    def tensor(self) -> Tensor:
+        return self.like.set_(self.storage, self.offset, self.size, self.stride)
+
+
+class Saved:
+    """The graph of the forward, with the weights of the forward (stash) or of now (live).
+
+    Whatever autograd saves passes a hook. A tensor that shares memory with a weight is copied,
+    once for each version of the weight (``stash``: the gradient of the papers' theorems), or
+    passed on as it is (``live``: what an in-place step did before PyTorch checked versions).
+    Any other tensor must not change: its version is checked here, as hooks switch autograd's
+    own check off.
+    """
+
+    guarded = True
+
+    def __init__(self, *, stash: bool) -> None:
+        self._stash = stash
+        self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
+
+    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+        """Forward with a graph whose saved tensors went through the hooks."""
+        weights = {
+            p.untyped_storage().data_ptr(): p for p in module.parameters() if p.requires_grad
+        }
+
+        def pack(tensor: Tensor) -> object:
+            weight = weights.get(tensor.untyped_storage().data_ptr())
+            if weight is None:
+                return tensor, tensor._version
+            return self._copied(tensor, weight) if self._stash else (tensor, None)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
+            output = module(_fed(leaves))
+        return Kept(output, lambda: output)
+
+    def updated(self) -> None:
+        """Later forwards need copies of their own; graphs in flight hold on to the old ones."""
+        self._copies.clear()
+
+    def _copied(self, tensor: Tensor, weight: Tensor) -> _View:
+        storage = tensor.untyped_storage()
+        # The version catches a change from outside, such as load_state_dict.
+        key = (storage.data_ptr(), weight._version)
+        if key not in self._copies:
+            self._copies[key] = storage.clone()
+        like = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        view = tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        return _View(self._copies[key], like, *view)
+
+
+def _unpack(kept: object) -> Tensor:
+    if isinstance(kept, _View):
+        return kept.tensor()
+    assert isinstance(kept, tuple)
+    tensor, version = kept
+    assert isinstance(tensor, Tensor)
+    if version is not None and tensor._version != version:
+        raise LinearizeError(
+            f"a tensor of shape {tuple(tensor.shape)} that the backward needs was changed in "
+            f"place after the forward (version {tensor._version}, wanted {version}); "
+            "make that change out of place, or use linearize='recompute'"
+        )
+    return tensor

@@ -1,0 +1,221 @@
+"""A run of layers that trains by itself: forward, backward, update, and nothing of schedules.
+
+First, middle and last stage are the same class. What differs is what they hold: the ports to
+their neighbours, and the signal that their error comes from.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import NonFiniteError, PacketError
+from hocket.method import Error, Lesson, Loss, Signal
+from hocket.program import Action
+from hocket.relay.packet import Activation, Gradient
+from hocket.relay.port import After, Before
+from hocket.stage.honour import no_layer_runs
+from hocket.stage.linearize import Linearizer
+from hocket.stage.pending import Forwarded, Pending
+from hocket.stage.rewind import Pass, randomness, uncounted
+from hocket.tree import Tree, map_tensors, tensors
+from hocket.update.accumulate import total_norm
+from hocket.update.step import Updater
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an action is known by afterwards.
+
+    Attributes:
+        epoch: The epoch of the batch.
+        version: Updates that the stage's weights had seen when the action ran.
+        staleness: For a backward: updates since the forward of the same batch.
+        loss: For a backward: the loss that the stage saw, if it saw one.
+        gradient_norm: For a backward: Euclidean norm of the batch's gradient.
+        rate: For an update: the learning rate.
+    """
+
+    epoch: int
+    version: int
+    staleness: int | None = None
+    loss: float | None = None
+    gradient_norm: float | None = None
+    rate: float | None = None
+
+
+class Stage:
+    """One stage at work.
+
+    Args:
+        index: Which stage it is, counted from 0.
+        module: Its layers.
+        signal: Where its error comes from.
+        signal_network: The signal's own network.
+        loss: The objective, for signals that take one.
+        linearizer: How a late gradient is applied.
+        before: The port its inputs come from.
+        after: The port its outputs go to.
+        updater: What updates the layers (and a head that trains with them).
+        signal_updater: What updates a signal network that learns from targets.
+        seed: Where the randomness of all its passes comes from.
+        device: Where it computes.
+        precision: The dtype to compute in where that is safe; None for that of the weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        module: nn.Module,
+        signal: Signal,
+        signal_network: nn.Module,
+        loss: Loss,
+        linearizer: Linearizer,
+        before: Before,
+        after: After,
+        updater: Updater,
+        signal_updater: Updater,
+        seed: int,
+        device: torch.device,
+        precision: torch.dtype | None,
+    ) -> None:
+        self.index = index
+        self.module = module
+        self.signal = signal
+        self.signal_network = signal_network
+        self.updater = updater
+        self.signal_updater = signal_updater
+        self.pending = Pending(index)
+        self.gradients: list[Tensor | None] = []  # of the last backward, for whoever watches
+        self._loss = loss
+        self._linearizer = linearizer
+        self._before = before
+        self._after = after
+        self._seed = seed
+        self._device = device
+        self._precision = precision
+        self._lessons: dict[int, Lesson] = {}
+        self._epochs: dict[int, int] = {}  # of batches whose update or lesson is to come
+
+    def execute(self, action: Action) -> Report:
+        """Do one action.
+
+        Raises:
+            NonFiniteError: A loss or a gradient is NaN or infinite.
+            PacketError: The action needs a packet that is not there.
+            LinearizeError: The stage's layers cannot honour the linearization.
+        """
+        return {
+            "F": self._forward,
+            "B": self._backward,
+            "U": self._update,
+            "T": self._learn,
+        }[action.kind](action.batch)
+
+    def predict(self, values: Tree) -> Tree:
+        """The output of the layers in the precision of training."""
+        with self._cast():
+            return self.module(values)
+
+    def replay(self, batch: int, values: Tree) -> Tree:
+        """The forward of a batch once more, at the weights of now, leaving no trace."""
+        with self._computing(batch, "forward"):
+            return uncounted(self.module, values)
+
+    def _forward(self, batch: int) -> Report:
+        activation = self._before.receive(batch)
+        flags = iter(activation.differentiable)
+        leaves = map_tensors(
+            lambda value: value.detach().requires_grad_(next(flags)), activation.values
+        )
+        with self._computing(batch, "forward"):
+            kept = self._linearizer.forward(self.module, leaves)
+        wanted = self.signal.waits or self.signal.learns
+        outputs = tensors(kept.output)
+        self._after.send(
+            Activation(
+                batch=batch,
+                epoch=activation.epoch,
+                values=map_tensors(lambda value: value.detach(), kept.output),
+                differentiable=tuple(wanted and o.is_floating_point() for o in outputs),
+                targets=activation.targets,
+            )
+        )
+        self.pending.add(Forwarded(activation, leaves, kept, self.updater.version))
+        return Report(activation.epoch, self.updater.version)
+
+    def _backward(self, batch: int) -> Report:
+        forwarded = self.pending.pop(batch)
+        received = self._after.receive(batch).values if self.signal.waits else ()
+        targets = forwarded.activation.targets
+        with self._computing(batch, "forward"):
+            output = forwarded.kept.graph()
+        with self._computing(batch, "backward"):
+            error = self.signal.error(self.signal_network, self._loss, output, targets, received)
+        del output
+        self._differentiate(error)
+        leaves = tensors(forwarded.leaves)
+        if any(leaf.requires_grad for leaf in leaves):
+            self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
+        self.gradients = self.updater.gather()
+        if error.lesson is not None:
+            self._lessons[batch] = error.lesson
+        self._epochs[batch] = forwarded.activation.epoch
+        loss = None if error.loss is None else float(error.loss)
+        return Report(
+            epoch=forwarded.activation.epoch,
+            version=self.updater.version,
+            staleness=self.updater.version - forwarded.version,
+            loss=loss,
+            gradient_norm=self._checked(loss),
+        )
+
+    def _differentiate(self, error: Error) -> None:
+        """Back-propagate the error into the weights and the leaves."""
+        with no_layer_runs(self.index) if self._linearizer.guarded else nullcontext():
+            if error.roots:  # none if nothing of this stage or before it is trained
+                torch.autograd.backward(error.roots, error.gradients)
+
+    def _checked(self, loss: float | None) -> float:
+        """The norm of the batch's gradient, once it and the loss are known to be finite."""
+        norm = float(total_norm(self.gradients))
+        for what, value in (("loss", loss), ("gradient norm", norm)):
+            if value is not None and not abs(value) < float("inf"):
+                raise NonFiniteError(
+                    f"the {what} became {value}; the weights are those before this batch; "
+                    "lower the learning rate, warm up, or look at the batch"
+                )
+        return norm
+
+    def _update(self, batch: int) -> Report:
+        epoch = self._epochs[batch]
+        self._epochs = {b: e for b, e in self._epochs.items() if b > batch}
+        version, rate = self.updater.version, self.updater.rate
+        self.updater.update(epoch)
+        self._linearizer.updated()
+        return Report(epoch, version, rate=rate)
+
+    def _learn(self, batch: int) -> Report:
+        if batch not in self._lessons:
+            raise PacketError(f"stage {self.index}: no lesson waits for a target of batch {batch}")
+        received = self._after.receive(batch).values
+        with self._computing(batch, "learn"):
+            loss = self._lessons.pop(batch)(received)
+        loss.backward()
+        self.signal_updater.gather()
+        version = self.signal_updater.version
+        self.signal_updater.update(epoch=0)
+        return Report(epoch=0, version=version, loss=float(loss.detach()))
+
+    @contextmanager
+    def _computing(self, batch: int, which: Pass) -> Iterator[None]:
+        """The randomness and the precision of one pass."""
+        with randomness(self._seed, self.index, batch, which, self._device), self._cast():
+            yield
+
+    def _cast(self) -> torch.autocast:
+        low = self._precision is not None
+        return torch.autocast(self._device.type, self._precision, enabled=low)

@@ -1,0 +1,375 @@
+"""What a user holds: a network in stages that trains on whatever batches it is given."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn, optim
+
+from hocket.cut import Plan, balanced, chain, stages_of
+from hocket.cut.chain import require_separate
+from hocket.engine.build import Setup, build_serial
+from hocket.engine.compare import Compare, Listener
+from hocket.engine.serial import Serial
+from hocket.engine.trace import Event, Watcher
+from hocket.errors import CutError, DataError, HocketError, OptionError
+from hocket.losses import cross_entropy, wrong
+from hocket.method import Loss, Method
+from hocket.methods import FDG
+from hocket.modes import evaluating
+from hocket.progress import Progress, progress_bar
+from hocket.signals import Delayed
+from hocket.stage.stage import Stage
+from hocket.tree import Tree, map_tensors, tensors
+from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
+
+# Their steps do not depend on the scale of the gradient.
+SCALE_FREE = (
+    optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, optim.AdamW,
+    optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a network does on data it is not trained on.
+
+    Attributes:
+        loss: Mean loss.
+        error: Share of wrong predictions, a fraction; None where targets are not class numbers.
+        samples: How many inputs it was measured on.
+    """
+
+    loss: float
+    error: float | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a training.
+
+    Attributes:
+        number: Counted from 0.
+        loss: Mean training loss of its batches that have reached the last stage.
+        score: On the validation data, if there are any.
+        seconds: Time of training, without the evaluation.
+        samples: Inputs that were trained on.
+        staleness: For each stage, the mean staleness measured.
+    """
+
+    number: int
+    loss: float
+    score: Score | None
+    seconds: float
+    samples: int
+    staleness: tuple[float, ...]
+
+
+class _Tally:
+    """What the events of one epoch add up to."""
+
+    def __init__(self) -> None:
+        self._losses: dict[tuple[int, int], list[float]] = {}  # (stage, epoch of the batch)
+        self._staleness: dict[int, list[int]] = {}
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Count the backwards among the events."""
+        for event in events:
+            report, stage = event.report, event.action.stage
+            if event.action.kind == "B":
+                self._staleness.setdefault(stage, []).append(report.staleness or 0)
+                if report.loss is not None:
+                    self._losses.setdefault((stage, report.epoch), []).append(report.loss)
+
+    def losses(self, epoch: int) -> list[float]:
+        """The losses of an epoch's batches at the last stage that has any."""
+        last = max((s for s, e in self._losses if e == epoch), default=0)
+        return self._losses.get((last, epoch), [])
+
+    def epoch(
+        self, number: int, stages: int, score: Score | None, seconds: float, samples: int
+    ) -> Epoch:
+        """The epoch as a value."""
+        losses = self.losses(number)
+        staleness = [self._staleness.get(k, []) for k in range(stages)]
+        return Epoch(
+            number=number,
+            loss=sum(losses) / len(losses) if losses else float("nan"),
+            score=score,
+            seconds=seconds,
+            samples=samples,
+            staleness=tuple(sum(s) / len(s) if s else 0.0 for s in staleness),
+        )
+
+
+class Trainer:
+    """Trains a network that is cut into stages, all of them at work in every tick.
+
+    Args:
+        network: An nn.Sequential, or the stages as a list of modules.
+        stages: How many stages to balance, a Plan, or the stages as a list of modules that
+            together hold the network's parameters.
+        method: The method; FDG if not given.
+        optimizer: Builds an optimizer from the parameters of one stage.
+        scheduler: Builds a scheduler from a stage's optimizer.
+        scheduler_per: Whether the scheduler counts ``epoch`` or ``update``.
+        loss: The objective of the last stage, and of auxiliary heads.
+        seed: Where randomness of stages and initial weights of heads come from.
+        device: Where to compute; by default where the network's parameters are.
+        precision: ``fp32``, or ``bf16`` for autocast.
+        channels_last: Whether 4-dimensional tensors are kept in that memory format.
+        watchers: Called after every action with its event and its stage.
+        compare_every: Compare the gradients of every n-th batch with the true ones.
+        on_comparison: Called with each comparison.
+
+    Raises:
+        CutError: The network cannot be cut so.
+        OptionError: An option is out of range or contradicts another.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module | Sequence[nn.Module],
+        *,
+        optimizer: OptimizerFactory,
+        stages: int | Plan | Sequence[nn.Module] = 2,
+        method: Method | None = None,
+        scheduler: SchedulerFactory | None = None,
+        scheduler_per: Per = "epoch",
+        loss: Loss = cross_entropy,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        precision: str = "fp32",
+        channels_last: bool = False,
+        watchers: Sequence[Watcher] = (),
+        compare_every: int = 0,
+        on_comparison: Listener | None = None,
+    ) -> None:
+        if precision not in ("fp32", "bf16"):
+            raise OptionError(f"precision is {precision!r}; use 'fp32' or 'bf16'")
+        if compare_every < 0 or bool(compare_every) != bool(on_comparison):
+            raise OptionError("compare_every and on_comparison belong together; give both")
+        if not isinstance(network, nn.Module):
+            stages = list(network)
+            network = nn.Sequential(*stages)
+        self.network = network
+        self.plan: Plan | None = None
+        self.epoch = 0
+        self._device = torch.device(device) if device is not None else _home(network)
+        self._channels_last = channels_last
+        network.to(self._device)
+        if channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._asked = stages
+        self._modules = self._cut(stages)
+        self._setup = Setup(
+            method=method or FDG(),
+            loss=loss,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            scheduler_per=scheduler_per,
+            seed=seed,
+            device=self._device,
+            precision=precision,
+        )
+        self._watchers = list(watchers)
+        self._compare = (
+            Compare(compare_every, loss, on_comparison) if on_comparison is not None else None
+        )
+        self._engine: Serial | None = None
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stages at work.
+
+        Raises:
+            HocketError: No batch has been seen yet, so that nothing has been built.
+        """
+        if self._engine is None:
+            raise HocketError("the stages are built at the first batch; call prepare or step")
+        return self._engine.stages
+
+    def prepare(self, inputs: Tree) -> None:
+        """Cut the network and build its stages for inputs like these; later calls do nothing.
+
+        Raises:
+            CutError: The network cannot be cut so.
+            OptionError: A stage cannot honour the method.
+        """
+        if self._engine is not None:
+            return
+        sample = map_tensors(lambda value: value[:2], self._moved(inputs))
+        if isinstance(self._asked, int):
+            self.plan = balanced(chain(self.network), self._asked, sample)
+            self._modules = stages_of(self.network, self.plan)
+        watchers = self._watchers + ([self._compare] if self._compare else [])
+        self._engine = build_serial(self._setup, self._modules, sample, watchers)
+        if self._compare:
+            self._compare.stages = self._engine.stages
+        self._warn_of_shrink(self._engine)
+
+    def step(self, inputs: Tree, targets: Tree) -> float | None:
+        """One tick, at which a batch enters; gives the loss of the batch that reached the end.
+
+        With delays that is an earlier batch, and None until the first one has arrived.
+
+        Raises:
+            NonFiniteError: A loss or gradient is NaN or infinite.
+        """
+        last = len(self._built(inputs).stages) - 1
+        losses = [
+            event.report.loss
+            for event in self._tick(inputs, targets)
+            if event.action.kind == "B" and event.action.stage == last
+        ]
+        return losses[0] if losses else None
+
+    def end_epoch(self) -> list[Event]:
+        """Count an epoch: schedulers follow, and a method that drains completes its batches."""
+        self.epoch += 1
+        drains = self._setup.method.epoch_end == "drain"
+        return self._engine.finish() if drains and self._engine is not None else []
+
+    def finish(self) -> list[Event]:
+        """Complete every batch in flight and apply every gradient."""
+        return self._engine.finish() if self._engine is not None else []
+
+    def fit(
+        self,
+        train: Iterable[tuple[Tree, Tree]],
+        validation: Iterable[tuple[Tree, Tree]] | None = None,
+        *,
+        epochs: int,
+        on_epoch: Callable[[Epoch], None] | None = None,
+        progress: bool = True,
+    ) -> list[Epoch]:
+        """Train, and evaluate after every epoch.
+
+        Args:
+            train: Any iterable of (inputs, targets); gone through once for each epoch.
+            validation: The same for evaluation.
+            epochs: How many times.
+            on_epoch: Called after each epoch with what it came to.
+            progress: Whether to show a bar on a terminal, or a line per epoch elsewhere.
+
+        Raises:
+            DataError: The training data have no batches.
+            NonFiniteError: A loss or gradient is NaN or infinite.
+        """
+        history = []
+        length = len(train) if isinstance(train, Sized) else None
+        with progress_bar(epochs, length, shown=progress) as bar:
+            for left in reversed(range(epochs)):
+                epoch = self._epoch(train, validation, bar, final=left == 0)
+                history.append(epoch)
+                bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
+                if on_epoch is not None:
+                    on_epoch(epoch)
+        return history
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
+        """The network as it is now on other data; training goes on as if nothing had been.
+
+        Raises:
+            DataError: There are no batches.
+        """
+        total, wrongs, predictions, samples = 0.0, 0, 0, 0
+        scored = True
+        with torch.random.fork_rng(devices=[]), evaluating(self.network):
+            for inputs, targets in batches:
+                engine = self._built(inputs)
+                own_inputs, own_targets = self._moved((inputs, targets))
+                count = len(tensors(inputs)[0])
+                output = engine.predict(own_inputs)
+                total += float(self._setup.loss(output, own_targets)) * count
+                samples += count
+                missed = wrong(output, own_targets)
+                scored = scored and missed is not None
+                wrongs += missed[0] if missed else 0
+                predictions += missed[1] if missed else 0
+        if samples == 0:
+            raise DataError("there are no batches to evaluate on; an iterator can be used once")
+        return Score(total / samples, wrongs / predictions if scored else None, samples)
+
+    def _epoch(
+        self,
+        train: Iterable[tuple[Tree, Tree]],
+        validation: Iterable[tuple[Tree, Tree]] | None,
+        bar: Progress,
+        *,
+        final: bool,
+    ) -> Epoch:
+        number, samples, start = self.epoch, 0, time.perf_counter()
+        tally = _Tally()
+        for inputs, targets in train:
+            tally.add(self._tick(inputs, targets))
+            samples += len(tensors(inputs)[0])
+            bar.batch(tally.losses(number)[-1:])
+        if samples == 0:
+            raise DataError(
+                f"epoch {number}: the training data have no batches; an iterator can be used "
+                "once, so pass a list or a DataLoader"
+            )
+        tally.add(self.end_epoch())
+        if final:
+            tally.add(self.finish())
+        seconds = time.perf_counter() - start
+        score = self.evaluate(validation) if validation is not None else None
+        return tally.epoch(number, len(self.stages), score, seconds, samples)
+
+    def _tick(self, inputs: Tree, targets: Tree) -> list[Event]:
+        engine = self._built(inputs)
+        own_inputs, own_targets = self._moved((inputs, targets))
+        return engine.step(own_inputs, own_targets, self.epoch)
+
+    def _built(self, inputs: Tree) -> Serial:
+        self.prepare(inputs)
+        assert self._engine is not None
+        return self._engine
+
+    def _moved(self, values: Tree) -> Tree:
+        """Values on the device, images in the memory format of the network."""
+
+        def move(value: Tensor) -> Tensor:
+            if self._channels_last and value.dim() == 4:
+                return value.to(self._device, memory_format=torch.channels_last)
+            return value.to(self._device)
+
+        return map_tensors(move, values)
+
+    def _cut(self, stages: int | Plan | Sequence[nn.Module]) -> list[nn.Module]:
+        """The stages' modules, as far as they are known without a sample."""
+        if isinstance(stages, int):
+            layers = chain(self.network)
+            if not 1 <= stages <= len(layers):
+                raise CutError(
+                    f"cannot cut this network into {stages} stages: it has {len(layers)} "
+                    f"layers; ask for 1 to {len(layers)} stages"
+                )
+            return []
+        if isinstance(stages, Plan):
+            self.plan = stages
+            return stages_of(self.network, stages)
+        require_separate(self.network, stages)
+        return list(stages)
+
+    def _warn_of_shrink(self, engine: Serial) -> None:
+        signal = self._setup.method.signal
+        if not isinstance(signal, Delayed) or signal.shrink == 1:
+            return
+        optimizer = engine.stages[0].updater.optimizer
+        if isinstance(optimizer, SCALE_FREE):
+            warnings.warn(
+                f"shrink={signal.shrink} cancels under {type(optimizer).__name__}, whose steps "
+                "do not depend on the scale of the gradient; use SGD, or leave shrink at 1",
+                stacklevel=4,
+            )
+
+
+def _home(network: nn.Module) -> torch.device:
+    """Where the network's parameters are."""
+    return next((p.device for p in network.parameters()), torch.device("cpu"))

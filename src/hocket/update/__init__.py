@@ -1,0 +1,4 @@
+"""How gradients become weights."""
+
+from hocket.update.accumulate import Accumulate as Accumulate
+from hocket.update.step import Updater as Updater

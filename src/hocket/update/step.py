@@ -1,0 +1,85 @@
+"""The optimizer and the scheduler of one stage, following its own batches and updates."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hocket.errors import OptionError
+from hocket.method import Reduce
+from hocket.update.accumulate import Accumulate
+
+OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], Optimizer]
+SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
+Per = Literal["epoch", "update"]
+
+
+class Updater:
+    """Turns gathered gradients into an update of one stage's weights.
+
+    A tick without a gradient changes nothing: no weight decay, no momentum. The learning rate
+    of an update is that of the epoch its batch belongs to, even when the batch comes back
+    after the next epoch has begun.
+
+    Args:
+        parameters: The weights; a stage may have none.
+        optimizer: Builds the optimizer.
+        scheduler: Builds the scheduler, if there is one.
+        per: Whether the scheduler counts epochs or updates.
+        reduce: What becomes of several gradients.
+        rate: Factor on the optimizer's learning rates.
+
+    Raises:
+        OptionError: The scheduler needs a metric, which a stage does not have.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        optimizer: OptimizerFactory,
+        scheduler: SchedulerFactory | None = None,
+        *,
+        per: Per = "epoch",
+        reduce: Reduce = "mean",
+        rate: float = 1.0,
+    ) -> None:
+        self.optimizer = optimizer(parameters) if parameters else None
+        self.scheduler: LRScheduler | None = None
+        if self.optimizer is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["lr"] * rate
+            self.scheduler = scheduler(self.optimizer) if scheduler else None
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            raise OptionError(
+                "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
+                "use a scheduler that counts epochs or updates"
+            )
+        self._gradients = Accumulate(parameters, reduce)
+        self._per = per
+        self._epoch = 0
+        self.version = 0
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of now, of the first group of parameters."""
+        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
+
+    def gather(self) -> list[Tensor | None]:
+        """Take the gradients of one batch from the parameters; they are returned as well."""
+        return self._gradients.add()
+
+    def update(self, epoch: int) -> None:
+        """Update the weights with what was gathered; the last batch was of this epoch."""
+        if self.scheduler is not None and self._per == "epoch":
+            for _ in range(epoch - self._epoch):
+                self.scheduler.step()
+        self._epoch = epoch
+        self._gradients.reduce()
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        if self.scheduler is not None and self._per == "update":
+            self.scheduler.step()
+        self.version += 1

@@ -1,0 +1,104 @@
+"""Networks of the papers, each a flat chain of the layers a cutter may separate."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from torch import nn
+
+from hocket.errors import OptionError, listed
+from hocket.zoo.cifar_resnet import (
+    resnet8,
+    resnet20,
+    resnet32,
+    resnet44,
+    resnet56,
+    resnet110,
+    resnet1202,
+)
+from hocket.zoo.dgl import dgl6, dni3
+from hocket.zoo.gpt import gpt
+from hocket.zoo.mlp import mlp
+from hocket.zoo.plans import PLANS, paper_plan
+from hocket.zoo.resnet import resnet18, resnet50, resnet101, resnet152
+from hocket.zoo.vgg import vgg13_bn, vgg19_bn
+from hocket.zoo.wide_resnet import wrn28_10
+
+_BUILDERS: tuple[Callable[..., nn.Sequential], ...] = (
+    mlp,
+    gpt,
+    dgl6,
+    dni3,
+    resnet8,
+    resnet20,
+    resnet32,
+    resnet44,
+    resnet56,
+    resnet110,
+    resnet1202,
+    resnet18,
+    wrn28_10,
+    resnet50,
+    resnet101,
+    resnet152,
+    vgg13_bn,
+    vgg19_bn,
+)
+NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
+    {builder.__name__: builder for builder in _BUILDERS}
+)
+
+
+def build(name: str, **options: object) -> nn.Sequential:
+    """The network of this name, a chain of named layers.
+
+    Args:
+        name: One of `NETWORKS`.
+        options: Keyword arguments of its builder.
+
+    Raises:
+        OptionError: There is no such network, or its builder has no such option.
+
+    >>> [name for name, _ in build("mlp", hidden=[32]).named_children()]
+    ['hidden0', 'head']
+    """
+    if name not in NETWORKS:
+        near = get_close_matches(name, NETWORKS)
+        advice = f"did you mean {', '.join(near)}? " if near else ""
+        raise OptionError(f"unknown network {name!r}; {advice}known are {', '.join(NETWORKS)}")
+    valid = list(inspect.signature(NETWORKS[name]).parameters)
+    problems = [
+        f"unknown option {option!r}; valid are {', '.join(valid)}"
+        for option in options
+        if option not in valid
+    ]
+    if problems:
+        raise OptionError(listed(f"cannot build network {name!r}", problems))
+    return NETWORKS[name](**options)
+
+
+__all__ = [
+    "NETWORKS",
+    "PLANS",
+    "build",
+    "dgl6",
+    "dni3",
+    "gpt",
+    "mlp",
+    "paper_plan",
+    "resnet8",
+    "resnet18",
+    "resnet20",
+    "resnet32",
+    "resnet44",
+    "resnet50",
+    "resnet56",
+    "resnet101",
+    "resnet110",
+    "resnet152",
+    "resnet1202",
+    "vgg13_bn",
+    "vgg19_bn",
+    "wrn28_10",
+]

@@ -1,0 +1,48 @@
+"""The multi-layer perceptron: the smallest network that can be cut in several places.
+
+Layers: `hidden0`, `hidden1`, ..., `head`. The first of them flattens its input, so that every
+layer has parameters and may be a stage by itself.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from hocket.errors import OptionError
+
+
+def mlp(
+    *,
+    in_features: int = 64,
+    hidden: Sequence[int] = (256, 256, 256),
+    num_classes: int = 10,
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    """Linear layers with ReLU between them, from (B, ...) to (B, classes).
+
+    Args:
+        in_features: Numbers in one input, whatever its shape.
+        hidden: Widths of the hidden layers; may be empty.
+        num_classes: Length of the output.
+        batch_norm: Normalise each hidden layer before its ReLU.
+
+    Raises:
+        OptionError: A width is not positive.
+
+    >>> list(dict(mlp(hidden=(32, 16)).named_children()))
+    ['hidden0', 'hidden1', 'head']
+    """
+    widths = [in_features, *hidden, num_classes]
+    if min(widths) < 1:
+        raise OptionError(f"mlp: widths are {widths}; every one must be at least 1")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, (inputs, outputs) in enumerate(zip(widths[:-2], hidden, strict=True)):
+        layer = nn.Sequential(nn.Linear(inputs, outputs))
+        if batch_norm:
+            layer.append(nn.BatchNorm1d(outputs))
+        layers[f"hidden{number}"] = layer.append(nn.ReLU())
+    layers["head"] = nn.Sequential(nn.Linear(widths[-2], num_classes))
+    first = next(iter(layers))
+    layers[first] = nn.Sequential(nn.Flatten(), *layers[first].children())
+    return nn.Sequential(layers)

@@ -1,0 +1,91 @@
+"""VGG with BatchNorm for ImageNet, one layer per convolution.
+
+Layers: `conv1_1` ... `conv5_4` (group, then convolution from 1, the usual names), `head`. The
+max-pooling that ends a group belongs to its last convolution, so that what crosses a cut there
+is the small map.
+
+Source: Simonyan, Zisserman, ICLR 2015, arXiv 1409.1556, table 1, columns B and E.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from hocket.errors import OptionError
+
+WIDTHS = (64, 128, 256, 512, 512)
+
+
+def vgg13_bn(
+    *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
+) -> nn.Sequential:
+    """VGG-13 with BatchNorm: 10 convolutions, 133,053,736 parameters.
+
+    Args:
+        num_classes: Length of the output.
+        in_channels: Channels of the images.
+        dropout: Fraction of the classifier's units dropped; DGL trained with 0.
+
+    Raises:
+        OptionError: The fraction is not in [0, 1).
+    """
+    return _vgg((2, 2, 2, 2, 2), num_classes, in_channels, dropout)
+
+
+def vgg19_bn(
+    *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
+) -> nn.Sequential:
+    """VGG-19 with BatchNorm: 16 convolutions, 143,678,248 parameters.
+
+    Args:
+        num_classes: Length of the output.
+        in_channels: Channels of the images.
+        dropout: Fraction of the classifier's units dropped; DGL trained with 0.
+
+    Raises:
+        OptionError: The fraction is not in [0, 1).
+    """
+    return _vgg((2, 2, 4, 4, 4), num_classes, in_channels, dropout)
+
+
+def _vgg(
+    convolutions: Sequence[int], num_classes: int, in_channels: int, dropout: float
+) -> nn.Sequential:
+    """Five groups of 3x3 convolutions, each halving the sides, and a three-layer classifier."""
+    if not 0 <= dropout < 1:
+        raise OptionError(f"dropout is {dropout}; give a fraction in [0, 1)")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    inputs = in_channels
+    for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):
+        for number in range(1, count + 1):
+            layers[f"conv{group}_{number}"] = _layer(inputs, width, pooled=number == count)
+            inputs = width
+    layers["head"] = nn.Sequential(
+        OrderedDict(
+            pool=nn.AdaptiveAvgPool2d(7),
+            flatten=nn.Flatten(),
+            linear1=nn.Linear(inputs * 7 * 7, 4096),
+            relu1=nn.ReLU(),
+            dropout1=nn.Dropout(dropout),
+            linear2=nn.Linear(4096, 4096),
+            relu2=nn.ReLU(),
+            dropout2=nn.Dropout(dropout),
+            linear3=nn.Linear(4096, num_classes),
+        )
+    )
+    return nn.Sequential(layers)
+
+
+def _layer(inputs: int, outputs: int, pooled: bool) -> nn.Sequential:
+    """Convolution (with a bias: the published counts have it), norm, ReLU, perhaps pooling."""
+    layer = nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(inputs, outputs, 3, padding=1),
+            norm=nn.BatchNorm2d(outputs),
+            relu=nn.ReLU(),
+        )
+    )
+    if pooled:
+        layer.add_module("pool", nn.MaxPool2d(2))
+    return layer

@@ -1,0 +1,231 @@
+"""Networks small enough for a law a millisecond, and one way to train them.
+
+Equal seeds give equal networks, so that two trainings can be compared tensor by tensor.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket import Trainer, cross_entropy
+from hocket.engine.trace import Event, Watcher
+from hocket.method import Method
+from hocket.methods import METHODS
+from hocket.stage import Stage
+
+CLASSES = 3
+Batches = list[tuple[Tensor, Tensor]]
+SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+
+# Methods by what their registry entry can be asked for.
+WAITING = [name for name, build in METHODS.items() if build().signal.waits]
+LOCAL = [name for name in METHODS if name not in WAITING]
+STAGES = [1, 2, 3, 4]
+ORDERS = ["forward-first", "backward-first"]
+LINEARIZE = ["stash", "live", "recompute"]
+
+
+def mlp(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
+    """Stages of two layers each, so that even the first one has an inner weight."""
+    torch.manual_seed(seed)
+    built = [
+        nn.Sequential(
+            nn.Linear(5, 4), nn.Tanh(), nn.Dropout(dropout), nn.Linear(4, 5), nn.Tanh()
+        )
+        for _ in range(stages)
+    ]
+    built[-1].append(nn.Linear(5, CLASSES))
+    return [stage.double() for stage in built]
+
+
+def conv(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
+    """Stages with BatchNorm, and an in-place ReLU at the head of all but the first."""
+    torch.manual_seed(seed)
+    built = [
+        nn.Sequential(
+            nn.Conv2d(2, 2, 3, padding=1),
+            nn.BatchNorm2d(2),
+            nn.ReLU(inplace=True),
+            nn.Dropout2d(dropout),
+            nn.Conv2d(2, 2, 3, padding=1),
+        )
+        for _ in range(stages)
+    ]
+    for stage in built[1:]:
+        stage.insert(0, nn.ReLU(inplace=True))
+    built[-1].extend([nn.Flatten(), nn.Linear(18, CLASSES)])
+    return [stage.double() for stage in built]
+
+
+SHAPES = {mlp: (5,), conv: (2, 3, 3)}
+Net = Callable[..., list[nn.Module]]
+
+
+def data(net: Net, count: int, size: int = 4, last: int | None = None) -> Batches:
+    """Batches for a network; the last one may be short."""
+    make = torch.Generator().manual_seed(1)
+    sizes = [size] * (count - 1) + [last or size]
+    return [
+        (
+            torch.randn(n, *SHAPES[net], generator=make, dtype=torch.double),
+            torch.randint(CLASSES, (n,), generator=make),
+        )
+        for n in sizes
+    ]
+
+
+def sgd(params: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
+    """The optimizer of the laws; options replace its own."""
+    return torch.optim.SGD(params, **{**SGD, **options})
+
+
+@dataclass
+class Trained:
+    """What a training left behind, and every event on its way."""
+
+    trainer: Trainer
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def losses(self) -> list[float]:
+        """The losses of the last stage, batch after batch."""
+        last = len(self.trainer.stages) - 1
+        return [
+            e.report.loss
+            for e in self.events
+            if e.action.kind == "B" and e.action.stage == last
+        ]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Losses, weights and statistics of stages and of their signals."""
+        own = (
+            value
+            for stage in self.trainer.stages
+            for network in (stage.module, stage.signal_network)
+            for value in network.state_dict().values()
+        )
+        return [torch.tensor(self.losses, dtype=torch.double), *own]
+
+    def of(self, kind: str, stage: int) -> list[Event]:
+        """The events of one kind at one stage."""
+        mine = [e for e in self.events if e.action.stage == stage]
+        return [e for e in mine if e.action.kind == kind]
+
+
+def train(
+    method: Method,
+    modules: Sequence[nn.Module],
+    batches: Batches,
+    *,
+    epochs: int = 1,
+    watch: Watcher | None = None,
+    seed: int = 0,
+    loss: Callable[..., Tensor] = cross_entropy,
+    scheduler: Callable[..., Any] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    **options: Any,
+) -> Trained:
+    """Train stages with a method until nothing is in flight."""
+    events: list[Event] = []
+    trainer = Trainer(
+        modules,
+        method=method,
+        optimizer=optimizer or partial(sgd, **options),
+        scheduler=scheduler,
+        loss=loss,
+        seed=seed,
+        watchers=[lambda event, _: events.append(event), *([watch] if watch else [])],
+    )
+    trainer.fit(batches, epochs=epochs, progress=False)
+    return Trained(trainer, events)
+
+
+def back_propagate(
+    modules: Sequence[nn.Module],
+    batches: Batches,
+    *,
+    accumulate: int = 1,
+    reduce: str = "mean",
+    epochs: int = 1,
+    loss: Callable[..., Tensor] = cross_entropy,
+    **options: Any,
+) -> list[Tensor]:
+    """A plain training loop; the losses, then every weight and every statistic."""
+    network = nn.Sequential(*modules)
+    optimizer = sgd(network.parameters(), **options)
+    losses, count = [], 0
+    everything = [batch for _ in range(epochs) for batch in batches]
+    for number, (x, y) in enumerate(everything):
+        value = loss(network(x), y)
+        value.backward()
+        losses.append(value.item())
+        count += 1
+        if count == accumulate or number == len(everything) - 1:
+            for p in network.parameters():
+                p.grad /= count if reduce == "mean" else 1
+            optimizer.step()
+            optimizer.zero_grad()
+            count = 0
+    states = (value for module in modules for value in module.state_dict().values())
+    return [torch.tensor(losses, dtype=torch.double), *states]
+
+
+class Gradients:
+    """Watches a training: the gradients of each batch at each stage."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, int], list[Tensor]] = {}
+
+    def __call__(self, event: Event, stage: Stage) -> None:
+        """Copy them after a backward."""
+        if event.action.kind == "B":
+            self.seen[stage.index, event.action.batch] = [g.clone() for g in stage.gradients]
+
+
+def true_gradients(
+    modules: Sequence[nn.Module], x: Tensor, y: Tensor, weights: list[dict[str, Tensor]]
+) -> list[list[Tensor]]:
+    """Autograd's gradient of the composed network with the weights given for each stage."""
+    value, leaves = x, []
+    for module, named in zip(modules, weights, strict=True):
+        own = {n: named[n].detach().clone().requires_grad_() for n, _ in module.named_parameters()}
+        buffers = {n: b.clone() for n, b in module.named_buffers()}
+        leaves.append(list(own.values()))
+        value = torch.func.functional_call(module, {**own, **buffers}, (value,))
+    flat = [leaf for stage in leaves for leaf in stage]
+    found = iter(torch.autograd.grad(cross_entropy(value, y), flat))
+    return [[next(found) for _ in stage] for stage in leaves]
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the parameters."""
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def different(a: Iterable[Tensor], b: Iterable[Tensor]) -> list[str]:
+    """The tensors that are not bit-equal, as text; empty when all are."""
+    return [
+        f"tensor {i}: largest difference {(x - y).abs().max():.3g}"
+        for i, (x, y) in enumerate(zip(a, b, strict=True))
+        if not torch.equal(x, y)
+    ]
+
+
+def far(a: Iterable[Tensor], b: Iterable[Tensor], tolerance: float = 1e-10) -> list[str]:
+    """The tensors that are not close in float64, as text; empty when all are."""
+    return [
+        f"tensor {i}: largest difference {(x - y).abs().max():.3g}"
+        for i, (x, y) in enumerate(zip(a, b, strict=True))
+        if not torch.allclose(x, y, tolerance, tolerance * 1e-2)
+    ]
+
+
+def copied(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Deep copies, to train beside the originals."""
+    return [copy.deepcopy(module) for module in modules]

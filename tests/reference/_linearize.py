@@ -1,0 +1,60 @@
+"""At which weights a late gradient is taken: three answers, done the slow and obvious way.
+
+stash: weights and activations of the batch's forward (one deep copy of the module per batch).
+live: activations of the forward, weights of now (code of arXiv 1804.10574, 1906.09108).
+recompute: the old input through the module of now (FR, arXiv 1807.04511; DSP, 1909.02625).
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Batches = list[tuple[Tensor, Tensor]]
+Kept = tuple[nn.Module, Tensor, Tensor | None]  # who ran the forward, its input, its output
+
+
+class LiveSGD(torch.optim.SGD):
+    """SGD's formula through ``.data``: graphs still waiting see the new weights, unchecked."""
+
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                g = p.grad.add(p.data, alpha=group["weight_decay"])
+                if group["momentum"]:
+                    g = g + group["momentum"] * self.state[p].get("buf", 0.0)
+                    self.state[p]["buf"] = g
+                p.data.add_(g, alpha=-group["lr"])
+
+
+def leaf(x: Tensor) -> Tensor:  # a copy cut from every graph, with a gradient of its own
+    return x.detach().clone().requires_grad_(x.is_floating_point())
+
+
+def forward(module: nn.Module, x: Tensor, linearize: str) -> tuple[Tensor, Kept]:
+    """The message for the next module, and what this one keeps until the gradient comes."""
+    x, runner = leaf(x), copy.deepcopy(module) if linearize == "stash" else module
+    with torch.set_grad_enabled({"stash": True, "live": True, "recompute": False}[linearize]):
+        out = runner(x)
+    if runner is not module:
+        for mine, its in zip(module.buffers(), runner.buffers(), strict=True):
+            mine.copy_(its)  # BatchNorm statistics live on in the real module
+    return out.detach().clone(), (runner, x, None if linearize == "recompute" else out)
+
+
+def backward(module: nn.Module, kept: Kept, g: Tensor) -> Tensor | None:
+    """Add the batch's gradients to those of ``module``; return the one of its input."""
+    runner, x, out = kept
+    if out is None:  # statistics count once; put back last, as the backward checks versions
+        saved = [b.clone() for b in module.buffers()]
+        module(x).backward(g)
+        for b, before in zip(module.buffers(), saved, strict=True):
+            b.copy_(before)
+    else:
+        out.backward(g)
+    if runner is not module:
+        for p, its in zip(module.parameters(), runner.parameters(), strict=True):
+            p.grad = its.grad if p.grad is None else p.grad + its.grad
+    return x.grad

@@ -1,0 +1,32 @@
+"""Back-propagation: the composed network, one optimizer, no delay anywhere (K = 1).
+
+What every delayed method of this folder must equal where it has no delay; the baseline of DDG,
+FR, FDG and ADL (arXiv 1804.10574, 1807.04511, 1906.09108, 2012.03747).
+"""
+
+import torch
+from torch import nn
+
+from reference._linearize import Batches, Loss
+
+
+def train(
+    modules: list[nn.Module],
+    batches: Batches,
+    *,
+    loss: Loss,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> list[float]:
+    """Train ``modules`` in place; the loss of each batch."""
+    net = nn.Sequential(*modules)
+    sgd = torch.optim.SGD(net.parameters(), lr, momentum, weight_decay=weight_decay)
+    losses = []
+    for x, y in batches:
+        value = loss(net(x), y)
+        sgd.zero_grad()
+        value.backward()
+        sgd.step()
+        losses.append(value.item())
+    return losses

@@ -1,0 +1,41 @@
+"""DGL, decoupled greedy learning (arXiv 1901.08164, algorithm 1, synchronous).
+
+Every module but the last trains on the loss of its own auxiliary head; nothing flows back, so
+this plain loop has the trajectory of any pipeline with the same batch order.
+"""
+
+import torch
+from torch import nn
+
+from reference._linearize import Batches, Loss
+
+
+def train(
+    modules: list[nn.Module],
+    batches: Batches,
+    *,
+    loss: Loss,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    heads: list[nn.Module],
+) -> list[float]:
+    """Train ``modules`` and ``heads`` (one less) in place; the last module's losses."""
+    heads = [*heads, nn.Identity()]  # the last module's output goes to the loss directly
+    sgd = [
+        torch.optim.SGD(
+            [*module.parameters(), *head.parameters()], lr, momentum, weight_decay=weight_decay
+        )
+        for module, head in zip(modules, heads, strict=True)
+    ]
+    losses = []
+    for x, y in batches:
+        h = x
+        for module, head, opt in zip(modules, heads, sgd, strict=True):
+            h = module(h.detach())  # of before the update: this is what goes on
+            value = loss(head(h), y)
+            opt.zero_grad()
+            value.backward()
+            opt.step()
+        losses.append(value.item())
+    return losses

@@ -1,0 +1,312 @@
+"""What the naive references must agree on among themselves, before anything is held to them.
+
+``close`` is float64 to 1e-12: same mathematics; ``equal`` is bit for bit.
+"""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr
+
+torch.set_num_threads(1)
+ORDERS = ["forward-first", "backward-first"]
+LINEARIZE = ["stash", "live", "recompute"]
+SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+Batches = list[tuple[Tensor, Tensor]]
+Net = Callable[[int], list[nn.Module]]
+Train = Callable[..., list[float]]
+
+# Every delayed method at every choice of its options, by name.
+DELAYED: dict[str, Train] = {"fdg-deques": fdg.train_deques}
+for name, method in {"ddg": ddg, "fdg": fdg, "adl": adl}.items():
+    for how, order in itertools.product(LINEARIZE, ORDERS):
+        DELAYED[f"{name} {how} {order}"] = partial(method.train, linearize=how, order=order)
+for name, method in {"fr": fr, "dsp": dsp}.items():
+    for order in ORDERS:
+        DELAYED[f"{name} recompute {order}"] = partial(method.train, order=order)
+delayed = pytest.mark.parametrize("train", DELAYED.values(), ids=DELAYED.keys())
+
+
+def mlp(modules: int) -> list[nn.Module]:
+    """Modules of two layers each, so that even the first one has an inner weight."""
+    torch.manual_seed(0)
+    return [
+        nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh()).double()
+        for _ in range(modules)
+    ]
+
+
+def conv(modules: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    net = [
+        nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Tanh())
+        for _ in range(modules)
+    ]
+    net[-1].append(nn.Flatten())
+    return [module.double() for module in net]
+
+
+def data(count: int, *shape: int, features: int = 4) -> Batches:
+    make = torch.Generator().manual_seed(1)
+    options = {"generator": make, "dtype": torch.double}
+    return [
+        (torch.randn(*shape, **options), torch.randn(shape[0], features, **options))
+        for _ in range(count)
+    ]
+
+
+# 7 batches: longer than the longest delay here (6, fdg with 4 modules).
+MLP, CONV = (mlp, data(7, 3, 4)), (conv, data(7, 3, 2, 3, 3, features=18))
+both = pytest.mark.parametrize(("net", "batches"), [MLP, CONV], ids=["mlp", "conv"])
+
+
+def squared(out: Tensor, y: Tensor) -> Tensor:
+    return (out - y).square().sum(1).mean()
+
+
+def run(
+    train: Train, modules: list[nn.Module], batches: Batches, **options: Any
+) -> list[Tensor]:
+    """Train; the losses, then every weight and every statistic."""
+    losses = train(modules, batches, **{"loss": squared, **SGD, **options})
+    assert len(losses) == len(batches)
+    states = (v.detach() for m in modules for v in m.state_dict().values())
+    return [torch.tensor(losses, dtype=torch.double), *states]
+
+
+def equal(a: Iterable[Tensor], b: Iterable[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def close(a: Iterable[Tensor], b: Iterable[Tensor]) -> bool:
+    return all(torch.allclose(x, y, 1e-12, 1e-12) for x, y in zip(a, b, strict=True))
+
+
+@both
+@delayed
+def test_one_module_is_back_propagation(train: Train, net: Net, batches: Batches) -> None:
+    assert equal(run(train, net(1), batches), run(bp.train, net(1), batches))
+
+
+@both
+@delayed
+def test_one_batch_is_back_propagation(train: Train, net: Net, batches: Batches) -> None:
+    assert close(run(train, net(3), batches[:1]), run(bp.train, net(3), batches[:1]))
+
+
+@both
+@delayed
+def test_at_rate_zero_losses_and_statistics_are_those_of_bp(
+    train: Train, net: Net, batches: Batches
+) -> None:
+    assert equal(run(train, net(3), batches, lr=0.0), run(bp.train, net(3), batches, lr=0.0))
+
+
+@both
+@pytest.mark.parametrize("shrink", [1.0, 0.5])
+@pytest.mark.parametrize("modules", [2, 3, 4])
+def test_fdg_by_number_is_fdg_by_position(
+    modules: int, shrink: float, net: Net, batches: Batches
+) -> None:
+    by_number = run(fdg.train, net(modules), batches, linearize="live", shrink=shrink)
+    assert equal(by_number, run(fdg.train_deques, net(modules), batches, shrink=shrink))
+
+
+@both
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("linearize", LINEARIZE)
+def test_adl_with_one_gradient_per_update_is_fdg(
+    linearize: str, order: str, net: Net, batches: Batches
+) -> None:
+    options = {"linearize": linearize, "order": order, "shrink": 0.5}
+    by_fdg = run(fdg.train, net(3), batches, **options)
+    assert equal(run(adl.train, net(3), batches, **options), by_fdg)
+
+
+@both
+@pytest.mark.parametrize("order", ORDERS)
+def test_replaying_methods_are_the_recomputing_ones(
+    order: str, net: Net, batches: Batches
+) -> None:
+    for replaying, delaying in [(fr, ddg), (dsp, fdg)]:
+        recomputing = run(delaying.train, net(3), batches, linearize="recompute", order=order)
+        assert equal(run(replaying.train, net(3), batches, order=order), recomputing)
+
+
+@pytest.mark.parametrize("method", [ddg, fdg, adl])
+def test_linearizations_differ_once_weights_move(method: ModuleType) -> None:
+    ends = [run(method.train, mlp(3), MLP[1], linearize=how) for how in LINEARIZE]
+    for a, b in itertools.combinations(ends, 2):
+        assert all((x - y).abs().max() > 1e-6 for x, y in zip(a[1:9], b[1:9], strict=True))
+
+
+# M and beta, for the methods that have them.
+CHAINS = [(name, 1, 1.0) for name in DELAYED if name != "fdg-deques"]
+CHAINS += [(name, 1, 0.5) for name in DELAYED if name[:4] in ("fdg ", "adl ")]
+CHAINS += [
+    (name, M, beta) for name in DELAYED if name[:3] == "adl" for M, beta in [(2, 1), (4, 0.5)]
+]
+
+
+def chain(
+    name: str, M: int, beta: float, batches: Batches, weights: list[float]
+) -> list[float]:
+    """Final weights of the scalar chain h_k = tanh(w_k h_{k-1}), from formulas of staleness.
+
+    There is no tick here: batch b meets version (b-1-missed) // M of module k in its forward,
+    and version (b-1) // M when its gradient is taken.
+    """
+    method, linearize, order = name.split()
+    K, N = len(weights), len(batches)
+    w = [[value] for value in weights]  # w[k-1][v]: module k after v updates
+    dw = [[] for _ in weights]
+    for b, (x, y) in enumerate(batches, 1):
+        h, slopes, back = [x.item()], [], []
+        for k in range(1, K + 1):
+            missed = (K - k) * (1 if method in ("ddg", "fr") else 2)
+            missed -= order == "backward-first" and k < K
+            seen, now = w[k - 1][max(0, b - 1 - missed) // M], w[k - 1][(b - 1) // M]
+            slopes.append(
+                1 - math.tanh((now if linearize == "recompute" else seen) * h[-1]) ** 2
+            )
+            back.append(seen if linearize == "stash" else now)
+            h.append(math.tanh(seen * h[-1]))
+        g = 2 * (h[-1] - y.item())
+        for k in range(K, 0, -1):
+            g *= slopes[k - 1] * (beta if k < K else 1)
+            dw[k - 1].append(g * h[k - 1])
+            g *= back[k - 1]
+            if b % M == 0 or b == N:
+                group = dw[k - 1][(b - 1) // M * M :]
+                w[k - 1].append(w[k - 1][-1] - 0.5 * sum(group) / len(group))
+    return [versions[-1] for versions in w]
+
+
+@pytest.mark.parametrize("modules", [2, 4])
+@pytest.mark.parametrize(("name", "M", "beta"), CHAINS)
+def test_scalar_chain_follows_the_formulas_of_staleness(
+    name: str, M: int, beta: float, modules: int
+) -> None:
+    batches, net = data(11, 1, 1, features=1), []
+    weights = [1.5 - 0.25 * k for k in range(modules)]
+    for weight in weights:
+        net.append(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh()).double())
+        nn.init.constant_(net[-1][0].weight, weight)
+    options = {"accumulate": M} if M > 1 else {}
+    options |= {"shrink": beta} if beta < 1 else {}
+    DELAYED[name](net, batches, loss=squared, lr=0.5, **options)
+    ends = [module[0].weight.item() for module in net]
+    assert ends == pytest.approx(chain(name, M, beta, batches, weights), rel=1e-10)
+
+
+@pytest.mark.parametrize("linearize", LINEARIZE)
+def test_mean_of_all_gradients_is_the_gradient_of_all_batches(linearize: str) -> None:
+    options = {"accumulate": 100, "linearize": linearize}
+    whole = [tuple(torch.cat(part) for part in zip(*MLP[1], strict=True))]
+    accumulated = run(adl.train, mlp(3), MLP[1], **options)
+    assert close(accumulated[1:], run(bp.train, mlp(3), whole)[1:])  # all but the losses
+
+
+def test_sum_is_the_mean_at_a_larger_rate() -> None:
+    sums = run(adl.train, mlp(3), MLP[1][:6], accumulate=3, reduce="sum", weight_decay=0.0)
+    options = {"accumulate": 3, "lr": 3 * SGD["lr"], "weight_decay": 0.0}
+    assert close(sums, run(adl.train, mlp(3), MLP[1][:6], **options))
+
+
+@pytest.mark.parametrize("method", [fdg, adl])
+def test_shrink_multiplies_at_each_edge(method: ModuleType) -> None:
+    options = {"weight_decay": 0.0}
+    start, plain, shrunk = mlp(3), mlp(3), mlp(3)
+    run(method.train, plain, MLP[1][:1], **options)
+    run(method.train, shrunk, MLP[1][:1], shrink=0.5, **options)
+    for k, (a, b, c) in enumerate(zip(start, plain, shrunk, strict=True)):
+        for p, q, r in zip(a.parameters(), b.parameters(), c.parameters(), strict=True):
+            assert torch.allclose(r - p, 0.5 ** (2 - k) * (q - p), 1e-9, 1e-12)
+
+
+def test_official_fr_doubles_the_first_rate_and_the_statistics() -> None:
+    start, plain, fast = conv(3), conv(3), conv(3)
+    run(fr.train, plain, CONV[1][:1], weight_decay=0.0)
+    run(fr.train, fast, CONV[1][:1], weight_decay=0.0, first_rate=2.0, statistics_twice=True)
+    for factor, a, b, c in zip([2, 1, 1], start, plain, fast, strict=True):
+        assert torch.allclose(c[0].weight - a[0].weight, factor * (b[0].weight - a[0].weight))
+    assert [m[1].num_batches_tracked.item() for m in plain] == [1, 1, 1]
+    assert [m[1].num_batches_tracked.item() for m in fast] == [2, 2, 1]
+
+
+def test_dgl_trains_each_module_as_a_network_of_its_own() -> None:
+    net, alone = mlp(3), mlp(3)
+    heads = [nn.Linear(4, 4).double() for _ in range(2)]
+    pairs = [
+        [alone[0], copy.deepcopy(heads[0])],
+        [alone[1], copy.deepcopy(heads[1])],
+        alone[2:],
+    ]
+    inputs = {k: [x for x, _ in MLP[1]] if k == 0 else [] for k in range(4)}
+    for k, module in enumerate(net, 1):
+        module.register_forward_hook(lambda _, args, h, k=k: inputs[k].append(h.detach()))
+    run(dgl.train, net, MLP[1], heads=heads)
+    labels = [y for _, y in MLP[1]]
+    for k, pair in enumerate(pairs):
+        run(bp.train, pair, list(zip(inputs[k], labels, strict=True)))
+        trained = [net[k], *heads[k : k + 1]]
+        assert equal(nn.Sequential(*trained).parameters(), nn.Sequential(*pair).parameters())
+    assert equal(run(dgl.train, mlp(1), MLP[1], heads=[]), run(bp.train, mlp(1), MLP[1]))
+
+
+class Oracle(nn.Module):
+    """A synthesizer that knows the rest of the network, and so the gradient."""
+
+    def __init__(self, rest: list[nn.Module]) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros((), dtype=torch.double))
+        self.rest = lambda h: nn.Sequential(*rest)(h)
+
+    def forward(self, h: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            h = h.detach().requires_grad_()
+            return torch.autograd.grad(squared(self.rest(h), y), h)[0] + 0 * self.unused
+
+
+@pytest.mark.parametrize("target_delay", [0, 1])
+def test_dni_with_true_gradients_is_back_propagation(target_delay: int) -> None:
+    net = mlp(3)
+    options = {"conditional": True, "target_delay": target_delay}
+    options["synthesizers"] = [Oracle(net[1:]), Oracle(net[2:])]
+    assert close(run(dni.train, net, MLP[1], **options), run(bp.train, mlp(3), MLP[1]))
+
+
+class Synthesizer(nn.Linear):
+    """Starts at zero; ignores the label."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4, dtype=torch.double)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, h: Tensor, y: Tensor | None) -> Tensor:
+        assert y is None
+        return super().forward(h)
+
+
+@pytest.mark.parametrize("target_delay", [0, 1])
+def test_dni_target_is_the_input_gradient_and_comes_after_its_delay(target_delay: int) -> None:
+    net, s, options = mlp(2), Synthesizer(), {"weight_decay": 0.0, "target_delay": target_delay}
+    x, y = MLP[1][0]
+    h = net[0](x).detach().requires_grad_()
+    (r,) = torch.autograd.grad(squared(net[1](h), y), h)
+    run(dni.train, net, MLP[1][:1], synthesizers=[s], **options)
+    assert torch.allclose(s.bias, SGD["lr"] * 2 * r.sum(0) / 3, 1e-12)
+    assert torch.allclose(s.weight, SGD["lr"] * 2 * r.T @ h / 3, 1e-12)
+    net = mlp(2)
+    run(dni.train, net, MLP[1][:2], synthesizers=[Synthesizer()], **options)
+    assert equal(net[0].parameters(), mlp(2)[0].parameters()) == (target_delay == 1)

@@ -1,0 +1,143 @@
+"""Batches: seed and epoch decide the order; nothing is lost, doubled or shared."""
+
+from itertools import islice
+
+import pytest
+import torch
+
+from hocket.data import Batches, InMemory
+from hocket.data.randomness import generator
+from hocket.errors import DataError, OptionError
+
+
+def numbered(examples: int = 10) -> InMemory:
+    """Input and target of each example are its number."""
+    return InMemory(torch.arange(examples).float()[:, None], torch.arange(examples))
+
+
+def noisy(examples: int = 10) -> InMemory:
+    """As numbered, but the transform adds random numbers."""
+
+    def add_noise(inputs, chance):
+        return inputs + torch.rand(inputs.shape, generator=chance)
+
+    return InMemory(*numbered(examples).take(torch.arange(examples), chance=None), add_noise)
+
+
+def same(one, other) -> bool:
+    """Whether two lists of batches are bit-equal."""
+    return len(one) == len(other) and all(
+        torch.equal(a, b)
+        for pair, twin in zip(one, other, strict=True)
+        for a, b in zip(pair, twin, strict=True)
+    )
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_example_is_served_once_with_its_own_target(shuffle):
+    batches = Batches(numbered(), 4, shuffle=shuffle)
+    served = list(batches)
+    assert [len(inputs) for inputs, _ in served] == [4, 4, 2]
+    assert len(batches) == 3
+    targets = torch.cat([targets for _, targets in served])
+    assert sorted(targets.tolist()) == list(range(10))
+    assert torch.equal(torch.cat([inputs for inputs, _ in served])[:, 0], targets.float())
+    assert (targets.tolist() == list(range(10))) is not shuffle
+
+
+def test_drop_last_leaves_only_full_batches():
+    batches = Batches(numbered(), 4, drop_last=True)
+    assert [len(targets) for _, targets in batches] == [4, 4]
+    assert len(batches) == 2
+
+
+def test_a_multiple_has_no_short_batch():
+    assert [len(targets) for _, targets in Batches(numbered(8), 4)] == [4, 4]
+
+
+def test_equal_seeds_give_equal_batches_and_others_others():
+    one, other, third = (Batches(noisy(), 4, seed=s, shuffle=True) for s in (3, 3, 4))
+    for _ in range(2):
+        batches = list(one)
+        assert same(batches, list(other))
+        assert not same(batches, list(third))
+
+
+def test_epochs_differ_and_can_be_had_again():
+    batches = Batches(noisy(), 4, seed=1, shuffle=True)
+    epochs = [list(batches) for _ in range(3)]
+    assert batches.epoch == 3
+    assert not same(epochs[0], epochs[1])
+    batches.epoch = 1
+    assert same(list(batches), epochs[1])
+    assert batches.epoch == 2
+
+
+def test_an_epoch_counts_when_its_iteration_starts():
+    batches = Batches(numbered(), 4, shuffle=True)
+    list(islice(batches, 1))
+    assert batches.epoch == 1
+    first, second = iter(batches), iter(batches)
+    assert batches.epoch == 3
+    assert not same(list(first), list(second))
+
+
+def test_an_epoch_resumed_in_the_middle_is_bit_equal():
+    batches = Batches(noisy(), 3, seed=5, shuffle=True)
+    assert same(list(batches.serve(7, first=2)), list(batches.serve(7))[2:])
+    assert batches.epoch == 0
+
+
+def test_the_global_generator_neither_matters_nor_moves():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    batches = Batches(noisy(), 4, seed=1, shuffle=True)
+    first = list(batches.serve(0))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    assert same(list(batches.serve(0)), first)
+
+
+def test_batches_are_fresh_tensors():
+    examples = numbered()
+    batches = Batches(examples, 4)
+    for inputs, targets in batches:
+        inputs.fill_(-1)
+        targets.fill_(-1)
+    assert torch.equal(examples.targets, torch.arange(10))
+    assert torch.equal(examples.inputs[:, 0], torch.arange(10).float())
+
+
+def test_inputs_and_targets_must_pair_up():
+    with pytest.raises(DataError, match=r"3 inputs and 2 targets do not pair up; give one"):
+        InMemory(torch.zeros(3, 1), torch.zeros(2))
+
+
+def test_no_examples_are_refused():
+    with pytest.raises(DataError, match=r"0 examples to serve in batches; give at least 1"):
+        Batches(numbered(0), 4)
+
+
+def test_all_problems_are_named_at_once():
+    with pytest.raises(OptionError) as refusal:
+        Batches(numbered(), 0, seed=-1)
+    assert "batch_size is 0; give 1 or more" in str(refusal.value)
+    assert "seed is -1; give 0 or more" in str(refusal.value)
+
+
+def test_dropping_the_only_batch_is_refused():
+    with pytest.raises(OptionError, match=r"leaves none of 10 examples at batch_size 11"):
+        Batches(numbered(), 11, drop_last=True)
+
+
+def test_streams_of_different_keys_differ():
+    keys = [(0, "order", 0), (0, "order", 1), (0, "augmentation", 0), (1, "order", 0)]
+    keys += [(0, "order"), (0, "order", 0, 0), (2**40, "order", 0)]
+    draws = [tuple(torch.rand(3, generator=generator(*key)).tolist()) for key in keys]
+    assert len(set(draws)) == len(keys)
+
+
+@pytest.mark.parametrize("key", [(-1, "order"), (0, "order", -2)])
+def test_negative_keys_are_refused(key):
+    with pytest.raises(OptionError, match=r"a number is negative; use numbers from 0 on"):
+        generator(*key)

@@ -1,0 +1,77 @@
+"""The data sets that need no files: digits and synthetic examples."""
+
+import sys
+
+import pytest
+import torch
+
+from hocket.data import load
+from hocket.errors import OptionError
+
+
+def everything(batches):
+    """All inputs and all targets of the first epoch."""
+    inputs, targets = zip(*batches.serve(0), strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def test_digits_are_split_once_and_for_all():
+    one, other = (load("digits", batch_size=100, seed=s) for s in (0, 1))
+    assert len(one.train.examples) + len(one.test.examples) == 1797
+    assert torch.equal(everything(one.test)[0], everything(other.test)[0])
+    # Of 360 test images; the split must not move with a new NumPy or scikit-learn.
+    assert everything(one.test)[1].bincount().tolist() == [
+        31, 35, 39, 33, 44, 29, 40, 40, 28, 41,
+    ]  # fmt: skip
+
+
+def test_digits_are_normalised_by_their_training_images():
+    inputs, _ = everything(load("digits", batch_size=100).train)
+    assert inputs.shape == (1437, 1, 8, 8)
+    assert abs(float(inputs.mean())) < 1e-3
+    assert abs(float(inputs.std()) - 1) < 1e-3
+
+
+def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(OptionError, match=r"scikit-learn, which is not installed; pip install"):
+        load("digits", batch_size=4)
+
+
+@pytest.mark.parametrize("shape", [(12,), (3, 5, 4)])
+def test_synthetic_classes_can_be_told_apart(shape):
+    data = load("synthetic", batch_size=50, seed=2, shape=shape, classes=5, noise=0.5)
+    inputs, targets = everything(data.train)
+    assert inputs.shape == (1024, *shape)
+    assert data.kind == ("images" if len(shape) == 3 else "vectors")
+    centres = torch.stack([inputs[targets == c].mean(0) for c in range(5)]).flatten(1)
+    tests, truth = everything(data.test)
+    nearest = torch.cdist(tests.flatten(1), centres).argmin(1)
+    assert (nearest == truth).float().mean() > 0.95
+
+
+def test_synthetic_classes_are_balanced():
+    data = load("synthetic", batch_size=50, classes=3, examples=32, shape=(2,))
+    assert sorted(everything(data.train)[1].bincount().tolist()) == [10, 11, 11]
+
+
+def test_synthetic_refuses_all_bad_options_at_once():
+    with pytest.raises(OptionError) as refusal:
+        load(
+            "synthetic", batch_size=4, shape=(2, 2), classes=0, examples=0, test_examples=0,
+            noise=-1.0,
+        )  # fmt: skip
+    for problem in (
+        "shape is (2, 2); give (D,) for vectors or (C, H, W) for images",
+        "classes is 0; give 1 or more",
+        "examples is 0; give 1 or more",
+        "test_examples is 0; give 1 or more",
+        "noise is -1.0; give 0 or more",
+    ):
+        assert problem in str(refusal.value)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, -1, 4)])
+def test_synthetic_refuses_empty_shapes(shape):
+    with pytest.raises(OptionError, match=r"give \(D,\) for vectors"):
+        load("synthetic", batch_size=4, shape=shape)

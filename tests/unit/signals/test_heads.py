@@ -1,0 +1,120 @@
+"""Heads have the layers of the paper's table and refuse what they cannot stand on."""
+
+import pytest
+import torch
+from torch import nn
+
+from hocket.errors import OptionError
+from hocket.signals.heads import build_head
+
+
+def layers(network, kind):
+    return [module for module in network.modules() if isinstance(module, kind)]
+
+
+def widths(network, kind=nn.Linear):
+    """Inputs and outputs of each layer of a kind."""
+    if kind is nn.Linear:
+        return [(layer.in_features, layer.out_features) for layer in layers(network, kind)]
+    return [(layer.in_channels, layer.out_channels) for layer in layers(network, kind)]
+
+
+@pytest.mark.parametrize(("kind", "convolutions"), [("mlp-sr", 3), ("mlp", 0)])
+def test_perceptrons_on_maps_are_those_of_the_table(kind, convolutions):
+    head = build_head(kind, torch.Size([32, 16, 16]), outputs=10)
+    assert widths(head, nn.Conv2d) == [(32, 32)] * convolutions
+    assert all(c.kernel_size == (1, 1) and c.bias is None for c in layers(head, nn.Conv2d))
+    assert widths(head) == [(128, 128)] * 3 + [(128, 10)]
+    assert len(layers(head, nn.BatchNorm2d)) == convolutions
+    assert len(layers(head, nn.BatchNorm1d)) == 3
+    assert len(layers(head, nn.ReLU)) == convolutions + 3
+    assert head(torch.randn(4, 32, 16, 16)).shape == (4, 10)
+
+
+def test_cnn_on_maps_is_that_of_the_table():
+    head = build_head("cnn", torch.Size([32, 16, 16]), outputs=10)
+    assert widths(head, nn.Conv2d) == [(32, 32)] * 2
+    assert all(c.kernel_size == (3, 3) and c.bias is None for c in layers(head, nn.Conv2d))
+    assert widths(head) == [(128, 10)]
+    assert len(layers(head, nn.BatchNorm2d)) == 3
+    assert not layers(head, nn.BatchNorm1d)
+    assert head.trunk(torch.randn(4, 32, 16, 16)).shape == (4, 32, 16, 16)
+    assert head(torch.randn(4, 32, 16, 16)).shape == (4, 10)
+
+
+@pytest.mark.parametrize("kind", ["mlp-sr", "mlp"])
+@pytest.mark.parametrize(
+    ("sides", "quarters"),
+    [
+        ((32, 32), (8, 8)),
+        ((8, 8), (2, 2)),
+        ((7, 9), (2, 3)),
+        ((1, 1), (1, 1)),
+        ((28, 5), (7, 2)),
+    ],
+)
+def test_maps_are_pooled_to_a_quarter_of_each_side_rounded_up(kind, sides, quarters):
+    head = build_head(kind, torch.Size([4, *sides]), outputs=10)
+    x = torch.randn(3, 4, *sides)
+    assert head.trunk(x).shape == (3, 4, *quarters)
+    assert head(x).shape == (3, 10)
+
+
+def test_the_default_head_has_the_papers_parameters():
+    # 3 convolutions and their norms, 3 hidden layers of 4c and their norms, the prediction.
+    c, wide, classes = 32, 128, 10
+    expected = 3 * (c * c + 2 * c) + 3 * (wide * wide + wide + 2 * wide) + (wide + 1) * classes
+    head = build_head("mlp-sr", torch.Size([c, 16, 16]), outputs=classes)
+    assert sum(parameter.numel() for parameter in head.parameters()) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "norm", "batch"),
+    [((12,), nn.BatchNorm1d, (4, 12)), ((5, 12), nn.LayerNorm, (4, 5, 12))],
+)
+@pytest.mark.parametrize(("kind", "squeezes"), [("mlp-sr", 3), ("mlp", 0)])
+def test_vectors_and_tokens_keep_their_width(kind, squeezes, shape, norm, batch):
+    head = build_head(kind, torch.Size(shape), outputs=10)
+    assert widths(head) == [(12, 12)] * (squeezes + 3) + [(12, 10)]
+    assert [layer.bias is None for layer in layers(head, nn.Linear)] == (
+        [True] * squeezes + [False] * 4
+    )
+    assert len(layers(head, norm)) == len(layers(head, nn.ReLU)) == squeezes + 3
+    assert head(torch.randn(batch)).shape == (*batch[:-1], 10)
+
+
+def test_a_token_is_predicted_from_itself_alone():
+    head = build_head("mlp-sr", torch.Size([5, 12]), outputs=10)
+    x = torch.randn(4, 5, 12)
+    torch.testing.assert_close(head(x)[2, 3], head(x[2:3, 3:4])[0, 0])
+
+
+@pytest.mark.parametrize("kind", ["mlp-sr", "mlp", "cnn"])
+def test_a_head_does_not_change_the_output_it_stands_on(kind):
+    x = torch.randn(4, 3, 8, 8)
+    before = x.clone()
+    build_head(kind, torch.Size([3, 8, 8]), outputs=10)(x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("shape", [(12,), (5, 12)])
+def test_cnn_refuses_what_is_no_map(shape):
+    with pytest.raises(OptionError, match="'cnn' needs maps .*; use 'mlp-sr'"):
+        build_head("cnn", torch.Size(shape), outputs=10)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3, 4, 5), (3, 0, 4)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(
+        OptionError, match="wanted is a map .*, tokens .* or a vector .*cut elsewhere"
+    ):
+        build_head("mlp", torch.Size(shape), outputs=10)
+
+
+def test_unknown_kinds_and_empty_predictions_are_refused():
+    with pytest.raises(
+        OptionError, match="'linear' is unknown; choose one of mlp-sr, mlp, cnn"
+    ):
+        build_head("linear", torch.Size([12]), outputs=10)
+    with pytest.raises(OptionError, match="0 outputs predicts nothing; ask for at least 1"):
+        build_head("mlp", torch.Size([12]), outputs=0)

@@ -1,0 +1,120 @@
+"""Synthesizers start at zero, can learn, and read targets only where they are asked to."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hocket.errors import DataError, OptionError
+from hocket.signals.synthesizers import build_synthesizer
+
+# Shape of one sample, shape of the targets of a batch of 4.
+LAYOUTS = {"map": ((3, 6, 5), (4,)), "tokens": ((7, 3), (4, 7)), "vector": ((3,), (4,))}
+
+every_layout = pytest.mark.parametrize(("shape", "labels"), LAYOUTS.values(), ids=LAYOUTS)
+every_condition = pytest.mark.parametrize("classes", [None, 10], ids=["dni", "cdni"])
+
+
+def batch(shape, labels):
+    torch.manual_seed(0)
+    return torch.randn(4, *shape), torch.randint(10, labels)
+
+
+def trained(shape, classes):
+    """A synthesizer whose last layer is no longer zero."""
+    synthesizer = build_synthesizer(torch.Size(shape), classes)
+    nn.init.normal_(synthesizer.guess.weight)
+    return synthesizer
+
+
+@every_layout
+@every_condition
+def test_the_first_gradient_is_exactly_zero(shape, labels, classes):
+    output, targets = batch(shape, labels)
+    gradient = build_synthesizer(torch.Size(shape), classes)(output, targets)
+    assert gradient.shape == output.shape
+    assert not gradient.any()
+
+
+@every_layout
+@every_condition
+def test_the_first_step_moves_the_last_layer(shape, labels, classes):
+    output, targets = batch(shape, labels)
+    synthesizer = build_synthesizer(torch.Size(shape), classes)
+    (synthesizer(output, targets) - torch.ones_like(output)).square().sum().backward()
+    assert synthesizer.guess.weight.grad.any()
+    assert synthesizer.guess.bias.grad.any()
+
+
+@every_condition
+def test_maps_go_through_three_5x5_convolutions_of_128(classes):
+    synthesizer = build_synthesizer(torch.Size([64, 8, 8]), classes)
+    convolutions = [m for m in synthesizer.modules() if isinstance(m, nn.Conv2d)]
+    assert {(c.in_channels, c.out_channels) for c in convolutions} == {
+        (64, 128),
+        (128, 128),
+        (128, 64),
+    }
+    assert all(c.kernel_size == (5, 5) and c.padding == (2, 2) for c in convolutions)
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in synthesizer.modules()) == 2
+    linear = [m for m in synthesizer.modules() if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in linear] == ([(10, 128)] if classes else [])
+
+
+@pytest.mark.parametrize(("shape", "norm"), [((64,), nn.BatchNorm1d), ((7, 64), nn.LayerNorm)])
+def test_vectors_and_tokens_go_through_three_linear_layers(shape, norm):
+    synthesizer = build_synthesizer(torch.Size(shape), None)
+    linear = [m for m in synthesizer.modules() if isinstance(m, nn.Linear)]
+    assert sorted((m.in_features, m.out_features) for m in linear) == [
+        (64, 128),
+        (128, 64),
+        (128, 128),
+    ]
+    assert sum(isinstance(m, norm) for m in synthesizer.modules()) == 2
+
+
+@every_layout
+def test_a_condition_is_a_linear_layer_on_one_hot_targets(shape, labels):
+    output, targets = batch(shape, labels)
+    synthesizer = trained(shape, classes=10)
+    condition = synthesizer.target(F.one_hot(targets, 10).float())
+    if len(shape) == 3:
+        condition = condition[:, :, None, None]
+    entered = synthesizer.entry(output) + condition
+    torch.testing.assert_close(
+        synthesizer(output, targets), synthesizer.guess(synthesizer.hidden(entered))
+    )
+
+
+@every_layout
+def test_only_a_conditional_synthesizer_reads_the_targets(shape, labels):
+    output, targets = batch(shape, labels)
+    others = (targets + 1 + torch.arange(4).view(-1, *[1] * (len(labels) - 1))) % 10
+    plain, conditional = trained(shape, None), trained(shape, 10)
+    assert torch.equal(plain(output, targets), plain(output, None))
+    assert not torch.allclose(conditional(output, targets), conditional(output, others))
+
+
+@every_layout
+def test_a_synthesizer_does_not_change_the_output_it_reads(shape, labels):
+    output, targets = batch(shape, labels)
+    before = output.clone()
+    trained(shape, 10)(output, targets)
+    assert torch.equal(output, before)
+
+
+@every_layout
+def test_a_conditional_synthesizer_refuses_missing_and_misshapen_targets(shape, labels):
+    output, targets = batch(shape, labels)
+    synthesizer = build_synthesizer(torch.Size(shape), 10)
+    with pytest.raises(DataError, match="got none, wanted class indices of shape"):
+        synthesizer(output, None)
+    with pytest.raises(DataError, match=r"got targets of shape \(3.*, wanted .* of shape \(4"):
+        synthesizer(output, targets[:3])
+
+
+def test_other_shapes_and_no_classes_are_refused():
+    with pytest.raises(OptionError, match="wanted is a map"):
+        build_synthesizer(torch.Size([2, 3, 4, 5]), None)
+    with pytest.raises(OptionError, match="classes is 0; give at least 1, or None"):
+        build_synthesizer(torch.Size([3]), 0)

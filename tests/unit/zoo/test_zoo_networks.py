@@ -1,0 +1,184 @@
+"""What the cutter and the engines rely on holds for every network of the zoo."""
+
+import pytest
+import torch
+
+from hocket import zoo
+from hocket.errors import DataError, OptionError
+from hocket.zoo.cifar_resnet import cifar_resnet
+from hocket.zoo.residual import PadShortcut
+
+# Shape of the input, shape of the output; other networks take 32x32 images to 10 classes.
+SHAPES = {
+    "mlp": ((2, 64), (2, 10)),
+    "gpt": ((2, 16), (2, 16, 256)),
+    **dict.fromkeys(
+        ("resnet50", "resnet101", "resnet152", "vgg13_bn", "vgg19_bn"),
+        ((2, 3, 64, 64), (2, 1000)),
+    ),
+}
+SMALL = ("mlp", "gpt", "resnet8", "resnet20")
+
+every_network = pytest.mark.parametrize("name", zoo.NETWORKS)
+small_networks = pytest.mark.parametrize("name", SMALL)
+
+
+def shapes(name):
+    return SHAPES.get(name, ((2, 3, 32, 32), (2, 10)))
+
+
+def example(name):
+    """A batch of inputs: token ids for the transformer, numbers for the others."""
+    shape, _ = shapes(name)
+    if name == "gpt":
+        return torch.randint(256, shape)
+    return torch.randn(shape)
+
+
+@every_network
+def test_layers_compose_to_the_output_and_each_has_parameters(name):
+    with torch.device("meta"):
+        network, x = zoo.build(name), example(name)
+    assert type(network) is torch.nn.Sequential
+    for layer in network:
+        assert list(layer.parameters())
+        x = layer(x)
+        assert isinstance(x, torch.Tensor)
+    assert x.shape == shapes(name)[1]
+    assert not [m for m in network.modules() if getattr(m, "inplace", False)]
+
+
+@small_networks
+def test_no_layer_changes_its_input(name):
+    torch.manual_seed(0)
+    x = example(name)
+    for layer in zoo.build(name):
+        before = x.clone()
+        after = layer(x)
+        assert torch.equal(x, before)
+        x = after
+
+
+@small_networks
+def test_every_parameter_gets_a_gradient(name):
+    torch.manual_seed(0)
+    network = zoo.build(name)
+    network(example(name)).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"),
+    [
+        ("resnet8", {"num_classes": 7, "in_channels": 1}, (2, 1, 8, 8)),
+        ("resnet18", {"num_classes": 7, "in_channels": 1}, (2, 1, 8, 8)),
+        ("dgl6", {"num_classes": 7, "in_channels": 1, "pooling": "buffer"}, (2, 1, 8, 8)),
+        ("mlp", {"num_classes": 7, "hidden": (), "in_features": 64}, (2, 1, 8, 8)),
+        ("mlp", {"num_classes": 7, "hidden": [5], "batch_norm": True}, (2, 1, 8, 8)),
+    ],
+)
+def test_options_reach_the_network(name, options, shape):
+    assert zoo.build(name, **options)(torch.randn(shape)).shape == (2, 7)
+
+
+def test_norms_of_the_mlp_are_optional():
+    def norms(network):
+        return sum(isinstance(m, torch.nn.BatchNorm1d) for m in network.modules())
+
+    assert norms(zoo.mlp()) == 0
+    assert norms(zoo.mlp(batch_norm=True)) == 3
+
+
+def test_corner6_does_not_see_the_last_two_rows_and_columns():
+    map_ = torch.rand(2, 64, 8, 8)
+    edge = map_.clone()
+    edge[:, :, 6:] = edge[:, :, :, 6:] = 0
+    corner, everywhere = zoo.resnet8(pooling="corner6").head, zoo.resnet8().head
+    assert torch.equal(corner(map_), corner(edge))
+    assert not torch.equal(everywhere(map_), everywhere(edge))
+    torch.testing.assert_close(corner.pool(map_)[..., 0, 0], map_[:, :, :6, :6].mean((2, 3)))
+    torch.testing.assert_close(everywhere.pool(map_)[..., 0, 0], map_.mean((2, 3)))
+
+
+def test_pad_shortcut_subsamples_and_appends_zeros():
+    map_ = torch.rand(2, 3, 4, 4)
+    shortcut = PadShortcut(3, 5, stride=2)(map_)
+    assert shortcut.shape == (2, 5, 2, 2)
+    assert torch.equal(shortcut[:, :3], map_[:, :, ::2, ::2])
+    assert not shortcut[:, 3:].any()
+
+
+def test_gpt_sees_only_the_past():
+    torch.manual_seed(0)
+    network, ids = (
+        zoo.gpt(vocab=11, context=8, width=16, depth=2, heads=2),
+        torch.arange(8)[None],
+    )
+    changed = ids.clone()
+    changed[0, 5] = 10
+    before, after = network(ids), network(changed)
+    torch.testing.assert_close(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_gpt_drops_nothing_in_evaluation():
+    network, ids = zoo.gpt(depth=1, dropout=0.5), torch.zeros(1, 4, dtype=torch.long)
+    assert not torch.equal(network(ids), network(ids))
+    network.eval()
+    assert torch.equal(network(ids), network(ids))
+
+
+def test_gpt_refuses_sequences_longer_than_its_context():
+    with pytest.raises(DataError, match="9 tokens, this network's context is 8"):
+        zoo.gpt(context=8)(torch.zeros(1, 9, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "resnet8",
+            {"pooling": "max"},
+            "pooling 'max' is unknown; choose one of global, corner6",
+        ),
+        ("resnet8", {"init": "zero"}, "init 'zero' is unknown; choose one of pytorch, he"),
+        ("dgl6", {"pooling": "max"}, "pooling 'max' is unknown; choose one of aux, buffer"),
+        ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
+        ("vgg13_bn", {"dropout": 1.0}, r"dropout is 1.0; give a fraction in \[0, 1\)"),
+        ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),
+        ("gpt", {"heads": 3}, "3 heads do not divide width 128"),
+        ("gpt", {"depth": 0}, "depth is 0; at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options, message):
+    with torch.device("meta"), pytest.raises(OptionError, match=message):
+        zoo.build(name, **options)
+
+
+def test_depths_between_the_cifar_resnets_are_refused():
+    with pytest.raises(OptionError, match="depth 21 is not 6n"):
+        cifar_resnet(21)
+
+
+def test_an_unknown_network_names_its_likes():
+    with pytest.raises(
+        OptionError, match="unknown network 'resnet_20'; did you mean resnet20.*known are mlp"
+    ):
+        zoo.build("resnet_20")
+    with pytest.raises(OptionError, match="unknown network 'qqq'; known are mlp, gpt"):
+        zoo.build("qqq")
+
+
+def test_all_unknown_options_are_named_with_the_valid_ones():
+    with pytest.raises(OptionError) as refusal:
+        zoo.build("wrn28_10", depth=28, widen=10)
+    assert str(refusal.value).splitlines() == [
+        "cannot build network 'wrn28_10':",
+        "  - unknown option 'depth'; valid are num_classes, in_channels",
+        "  - unknown option 'widen'; valid are num_classes, in_channels",
+    ]
+
+
+def test_every_builder_is_exported_under_its_name():
+    assert all(getattr(zoo, name) is builder for name, builder in zoo.NETWORKS.items())
+    assert set(zoo.NETWORKS) < set(zoo.__all__)

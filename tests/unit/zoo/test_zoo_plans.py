@@ -1,0 +1,79 @@
+"""The papers' plans fit the networks they are for."""
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import zoo
+from hocket.errors import OptionError
+
+every_plan = pytest.mark.parametrize(
+    ("network", "stages"), [(name, stages) for name in zoo.PLANS for stages in zoo.PLANS[name]]
+)
+
+
+def cut(network, plan):
+    """The stages of a network, as chains that share its layers."""
+    names = [name for name, _ in network.named_children()]
+    borders = [0, *(names.index(name) for name in plan), len(names)]
+    return [network[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+
+
+@every_plan
+def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network, stages):
+    with torch.device("meta"):
+        chain = zoo.build(network)
+    names = [name for name, _ in chain.named_children()]
+    borders = [0, *(names.index(name) for name in zoo.paper_plan(network, stages)), len(names)]
+    assert len(borders) == stages + 1
+    assert all(start < end for start, end in zip(borders, borders[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("network", "stages"),
+    [("resnet20", 2), ("resnet20", 3), ("resnet20", 4), ("resnet56", 8)],
+)
+def test_stages_in_a_row_are_bit_equal_to_the_network(network, stages):
+    torch.manual_seed(0)
+    chain, images = zoo.build(network).eval(), torch.randn(2, 3, 16, 16)
+    assert torch.equal(
+        nn.Sequential(*cut(chain, zoo.paper_plan(network, stages)))(images), chain(images)
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "stages", "per_stage"),
+    [("vgg13_bn", 10, 1), ("vgg13_bn", 4, 3), ("vgg19_bn", 2, 8), ("vgg19_bn", 4, 4)],
+)
+def test_vgg_stages_have_as_many_convolutions_as_dgl_says(network, stages, per_stage):
+    with torch.device("meta"):
+        parts = cut(zoo.build(network), zoo.paper_plan(network, stages))
+    counts = [sum(isinstance(m, nn.Conv2d) for m in part.modules()) for part in parts]
+    assert set(counts[:-1]) == {per_stage}
+    assert 0 < counts[-1] <= per_stage
+
+
+def test_resnet152_is_cut_after_26_of_its_51_units():
+    with torch.device("meta"):
+        first, second = cut(zoo.resnet152(), zoo.paper_plan("resnet152", 2))
+    assert (len(first), len(second) - 1) == (26, 25)
+
+
+def test_resnet110_is_cut_in_the_middle():
+    with torch.device("meta"):
+        first, second = cut(zoo.resnet110(), zoo.paper_plan("resnet110", 2))
+    assert len(first) == len(second)
+
+
+def test_an_unknown_number_of_stages_is_refused_with_the_known_ones():
+    with pytest.raises(
+        OptionError, match="'resnet56' into 7 stages; there are plans for 2, 3, 4, 8"
+    ):
+        zoo.paper_plan("resnet56", 7)
+
+
+def test_a_network_that_no_paper_cuts_is_refused():
+    with pytest.raises(
+        OptionError, match="no paper cuts 'mlp'; there are plans for resnet20, "
+    ):
+        zoo.paper_plan("mlp", 2)
