@@ -1,6 +1,5 @@
 """The command line: parse, call, print."""
 
-import contextlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from hocket.named import Named
 from hocket.picture import draw_picture
 from hocket.program import draw as draw_text
 from hocket.program import unroll
-from hocket.recipes import RECIPES, recipe
+from hocket.recipes import recipe
 from hocket.report import method_table, option_table, summary_tables
 from hocket.run import Run, run_of
 from hocket.train import train as train_run
@@ -27,13 +26,14 @@ app = App(
     help="Trains a network cut into stages that all work at the same time.",
     version_flags=["--version"],
 )
+DEFAULTS = Run()
 console = Console()
 messages = Console(stderr=True)
 
 
 @app.command
 def train(
-    run: Annotated[Run, Parameter(name="*")] = Run(),
+    run: Annotated[Run, Parameter(name="*")] = DEFAULTS,
     *,
     base: Annotated[Path | None, Parameter(name="--run")] = None,
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,

@@ -12,7 +12,7 @@ import torch
 
 
 def environment() -> dict[str, Any]:
-    """What a result depends on beside its run: versions, machine, threads, allocator, commit."""
+    """What a result depends on beside its run: versions, machine, allocator and commit."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -17,7 +17,7 @@ def cross_entropy(output: Tree, targets: Tree) -> Tensor:
 
 
 def wrong(output: Tree, targets: Tree) -> tuple[int, int] | None:
-    """How many class numbers the largest scores miss, of how many; None without class numbers."""
+    """How many predictions are wrong, of how many; None where there are no class numbers."""
     if not (isinstance(output, Tensor) and isinstance(targets, Tensor)):
         return None
     if targets.is_floating_point() or output.shape[:-1] != targets.shape:

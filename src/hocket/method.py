@@ -23,7 +23,8 @@ EpochEnd = Literal["carry", "drain"]
 class Loss(Protocol):
     """The objective of the last stage: outputs and targets in, one number out."""
 
-    def __call__(self, output: Tree, targets: Tree, /) -> Tensor: ...
+    def __call__(self, output: Tree, targets: Tree, /) -> Tensor:
+        """The mean loss of a batch."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,9 @@ class Method:
             if not isinstance(value, int) or value < least
         ]
         if not self.first_stage_rate > 0:
-            problems.append(f"first_stage_rate is {self.first_stage_rate!r}; use a number above 0")
+            problems.append(
+                f"first_stage_rate is {self.first_stage_rate!r}; use a number above 0"
+            )
         if self.statistics == "both" and self.linearize != "recompute":
             problems.append(
                 f"statistics='both' with linearize={self.linearize!r}: "

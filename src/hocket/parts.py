@@ -34,9 +34,11 @@ def network_of(run: Run, data: Data) -> nn.Sequential:
         "vocab": data.classes,
         "context": inner,
     }
-    known = inspect.signature(zoo.NETWORKS[asked.name]).parameters if (
-        asked.name in zoo.NETWORKS
-    ) else {}
+    known = (
+        inspect.signature(zoo.NETWORKS[asked.name]).parameters
+        if (asked.name in zoo.NETWORKS)
+        else {}
+    )
     fitted = {key: value for key, value in fitting.items() if key in known}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)

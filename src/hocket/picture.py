@@ -51,7 +51,11 @@ def draw_picture(ticks: Sequence[Tick], stages: int, title: str, file: Path) -> 
     shown = [k for k in COLOURS if any(span[0] == k for span in spans)]
     handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[kind]) for kind in shown]
     axes.legend(
-        handles, [NAMES[k] for k in shown], loc="upper left", bbox_to_anchor=(1, 1), frameon=False
+        handles,
+        [NAMES[k] for k in shown],
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+        frameon=False,
     )
     figure.savefig(file)
 

@@ -184,12 +184,12 @@ def finish(program: Program) -> Iterator[Tick]:
 
 
 def parse(text: str) -> list[Tick]:
-    """The ticks of a printed program: a line each, actions between spaces.
+    r"""The ticks of a printed program: a line each, actions between spaces.
 
     Raises:
         ProgramError: A word is not an action.
 
-    >>> parse("F0.0\\nF0.1 F1.0 B1.0")[1][2]
+    >>> parse("F0.0\nF0.1 F1.0 B1.0")[1][2]
     Action(kind='B', stage=1, batch=0)
     """
     return [tuple(Action.parse(word) for word in line.split()) for line in text.splitlines()]
@@ -206,39 +206,41 @@ def check(ticks: Sequence[Tick], method: Method, stages: int) -> None:
     for t, tick in enumerate(ticks):
         for i, action in enumerate(tick):
             if action in place:
-                problems.append(f"tick {t}: {action} happened already in tick {place[action][0]}")
+                problems.append(
+                    f"tick {t}: {action} happened already in tick {place[action][0]}"
+                )
             if not 0 <= action.stage < stages:
                 problems.append(f"tick {t}: {action} is for none of the {stages} stages")
             place[action] = (t, i)
     batches = 1 + max((action.batch for action in place), default=-1)
-
-    def after(action: Action, need: Action, delay: int) -> None:
-        """Demand that ``need`` was done ``delay`` ticks before, earlier in the tick for 0."""
+    for action, need, delay in _rules(method, stages, batches):
         if need not in place:
             problems.append(f"{need} never happens; {action} needs it")
-        elif action in place:
-            (t, i), (t0, i0) = place[action], place[need]
-            if t < t0 + delay or (t, i) < (t0, i0):
-                problems.append(f"tick {t}: {action} comes before {need} and {delay} ticks")
-
-    for batch in range(batches):
-        for k in range(stages):
-            forward, backward = Action("F", k, batch), Action("B", k, batch)
-            after(backward, forward, 0)
-            if backward not in place:
-                problems.append(f"{backward} never happens; batch {batch} is lost at stage {k}")
-            if k > 0:
-                after(forward, Action("F", k - 1, batch), method.forward_delay)
-            if k < stages - 1 and method.signal.waits:
-                after(backward, Action("B", k + 1, batch), method.backward_delay)
-            if k < stages - 1 and method.signal.learns:
-                target = Action("T", k, batch)
-                after(target, Action("B", k + 1, batch), method.backward_delay)
-                if target not in place:
-                    problems.append(f"{target} never happens")
+        elif action not in place:
+            problems.append(f"{action} never happens; batch {action.batch} is lost there")
+        elif place[action] < place[need] or place[action][0] < place[need][0] + delay:
+            t, t0 = place[action][0], place[need][0]
+            problems.append(
+                f"tick {t}: {action} comes too early; {need} is in tick {t0} and takes "
+                f"{delay} ticks to get there"
+            )
     problems += _uncounted(ticks, method, stages)
     if problems:
         raise ProgramError(listed(f"not a program of {method.name!r}", problems))
+
+
+def _rules(method: Method, stages: int, batches: int) -> Iterator[tuple[Action, Action, int]]:
+    """What must happen: an action, what it needs, and how many ticks before."""
+    df, db = method.forward_delay, method.backward_delay
+    for batch in range(batches):
+        for k in range(stages):
+            yield Action("B", k, batch), Action("F", k, batch), 0
+            if k > 0:
+                yield Action("F", k, batch), Action("F", k - 1, batch), df
+            if k < stages - 1 and method.signal.waits:
+                yield Action("B", k, batch), Action("B", k + 1, batch), db
+            if k < stages - 1 and method.signal.learns:
+                yield Action("T", k, batch), Action("B", k + 1, batch), db
 
 
 def _uncounted(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
@@ -282,6 +284,7 @@ def draw(ticks: Iterable[Tick], stages: int) -> str:
     wide = max([len(cell) for row in rows for cell in row] + [11])
     lines = ["tick | " + " | ".join(f"stage {k}".ljust(wide) for k in range(stages))]
     lines += [
-        f"{t:4d} | " + " | ".join(cell.ljust(wide) for cell in row) for t, row in enumerate(rows)
+        f"{t:4d} | " + " | ".join(cell.ljust(wide) for cell in row)
+        for t, row in enumerate(rows)
     ]
     return "\n".join(line.rstrip() for line in lines)

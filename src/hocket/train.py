@@ -14,6 +14,8 @@ from torch import nn
 
 from hocket import data as datasets
 from hocket import methods
+from hocket.engine.compare import Comparison
+from hocket.engine.trace import Event
 from hocket.environment import environment
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.logs import Logs, tensorboard_writer
@@ -21,6 +23,7 @@ from hocket.method import Method
 from hocket.named import Named
 from hocket.parts import network_of, optimizer_of, plan_of, scheduler_of
 from hocket.run import Run, publish
+from hocket.stage.stage import Stage
 from hocket.trainer import Epoch, Trainer
 
 
@@ -106,9 +109,9 @@ def train(run: Run) -> Summary:
         device=run.device,
         precision=run.precision,
         channels_last=run.channels_last,
-        watchers=[lambda event, stage: late.logs.watch(event, stage)],
+        watchers=[late.watch],
         compare_every=run.compare_every,
-        on_comparison=(lambda c: late.logs.comparison(c)) if run.compare_every else None,
+        on_comparison=late.comparison if run.compare_every else None,
     )
     trainer.prepare(next(iter(data.test))[0])
     folder = _new_folder(run)
@@ -130,9 +133,15 @@ def method_of(run: Run) -> Method:
 
 
 class _Late:
-    """The logs, which exist only once the run folder does."""
+    """Passes on to the logs, which exist only once the run folder does."""
 
     logs: Logs
+
+    def watch(self, event: Event, stage: Stage) -> None:
+        self.logs.watch(event, stage)
+
+    def comparison(self, comparison: Comparison) -> None:
+        self.logs.comparison(comparison)
 
 
 def _fit(

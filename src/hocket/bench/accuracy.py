@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from hocket.bench.process import in_own_process
 from hocket.bench.record import Record, command_line, read_json, write_json
 from hocket.bench.row import Row
 from hocket.bench.training import Job
@@ -161,18 +160,13 @@ def _carry_out(
         nonlocal finished
         start = time.perf_counter()
         words = [json.dumps(dataclasses.asdict(job)), str(data_dir or ""), str(nice)]
-        ended = subprocess.run(
-            [sys.executable, "-m", "hocket.bench.training", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"OMP_NUM_THREADS": str(job.threads)},
-        )
-        if ended.returncode:
-            failures.append(f"{job.file}: {ended.stderr.strip() or 'it was killed'}")
+        try:
+            printed = in_own_process("hocket.bench.training", *words, threads=job.threads)
+        except HocketError as error:
+            failures.append(f"{job.file}: {error}")
             outcome = "failed"
         else:
-            result = json.loads(ended.stdout.splitlines()[-1])
+            result = json.loads(printed)
             write_json(folder / job.file, result)
             outcome = result["failure"] or _outcome(result["epochs"])
         finished += 1

@@ -6,13 +6,12 @@ JSON; prints the peak in MiB.
 
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
+from hocket.bench.process import in_own_process
 from hocket.bench.row import Row
 from hocket.bench.work import PLAIN, Work
 from hocket.errors import HocketError
@@ -36,16 +35,8 @@ def peak_mib(work: Work, row: str, steps: int) -> float:
         HocketError: The process failed.
     """
     fields = json.dumps(dataclasses.asdict(work))
-    ended = subprocess.run(
-        [sys.executable, "-m", "hocket.bench.memory", fields, row, str(steps)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": str(work.threads)},
-    )
-    if ended.returncode:
-        raise HocketError(f"measuring the memory of {row!r} failed: {ended.stderr.strip()}")
-    return float(ended.stdout.splitlines()[-1])
+    module = "hocket.bench.memory"
+    return float(in_own_process(module, fields, row, str(steps), threads=work.threads))
 
 
 def predicted(work: Work, row: str) -> dict[str, int]:

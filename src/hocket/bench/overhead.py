@@ -98,7 +98,12 @@ def timed(work: Work, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
         plain = work.plain()
         plain()
         if row == PLAIN:
-            about = {"row": PLAIN, "linearize": None, "goal": None, "extra_parameters": 0}
+            about: dict[str, Any] = {
+                "row": PLAIN,
+                "linearize": None,
+                "goal": None,
+                "extra_parameters": 0,
+            }
             other = work.plain()
             other()
         else:

@@ -40,7 +40,8 @@ class Row:
             option, equals, value = part.partition("=")
             if not equals:
                 raise OptionError(
-                    f"row {text!r}: {part!r} is no option; write method:option=value,option=value"
+                    f"row {text!r}: {part!r} is no option; "
+                    "write method:option=value,option=value"
                 )
             options[option] = _value(value)
         row = cls(method, options)

@@ -1,6 +1,7 @@
 """A network as a chain of layers, and runs of that chain as stages."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -60,14 +61,12 @@ def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
     problems = [
         f"stage {k} would be empty; it would begin at layer {names[a]!r} and end before "
         f"{names[b] if b < len(names) else 'the end'!r}"
-        for k, (a, b) in enumerate(zip(first, first[1:], strict=False))
+        for k, (a, b) in enumerate(pairwise(first))
         if a >= b
     ]
     if problems:
-        raise CutError(
-            listed(f"cannot cut this network into {plan.stages} stages", problems)
-        )
-    runs = [names[a:b] for a, b in zip(first, first[1:], strict=False)]
+        raise CutError(listed(f"cannot cut this network into {plan.stages} stages", problems))
+    runs = [names[a:b] for a, b in pairwise(first)]
     stages = [nn.Sequential(*(layers[name] for name in run)) for run in runs]
     require_separate(network, stages)
     return list(stages)
@@ -98,6 +97,4 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
             elif not homes:
                 problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
     if problems:
-        raise CutError(
-            listed(f"cannot cut this network into {len(stages)} stages", problems)
-        )
+        raise CutError(listed(f"cannot cut this network into {len(stages)} stages", problems))

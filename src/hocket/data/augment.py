@@ -28,6 +28,7 @@ class Crop:
     padding: int = 4
 
     def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
+        """Images of the same size, moved, what was outside black."""
         B, _, H, W = images_BCHW.shape
         y_B, x_B = torch.randint(2 * self.padding + 1, (2, B), generator=chance)
         # All possible crops as one view, so that picking one for each image is one gather.
@@ -41,6 +42,7 @@ class Flip:
     """Mirrors each image left to right with probability one half."""
 
     def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
+        """Copies, about half of them mirrored."""
         mirrored_B = torch.rand(len(images_BCHW), generator=chance) < 0.5
         return torch.where(mirrored_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
 
@@ -76,6 +78,7 @@ class Chain:
     steps: tuple[Transform, ...]
 
     def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
+        """The last step's images."""
         for step in self.steps:
             images_BCHW = step(images_BCHW, chance)
         return images_BCHW

@@ -49,7 +49,6 @@ class Objective:
         return _loss_error(loss, output, targets)
 
 
-
 @dataclass(frozen=True)
 class Local:
     """The loss of an auxiliary head on the stage's output (DGL, arXiv 1901.08164, algorithm 1).

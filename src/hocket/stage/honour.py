@@ -41,7 +41,9 @@ def require_honoured(
         )
     if problems:
         problems.append("use linearize='recompute'" + (" or 'stash'" * (linearize == "live")))
-        raise OptionError(listed(f"stage {stage} cannot honour linearize={linearize!r}", problems))
+        raise OptionError(
+            listed(f"stage {stage} cannot honour linearize={linearize!r}", problems)
+        )
 
 
 def _compiled(layer: nn.Module) -> bool:

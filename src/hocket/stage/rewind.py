@@ -32,6 +32,6 @@ def randomness(
 
 def uncounted(module: nn.Module, inputs: Tree) -> Tree:
     """The module's output, with buffers (BatchNorm's running statistics) left as they are."""
-    # Clones take the in-place updates; parameters are the module's own, so gradients reach them.
+    # Clones take the in-place updates; parameters are the module's own and get gradients.
     copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
     return torch.func.functional_call(module, copies, (inputs,))

@@ -154,7 +154,9 @@ class Stage:
         with self._computing(batch, "forward"):
             output = forwarded.kept.graph()
         with self._computing(batch, "backward"):
-            error = self.signal.error(self.signal_network, self._loss, output, targets, received)
+            error = self.signal.error(
+                self.signal_network, self._loss, output, targets, received
+            )
         del output
         self._differentiate(error)
         leaves = tensors(forwarded.leaves)
@@ -200,7 +202,9 @@ class Stage:
 
     def _learn(self, batch: int) -> Report:
         if batch not in self._lessons:
-            raise PacketError(f"stage {self.index}: no lesson waits for a target of batch {batch}")
+            raise PacketError(
+                f"stage {self.index}: no lesson waits for a target of batch {batch}"
+            )
         received = self._after.receive(batch).values
         with self._computing(batch, "learn"):
             loss = self._lessons.pop(batch)(received)

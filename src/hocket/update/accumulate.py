@@ -22,7 +22,7 @@ class Accumulate:
         self.count = 0
 
     def add(self) -> list[Tensor | None]:
-        """Move the gradients of one batch out of ``grad``; they are returned to be looked at."""
+        """Move the gradients of one batch out of ``grad``, and show them to the caller."""
         batch = [parameter.grad for parameter in self._parameters]
         for i, (total, gradient) in enumerate(zip(self._sums, batch, strict=True)):
             if gradient is not None:

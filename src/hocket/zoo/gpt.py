@@ -54,6 +54,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """Each token looks at itself and those before it."""
         qkv_BTND = self.queries_keys_values(x_BTD).unflatten(-1, (3 * self.heads, -1))
         q_BNTE, k_BNTE, v_BNTE = qkv_BTND.transpose(1, 2).chunk(3, dim=1)
         seen_BNTE = F.scaled_dot_product_attention(
@@ -81,6 +82,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """Attention and a wider layer, each added to its input."""
         x_BTD = x_BTD + self.dropout(self.attention(self.norm1(x_BTD)))
         hidden_BTD = F.gelu(self.expand(self.norm2(x_BTD)))
         perceived_BTD: Tensor = self.dropout(self.contract(hidden_BTD))

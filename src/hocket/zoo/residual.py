@@ -38,6 +38,7 @@ class Residual(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
+        """The body added to the shortcut, rectified."""
         return F.relu(self.body(x_BCHW) + self.shortcut(x_BCHW))
 
 
@@ -54,6 +55,7 @@ class PadShortcut(nn.Module):
         self.stride = stride
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Every stride-th pixel, with channels of zeros appended."""
         kept_BCHW = x_BCHW[:, :, :: self.stride, :: self.stride]
         return F.pad(kept_BCHW, (0, 0, 0, 0, 0, self.zeros))
 

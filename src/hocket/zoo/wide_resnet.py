@@ -31,6 +31,7 @@ class PreActivation(nn.Module):
         self.shortcut = None if inputs == outputs else conv(inputs, outputs, 1, stride)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Normalise and rectify first, then convolve, and add the shortcut."""
         active_BCHW = F.relu(self.norm1(x_BCHW))
         body_BCHW: Tensor = self.conv2(F.relu(self.norm2(self.conv1(active_BCHW))))
         if self.shortcut is None:

@@ -1,0 +1,386 @@
+"""The laws that hold for every method, each in one test.
+
+``different`` demands equal bits, ``far`` the same mathematics in float64.
+"""
+
+from math import ceil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from contract.small import (
+    LINEARIZE,
+    LOCAL,
+    ORDERS,
+    SGD,
+    STAGES,
+    WAITING,
+    Gradients,
+    back_propagate,
+    conv,
+    data,
+    different,
+    far,
+    mlp,
+    train,
+    true_gradients,
+    weights_of,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.method import Method
+from hocket.methods import ADL, BP, DDG, DGL, DSP, FDG, FR, METHODS, build, options_of
+from hocket.signals import Delayed
+from reference import fdg
+
+every_method = pytest.mark.parametrize("name", METHODS)
+both_networks = pytest.mark.parametrize("net", [mlp, conv])
+every_order = pytest.mark.parametrize("order", ORDERS)
+several_stages = pytest.mark.parametrize("stages", STAGES[1:])
+FAST = {"forward_delay": 0, "backward_delay": 0}
+
+
+def variants() -> dict[str, Method]:
+    """Every waiting method at every linearization and order it can be asked for."""
+    found = {}
+    for name in WAITING:
+        has = options_of(name)
+        own = METHODS[name]()
+        for how in LINEARIZE if "linearize" in has else [own.linearize]:
+            for order in ORDERS if "order" in has else [own.order]:
+                asked = {"linearize": how, "order": order}
+                method = build(name, **{o: v for o, v in asked.items() if o in has})
+                found[f"{name}-{how}-{order}"] = method
+    return found
+
+
+VARIANTS = variants()
+every_variant = pytest.mark.parametrize("method", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def table(**choices) -> Method:
+    """A method that no preset offers."""
+    asked = {"signal": Delayed(), "forward_delay": 1, "backward_delay": 1, **choices}
+    return Method(name="table", paper="none", **asked)
+
+
+# (a) Where there is no delay, a method is back-propagation.
+
+
+@both_networks
+@every_method
+def test_one_stage_is_back_propagation(name, net):
+    batches, method = data(net, 7, last=3), METHODS[name]()
+    plain = back_propagate(
+        net(1), batches, epochs=2, accumulate=method.accumulate, reduce=method.reduce
+    )
+    assert not different(train(method, net(1), batches, epochs=2).state, plain)
+
+
+@both_networks
+@several_stages
+@pytest.mark.parametrize("name", WAITING)
+def test_without_delays_every_waiting_method_is_back_propagation(name, stages, net):
+    undelayed = {**FAST, "first_stage_rate": 1.0}
+    method = build(name, **{o: v for o, v in undelayed.items() if o in options_of(name)})
+    batches = data(net, 7, last=3)
+    plain = back_propagate(
+        net(stages), batches, accumulate=method.accumulate, reduce=method.reduce
+    )
+    assert not different(train(method, net(stages), batches).state, plain)
+
+
+# (g) A special case of (a), kept because the replay must vanish without delay.
+
+
+@both_networks
+def test_features_replay_without_delays_is_back_propagation(net):
+    plain = back_propagate(net(3), data(net, 8))
+    assert not different(train(FR(**FAST), net(3), data(net, 8)).state, plain)
+
+
+# (b) While no weight moves, a late gradient is the true one.
+
+
+@both_networks
+@pytest.mark.parametrize("stages", [2, 4])
+@every_variant
+def test_at_rate_zero_every_gradient_is_that_of_back_propagation(method, stages, net):
+    batches, gradients, modules = data(net, 9, last=3), Gradients(), net(stages)
+    train(method, modules, batches, watch=gradients, lr=0.0)
+    weights = [weights_of(module) for module in modules]
+    for b, (x, y) in enumerate(batches):
+        for k, true in enumerate(true_gradients(modules, x, y, weights)):
+            assert not different(gradients.seen.pop((k, b)), true)
+    assert not gradients.seen
+
+
+@both_networks
+@pytest.mark.parametrize("shrink", [0.5, 0.3])
+@pytest.mark.parametrize("name", [n for n in WAITING if "shrink" in options_of(n)])
+def test_shrink_acts_once_at_every_edge(name, shrink, net):
+    stages, batches, gradients, modules = 4, data(net, 9), Gradients(), net(4)
+    train(build(name, shrink=shrink), modules, batches, watch=gradients, lr=0.0)
+    weights = [weights_of(module) for module in modules]
+    for b, (x, y) in enumerate(batches):
+        for k, true in enumerate(true_gradients(modules, x, y, weights)):
+            wanted = [shrink ** (stages - 1 - k) * gradient for gradient in true]
+            # A power of two only moves the exponent, so not a bit is lost.
+            compare = different if shrink == 0.5 else far
+            assert not compare(gradients.seen[k, b], wanted)
+
+
+# (c) Stash is the gradient at the weights of each stage's own forward.
+
+STASHING = {
+    **{name: method for name, method in VARIANTS.items() if method.linearize == "stash"},
+    "delays-2-0": table(forward_delay=2, backward_delay=0),
+    "delays-0-2": table(forward_delay=0, backward_delay=2, order="backward-first"),
+    "delays-2-1-mean-of-2": table(forward_delay=2, accumulate=2),
+    "shrunk": FDG(shrink=0.5),
+}
+
+
+@both_networks
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("method", STASHING.values(), ids=STASHING.keys())
+def test_stash_is_the_gradient_at_the_weights_of_each_forward(method, stages, net):
+    batches, modules, gradients = data(net, 10, last=3), net(stages), Gradients()
+    weights = {(k, 0): weights_of(module) for k, module in enumerate(modules)}
+    seen = {}
+
+    def watch(event, stage):
+        gradients(event, stage)
+        if event.action.kind == "F":
+            seen[stage.index, event.action.batch] = event.report.version
+        if event.action.kind == "U":
+            weights[stage.index, event.report.version + 1] = weights_of(stage.module)
+
+    train(method, modules, batches, watch=watch)
+    assert max(version for _, version in weights) > 0
+    for b, (x, y) in enumerate(batches):
+        then = [weights[k, seen[k, b]] for k in range(stages)]
+        for k, true in enumerate(true_gradients(modules, x, y, then)):
+            wanted = [g * method.signal.shrink ** (stages - 1 - k) for g in true]
+            assert not different(gradients.seen[k, b], wanted)
+
+
+# (d) Staleness is counted, and is what the table says.
+
+COUNTED = {
+    **VARIANTS,
+    **{name: METHODS[name]() for name in LOCAL},
+    **{
+        f"adl-{m}-{order}": ADL(accumulate=m, order=order)
+        for m in [1, 2, 3, 4, 5]
+        for order in ORDERS
+    },
+    "ddg-backward-first-late": DDG(backward_delay=3, order="backward-first"),
+}
+
+
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("method", COUNTED.values(), ids=COUNTED.keys())
+def test_measured_staleness_is_that_of_the_table(method, stages):
+    trained = train(method, mlp(stages), data(mlp, 17))
+    for k in range(stages):
+        measured = [e.report.staleness for e in trained.of("B", k)]
+        assert measured == [method.staleness(k, stages, b) for b in range(17)]
+        versions = {e.action.batch: e.report.version for e in trained.of("F", k)}
+        missed = [e.report.version - versions[e.action.batch] for e in trained.of("B", k)]
+        assert missed == measured
+
+
+# The formulas of the papers, with modules counted from 1.
+PAPERS = {
+    "ddg": (DDG(), lambda k, stages: stages - k),
+    "fr": (FR(), lambda k, stages: stages - k),
+    "fdg": (FDG(), lambda k, stages: max(2 * (stages - k) - 1, 0)),
+    "fdg-forward-first": (FDG(order="forward-first"), lambda k, stages: 2 * (stages - k)),
+    "dsp": (DSP(order="forward-first"), lambda k, stages: 2 * (stages - k)),
+    "dgl": (DGL(), lambda k, stages: 0),
+    "bp": (BP(), lambda k, stages: 0),
+}
+for m in [1, 2, 3, 4, 5]:
+    PAPERS[f"adl-a-{m}"] = (
+        ADL(accumulate=m, order="forward-first"),
+        lambda k, stages, m=m: 2 * (stages - k) / m,
+    )
+    PAPERS[f"adl-b-{m}"] = (
+        ADL(accumulate=m, order="backward-first"),
+        lambda k, stages, m=m: max(2 * (stages - k) - 1, 0) / m,
+    )
+
+
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize(("method", "formula"), PAPERS.values(), ids=PAPERS.keys())
+def test_mean_staleness_is_that_of_the_papers(method, formula, stages):
+    filled = 8  # the longest delay here is 6 ticks
+    trained = train(method, mlp(stages), data(mlp, filled + 2 * method.accumulate))
+    for k in range(stages):
+        measured = [e.report.staleness for e in trained.of("B", k)][filled:]
+        assert sum(measured) / len(measured) == formula(k + 1, stages)
+        assert method.staleness(k, stages) == formula(k + 1, stages)
+        assert set(measured) <= {int(formula(k + 1, stages)), ceil(formula(k + 1, stages))}
+
+
+@given(
+    k=st.integers(1, 8),
+    stages=st.integers(1, 8),
+    m=st.integers(1, 8),
+    b=st.integers(1, 60),
+    order=st.sampled_from(ORDERS),
+)
+def test_staleness_of_each_batch_is_that_of_adl(k, stages, m, b, order):
+    # Section 3 of arXiv 2012.03747, floors below zero taken as no version.
+    if k > stages:
+        return
+    seen = b - 1 - 2 * (stages - k) + (order == "backward-first" and k < stages)
+    wanted = (b - 1) // m - max(seen // m, 0)
+    method = ADL(accumulate=m, order=order)
+    assert method.staleness(k - 1, stages, b - 1) == wanted
+
+
+# (e) A stage that learns from its own loss does not care when the next one works.
+
+
+@both_networks
+@several_stages
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_pipelined_dgl_is_sequential_dgl(accumulate, stages, net):
+    ends = [
+        train(
+            DGL(forward_delay=delay, accumulate=accumulate),
+            net(stages, dropout=0.3),
+            data(net, 8, last=3),
+            epochs=2,
+        ).state
+        for delay in (0, 1)
+    ]
+    assert not different(*ends)
+
+
+# (f) FDG as its official code does it, by position in deques.
+
+
+@both_networks
+@several_stages
+@pytest.mark.parametrize("shrink", [1.0, 0.5])
+def test_live_fdg_is_the_official_deques(shrink, stages, net):
+    batches, modules = data(net, 12, last=3), net(stages)
+    trained = train(FDG(linearize="live", shrink=shrink), net(stages), batches)
+    loss = torch.nn.functional.cross_entropy
+    losses = fdg.train_deques(modules, batches, loss=loss, shrink=shrink, **SGD)
+    states = [value for module in modules for value in module.state_dict().values()]
+    assert not different(trained.state, [torch.tensor(losses, dtype=torch.double), *states])
+
+
+# (h) Accumulated gradients are those of a larger batch.
+
+
+@several_stages
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_mean_of_gradients_is_the_gradient_of_the_larger_batch(accumulate, stages):
+    small = data(mlp, 4 * accumulate)
+    groups = [small[i : i + accumulate] for i in range(0, len(small), accumulate)]
+    large = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in groups]
+    means = train(BP(accumulate=accumulate), mlp(stages), small).state[1:]
+    assert not far(means, train(BP(), mlp(stages), large).state[1:])
+
+
+@several_stages
+@pytest.mark.parametrize("name", [n for n in WAITING if "accumulate" in options_of(n)])
+def test_one_group_of_every_accumulating_method_is_the_larger_batch(name, stages):
+    small = data(mlp, 6)
+    large = [tuple(torch.cat(part) for part in zip(*small, strict=True))]
+    method = build(name, accumulate=6, reduce="mean") if name != "adl-official" else ADL(
+        accumulate=6, linearize="live"
+    )
+    means = train(method, mlp(stages), small).state[1:]
+    assert not far(means, train(BP(), mlp(stages), large).state[1:])
+
+
+@several_stages
+@pytest.mark.parametrize("name", [n for n in METHODS if "reduce" in options_of(n)])
+def test_sum_is_the_mean_at_a_rate_larger_by_the_count(name, stages):
+    batches = data(mlp, 9)
+    ends = [
+        train(
+            build(name, accumulate=3, reduce=reduce),
+            mlp(stages),
+            batches,
+            weight_decay=0.0,
+            lr=rate,
+        ).state
+        for reduce, rate in [("sum", 0.05), ("mean", 0.15)]
+    ]
+    assert not far(*ends)
+
+
+# (k) At equal weights, forwarding again is the same as having kept the graph.
+
+
+@both_networks
+@several_stages
+@every_order
+def test_recompute_at_the_stashed_weights_is_stash(order, stages, net):
+    runs = {}
+    for how in ["stash", "recompute"]:
+        gradients = Gradients()
+        method = FDG(linearize=how, order=order)
+        trained = train(
+            method, net(stages, dropout=0.4), data(net, 9), watch=gradients, lr=0.0
+        )
+        runs[how] = SimpleNamespace(gradients=gradients.seen, state=trained.state)
+    assert runs["stash"].gradients.keys() == runs["recompute"].gradients.keys()
+    for place, gradients in runs["stash"].gradients.items():
+        assert not different(gradients, runs["recompute"].gradients[place])
+    assert not different(runs["stash"].state, runs["recompute"].state)
+
+
+@several_stages
+def test_the_three_linearizations_differ_once_weights_move(stages):
+    ends = [train(FDG(linearize=how), mlp(stages), data(mlp, 9)).state for how in LINEARIZE]
+    for a, b in [(0, 1), (0, 2), (1, 2)]:
+        assert far(ends[a][1:], ends[b][1:], tolerance=1e-4)
+
+
+# (l) Nothing is lost, nothing doubled, nothing left over.
+
+
+@pytest.mark.parametrize("epoch_end", ["carry", "drain"])
+@pytest.mark.parametrize("stages", STAGES)
+@every_method
+def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages, epoch_end):
+    epochs, batches = 3, data(mlp, 5, last=2)
+    trained = train(build(name, epoch_end=epoch_end), mlp(stages), batches, epochs=epochs)
+    everything = list(range(epochs * len(batches)))
+    learns = trained.trainer.stages[0].signal.learns
+    for k, stage in enumerate(trained.trainer.stages):
+        assert [e.action.batch for e in trained.of("F", k)] == everything
+        assert [e.action.batch for e in trained.of("B", k)] == everything
+        lessons = everything if learns and k < stages - 1 else []
+        assert [e.action.batch for e in trained.of("T", k)] == lessons
+        assert [e.report.epoch for e in trained.of("B", k)] == [b // 5 for b in everything]
+        assert len(stage.pending) == 0
+        assert all(p.grad is None for p in stage.module.parameters())
+        edge = stage._before._edge
+        assert len(edge.activations) == len(edge.gradients) == 0
+
+
+@pytest.mark.parametrize("epoch_end", ["carry", "drain"])
+@every_method
+def test_epochs_end_with_batches_in_flight_or_without(name, epoch_end):
+    left = []
+
+    def watch(event, stage):
+        if event.action.kind == "F" and stage.index == 0 and event.action.batch % 5 == 0:
+            left.append(len(stage.pending) - 1)
+
+    method = build(name, epoch_end=epoch_end)
+    train(method, mlp(3), data(mlp, 5), epochs=3, watch=watch)
+    # Counted at the first forward of an epoch; backward-first has done one backward by then.
+    delay = method.delay(0, 3)
+    over = min(delay - (method.order == "backward-first"), 5) if delay else 0
+    assert left[1] == (over if epoch_end == "carry" else 0)
