@@ -17,7 +17,7 @@ from hocket.picture import draw_picture
 from hocket.program import draw as draw_text
 from hocket.program import unroll
 from hocket.recipes import recipe
-from hocket.report import method_table, option_table, summary_tables
+from hocket.report import method_markdown, method_table, option_table, summary_tables
 from hocket.run import Run, run_of
 from hocket.train import train as train_run
 
@@ -57,14 +57,19 @@ def train(
 
 
 @app.command(name="methods")
-def list_methods(*, stages: int = 4) -> int:
+def list_methods(*, stages: int = 4, markdown: bool = False) -> int:
     """List the methods: delays, staleness, memory, locks and paper, and their options.
 
     Parameters
     ----------
     stages
         For how many stages to count; numbers stand for stages 0, 1, ...
+    markdown
+        Print the table of methods as Markdown instead.
     """
+    if markdown:
+        console.print(method_markdown(stages), highlight=False, soft_wrap=True, markup=False)
+        return 0
     wide = Console(width=max(console.width, 150)) if not console.is_terminal else console
     wide.print(method_table(stages))
     wide.print(option_table())

@@ -3,7 +3,8 @@
 Every message says where, what was found, what was wanted and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 class HocketError(Exception):
@@ -51,3 +52,15 @@ def listed(title: str, problems: Sequence[str]) -> str:
       - layer 'fc' is shared
     """
     return "\n".join([f"{title}:", *(f"  - {problem}" for problem in problems)])
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """What to say of a word that is none of those known.
+
+    >>> unknown("method", "fgd", ["bp", "fdg"])
+    "unknown method 'fgd' (did you mean 'fdg'?); there are: bp, fdg"
+    """
+    names = list(known)
+    close = get_close_matches(word, names)
+    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+    return f"unknown {what} {word!r}{hint}; there are: {', '.join(names) or 'none'}"

@@ -1,6 +1,5 @@
 """From the words of a run to the things they name: network, optimizer, scheduler, plan."""
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from torch.optim import lr_scheduler
 from hocket import zoo
 from hocket.cut import Plan
 from hocket.data import Data
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, unknown
 from hocket.named import Named
 from hocket.run import Run
 from hocket.update.step import OptimizerFactory, SchedulerFactory
@@ -118,9 +117,7 @@ def _member(module: object, base: type, what: str, asked: Named) -> Callable[...
         if not name.startswith("_")
     }
     if asked.name not in known:
-        near = difflib.get_close_matches(asked.name, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise OptionError(f"PyTorch has no {what} {asked.name!r}{hint}")
+        raise OptionError(unknown(what, asked.name, sorted(known)))
     return known[asked.name]
 
 

@@ -1,10 +1,9 @@
 """Settings of published trainings, by name; a run begins from one and changes what it likes."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, unknown
 
 _CIFAR = {
     "method": "fdg",
@@ -51,7 +50,5 @@ def recipe(name: str) -> dict[str, Any]:
     300
     """
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
-        raise OptionError(f"there is no recipe {name!r}{hint} known are {', '.join(RECIPES)}")
+        raise OptionError(unknown("recipe", name, RECIPES))
     return dict(RECIPES[name])

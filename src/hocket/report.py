@@ -87,6 +87,12 @@ def method_table(stages: int) -> Table:
     return table
 
 
+def method_markdown(stages: int) -> str:
+    """The same as Markdown, for documents."""
+    rows = [METHOD_COLUMNS, tuple("---" for _ in METHOD_COLUMNS), *method_rows(stages)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def option_table() -> Table:
     """The options of every preset with their defaults."""
     table = Table(title="options (method:option=value,...)", title_justify="left")

@@ -1,7 +1,6 @@
 """Everything one training needs, as one frozen value that a file can hold."""
 
 import dataclasses
-import difflib
 import json
 import os
 import types
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +120,7 @@ def run_of(values: dict[str, Any], where: str) -> Run:
     problems = []
     for key, value in values.items():
         if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            problems.append(f"there is no key {key!r}{hint}")
+            problems.append(unknown("key", key, hints))
         elif not _fits(value, hints[key]):
             problems.append(f"{key} is {value!r}; wanted {_named(hints[key])}")
     if problems:

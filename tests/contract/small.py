@@ -44,7 +44,7 @@ def mlp(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
 
 
 def conv(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
-    """Stages with BatchNorm, and an in-place ReLU at the head of all but the first."""
+    """Stages with BatchNorm and an in-place ReLU in between."""
     torch.manual_seed(seed)
     built = [
         nn.Sequential(
@@ -56,8 +56,6 @@ def conv(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]
         )
         for _ in range(stages)
     ]
-    for stage in built[1:]:
-        stage.insert(0, nn.ReLU(inplace=True))
     built[-1].extend([nn.Flatten(), nn.Linear(18, CLASSES)])
     return [stage.double() for stage in built]
 
@@ -194,7 +192,9 @@ def true_gradients(
     """Autograd's gradient of the composed network with the weights given for each stage."""
     value, leaves = x, []
     for module, named in zip(modules, weights, strict=True):
-        own = {n: named[n].detach().clone().requires_grad_() for n, _ in module.named_parameters()}
+        own = {
+            n: named[n].detach().clone().requires_grad_() for n, _ in module.named_parameters()
+        }
         buffers = {n: b.clone() for n, b in module.named_buffers()}
         leaves.append(list(own.values()))
         value = torch.func.functional_call(module, {**own, **buffers}, (value,))

@@ -3,6 +3,8 @@
 ``different`` demands equal bits, ``far`` the same mathematics in float64.
 """
 
+from dataclasses import replace
+from functools import cache
 from math import ceil
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from contract.small import (
     STAGES,
     WAITING,
     Gradients,
+    Trained,
     back_propagate,
     conv,
     data,
@@ -36,14 +39,15 @@ from reference import fdg
 
 every_method = pytest.mark.parametrize("name", METHODS)
 both_networks = pytest.mark.parametrize("net", [mlp, conv])
+networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 every_order = pytest.mark.parametrize("order", ORDERS)
 several_stages = pytest.mark.parametrize("stages", STAGES[1:])
 FAST = {"forward_delay": 0, "backward_delay": 0}
 
 
 def variants() -> dict[str, Method]:
-    """Every waiting method at every linearization and order it can be asked for."""
-    found = {}
+    """Every waiting method at every linearization and order it can be asked for, once each."""
+    found: dict[Method, str] = {}
     for name in WAITING:
         has = options_of(name)
         own = METHODS[name]()
@@ -51,8 +55,8 @@ def variants() -> dict[str, Method]:
             for order in ORDERS if "order" in has else [own.order]:
                 asked = {"linearize": how, "order": order}
                 method = build(name, **{o: v for o, v in asked.items() if o in has})
-                found[f"{name}-{how}-{order}"] = method
-    return found
+                found.setdefault(replace(method, name=""), f"{name}-{how}-{order}")
+    return {label: method for method, label in found.items()}
 
 
 VARIANTS = variants()
@@ -78,8 +82,7 @@ def test_one_stage_is_back_propagation(name, net):
     assert not different(train(method, net(1), batches, epochs=2).state, plain)
 
 
-@both_networks
-@several_stages
+@networks
 @pytest.mark.parametrize("name", WAITING)
 def test_without_delays_every_waiting_method_is_back_propagation(name, stages, net):
     undelayed = {**FAST, "first_stage_rate": 1.0}
@@ -103,8 +106,7 @@ def test_features_replay_without_delays_is_back_propagation(net):
 # (b) While no weight moves, a late gradient is the true one.
 
 
-@both_networks
-@pytest.mark.parametrize("stages", [2, 4])
+@networks
 @every_variant
 def test_at_rate_zero_every_gradient_is_that_of_back_propagation(method, stages, net):
     batches, gradients, modules = data(net, 9, last=3), Gradients(), net(stages)
@@ -142,8 +144,7 @@ STASHING = {
 }
 
 
-@both_networks
-@pytest.mark.parametrize("stages", [2, 4])
+@networks
 @pytest.mark.parametrize("method", STASHING.values(), ids=STASHING.keys())
 def test_stash_is_the_gradient_at_the_weights_of_each_forward(method, stages, net):
     batches, modules, gradients = data(net, 10, last=3), net(stages), Gradients()
@@ -180,13 +181,19 @@ COUNTED = {
 }
 
 
+@cache
+def watched(method: Method, stages: int) -> Trained:
+    """A training that is looked at by two laws."""
+    return train(method, mlp(stages), data(mlp, 18), lr=1e-3)
+
+
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("method", COUNTED.values(), ids=COUNTED.keys())
 def test_measured_staleness_is_that_of_the_table(method, stages):
-    trained = train(method, mlp(stages), data(mlp, 17))
+    trained = watched(method, stages)
     for k in range(stages):
         measured = [e.report.staleness for e in trained.of("B", k)]
-        assert measured == [method.staleness(k, stages, b) for b in range(17)]
+        assert measured == [method.staleness(k, stages, b) for b in range(18)]
         versions = {e.action.batch: e.report.version for e in trained.of("F", k)}
         missed = [e.report.version - versions[e.action.batch] for e in trained.of("B", k)]
         assert missed == measured
@@ -216,10 +223,10 @@ for m in [1, 2, 3, 4, 5]:
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize(("method", "formula"), PAPERS.values(), ids=PAPERS.keys())
 def test_mean_staleness_is_that_of_the_papers(method, formula, stages):
-    filled = 8  # the longest delay here is 6 ticks
-    trained = train(method, mlp(stages), data(mlp, filled + 2 * method.accumulate))
+    trained = watched(method, stages)
+    steady = slice(8, 8 + 2 * method.accumulate)  # the longest delay here is 6 ticks
     for k in range(stages):
-        measured = [e.report.staleness for e in trained.of("B", k)][filled:]
+        measured = [e.report.staleness for e in trained.of("B", k)][steady]
         assert sum(measured) / len(measured) == formula(k + 1, stages)
         assert method.staleness(k, stages) == formula(k + 1, stages)
         assert set(measured) <= {int(formula(k + 1, stages)), ceil(formula(k + 1, stages))}
@@ -245,8 +252,7 @@ def test_staleness_of_each_batch_is_that_of_adl(k, stages, m, b, order):
 # (e) A stage that learns from its own loss does not care when the next one works.
 
 
-@both_networks
-@several_stages
+@networks
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_pipelined_dgl_is_sequential_dgl(accumulate, stages, net):
     ends = [
@@ -294,8 +300,10 @@ def test_mean_of_gradients_is_the_gradient_of_the_larger_batch(accumulate, stage
 def test_one_group_of_every_accumulating_method_is_the_larger_batch(name, stages):
     small = data(mlp, 6)
     large = [tuple(torch.cat(part) for part in zip(*small, strict=True))]
-    method = build(name, accumulate=6, reduce="mean") if name != "adl-official" else ADL(
-        accumulate=6, linearize="live"
+    method = (
+        build(name, accumulate=6, reduce="mean")
+        if name != "adl-official"
+        else ADL(accumulate=6, linearize="live")
     )
     means = train(method, mlp(stages), small).state[1:]
     assert not far(means, train(BP(), mlp(stages), large).state[1:])
@@ -321,17 +329,14 @@ def test_sum_is_the_mean_at_a_rate_larger_by_the_count(name, stages):
 # (k) At equal weights, forwarding again is the same as having kept the graph.
 
 
-@both_networks
-@several_stages
+@networks
 @every_order
 def test_recompute_at_the_stashed_weights_is_stash(order, stages, net):
     runs = {}
     for how in ["stash", "recompute"]:
         gradients = Gradients()
         method = FDG(linearize=how, order=order)
-        trained = train(
-            method, net(stages, dropout=0.4), data(net, 9), watch=gradients, lr=0.0
-        )
+        trained = train(method, net(stages, dropout=0.4), data(net, 9), watch=gradients, lr=0.0)
         runs[how] = SimpleNamespace(gradients=gradients.seen, state=trained.state)
     assert runs["stash"].gradients.keys() == runs["recompute"].gradients.keys()
     for place, gradients in runs["stash"].gradients.items():
@@ -354,7 +359,8 @@ def test_the_three_linearizations_differ_once_weights_move(stages):
 @every_method
 def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages, epoch_end):
     epochs, batches = 3, data(mlp, 5, last=2)
-    trained = train(build(name, epoch_end=epoch_end), mlp(stages), batches, epochs=epochs)
+    method = build(name, epoch_end=epoch_end)
+    trained = train(method, mlp(stages), batches, epochs=epochs, lr=1e-3)
     everything = list(range(epochs * len(batches)))
     learns = trained.trainer.stages[0].signal.learns
     for k, stage in enumerate(trained.trainer.stages):
@@ -379,7 +385,7 @@ def test_epochs_end_with_batches_in_flight_or_without(name, epoch_end):
             left.append(len(stage.pending) - 1)
 
     method = build(name, epoch_end=epoch_end)
-    train(method, mlp(3), data(mlp, 5), epochs=3, watch=watch)
+    train(method, mlp(3), data(mlp, 5), epochs=3, watch=watch, lr=1e-3)
     # Counted at the first forward of an epoch; backward-first has done one backward by then.
     delay = method.delay(0, 3)
     over = min(delay - (method.order == "backward-first"), 5) if delay else 0

@@ -57,6 +57,7 @@ def predicted(work: Work, row: str) -> dict[str, int]:
 
 def measure(work: Work, row: str, steps: int) -> float:
     """The same in this process, which should be a fresh one."""
+    dataclasses.replace(work, batch=2).plain()()  # libraries set themselves up
     if row == PLAIN:
         step, fill = work.plain(), 1
     else:

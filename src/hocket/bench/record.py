@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -188,10 +189,14 @@ def _git(*words: str) -> str | None:
 
 
 def _versions() -> dict[str, str]:
+    try:
+        own = metadata.version("hocket")
+    except metadata.PackageNotFoundError:
+        own = "not installed"
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "hocket": str(getattr(hocket, "__version__", "unreleased")),
+        "hocket": own,
     }
 
 

@@ -73,7 +73,7 @@ class Job:
 
 
 def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
-    """Carry a job out.
+    """Carry a job out in this process.
 
     A training whose loss or gradient became infinite is a result too: it has the epochs up to
     there, and the reason under ``failure``.
@@ -82,12 +82,11 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
         ``job`` (its fields), ``source`` (digest of the code), ``epochs`` (one mapping each,
         see `_measured`) and ``failure``.
     """
-    torch.set_num_threads(job.threads)
     chosen = {} if job.subset is None else {"subset": job.subset}
     data = datasets.load(
         job.data, data_dir=data_dir, batch_size=job.batch_per_tick, seed=job.seed, **chosen
     )
-    trainer = _trainer(job, data)
+    trainer = build_trainer(job, data)
     epochs: list[dict[str, Any]] = []
     parent = os.getppid()
 
@@ -110,7 +109,7 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
     }
 
 
-def _trainer(job: Job, data: Data) -> Trainer:
+def build_trainer(job: Job, data: Data) -> Trainer:
     """A trainer whose network starts from the same weights in every row of a seed."""
     torch.manual_seed(job.seed)
     network = build_for(job.network, data.shape, data.classes)
@@ -152,6 +151,7 @@ def main(job_json: str, folder: str, nice: str) -> None:
     os.nice(max(0, int(nice) - os.nice(0)))
     fields = json.loads(job_json)
     job = Job(**(fields | {"milestones": tuple(fields["milestones"])}))
+    torch.set_num_threads(job.threads)
     result = train(job, Path(folder) if folder else None)
     print(json.dumps(result, allow_nan=False))
 

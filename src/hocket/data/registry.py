@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,7 @@ from hocket.data.hugging_face import hf
 from hocket.data.image_folder import folder
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, unknown
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
     {
@@ -67,11 +66,7 @@ def load(
     """
     loader = _loader(name)
     known = options(name)
-    problems = [
-        f"unknown option {option!r}{_hint(option, known)}; valid: {', '.join(known) or 'none'}"
-        for option in chosen
-        if option not in known
-    ]
+    problems = [unknown("option", option, known) for option in chosen if option not in known]
     problems += [
         f"option {option!r} is missing; pass it"
         for option, default in known.items()
@@ -92,13 +87,5 @@ def load(
 def _loader(name: str) -> Callable[..., Data]:
     """The function behind a name."""
     if name not in DATA:
-        raise OptionError(
-            f"unknown data set {name!r}{_hint(name, DATA)}; there are: {', '.join(DATA)}"
-        )
+        raise OptionError(unknown("data set", name, DATA))
     return DATA[name]
-
-
-def _hint(word: str, known: Mapping[str, object]) -> str:
-    """A question after a likely slip of the pen."""
-    close = get_close_matches(word, known)
-    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""

@@ -3,14 +3,13 @@
 Every module here has a ``PRESETS`` table: the names of its methods and what builds them.
 """
 
-import difflib
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, unknown
 from hocket.method import Method
 from hocket.methods.adl import ADL as ADL
 from hocket.methods.bp import BP as BP
@@ -43,9 +42,7 @@ def options_of(name: str) -> dict[str, Any]:
     1.0
     """
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise OptionError(f"there is no method {name!r}{hint} Known are: {', '.join(METHODS)}")
+        raise OptionError(unknown("method", name, METHODS))
     parameters = inspect.signature(METHODS[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.name != "name"}
 
@@ -57,11 +54,7 @@ def build(name: str, **options: Any) -> Method:
         OptionError: The method does not exist, or does not have or allow an option.
     """
     known = options_of(name)
-    unknown = [
-        f"{option!r} is not an option of it; it has {', '.join(known) or 'none'}"
-        for option in options
-        if option not in known
-    ]
-    if unknown:
-        raise OptionError(listed(f"method {name!r} cannot be built", unknown))
+    problems = [unknown("option", option, known) for option in options if option not in known]
+    if problems:
+        raise OptionError(listed(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)

@@ -23,10 +23,15 @@ def randomness(
     seed: int, stage: int, batch: int, which: Pass, device: torch.device
 ) -> Iterator[None]:
     """Inside, torch draws the numbers that belong to this pass of this batch at this stage."""
-    key = hashlib.blake2b(f"{seed}/{stage}/{batch}/{which}".encode(), digest_size=8)
-    indices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=indices):
-        torch.manual_seed(int.from_bytes(key.digest(), "big"))
+    words = f"{seed}/{stage}/{batch}/{which}".encode()
+    key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+    on_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_cuda else []):
+        # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
+        torch.default_generator.manual_seed(key)
+        if on_cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(key)
         yield
 
 

@@ -2,12 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from torch import nn
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, unknown
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet20,
@@ -64,15 +63,9 @@ def build(name: str, **options: object) -> nn.Sequential:
     ['hidden0', 'head']
     """
     if name not in NETWORKS:
-        near = get_close_matches(name, NETWORKS)
-        advice = f"did you mean {', '.join(near)}? " if near else ""
-        raise OptionError(f"unknown network {name!r}; {advice}known are {', '.join(NETWORKS)}")
+        raise OptionError(unknown("network", name, NETWORKS))
     valid = list(inspect.signature(NETWORKS[name]).parameters)
-    problems = [
-        f"unknown option {option!r}; valid are {', '.join(valid)}"
-        for option in options
-        if option not in valid
-    ]
+    problems = [unknown("option", option, valid) for option in options if option not in valid]
     if problems:
         raise OptionError(listed(f"cannot build network {name!r}", problems))
     return NETWORKS[name](**options)

@@ -47,13 +47,13 @@ def test_an_unknown_name_is_answered_with_close_ones():
 def test_all_unknown_options_are_named_with_the_valid_ones():
     with pytest.raises(OptionError) as refusal:
         load("cifar10", data_dir=Path(), batch_size=4, subsets=3, colour="red")
-    valid = "valid: subset, augment, normalisation"
+    valid = "there are: subset, augment, normalisation"
     assert f"unknown option 'subsets' (did you mean 'subset'?); {valid}" in str(refusal.value)
     assert f"unknown option 'colour'; {valid}" in str(refusal.value)
 
 
 def test_a_data_set_without_options_says_so():
-    with pytest.raises(OptionError, match=r"'digits':\n  - unknown option 'x'; valid: none"):
+    with pytest.raises(OptionError, match=r"'digits':\n  - unknown option 'x'; there are: none"):
         load("digits", batch_size=4, x=1)
 
 

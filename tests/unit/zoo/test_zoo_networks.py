@@ -162,10 +162,10 @@ def test_depths_between_the_cifar_resnets_are_refused():
 
 def test_an_unknown_network_names_its_likes():
     with pytest.raises(
-        OptionError, match="unknown network 'resnet_20'; did you mean resnet20.*known are mlp"
+        OptionError, match=r"unknown network 'resnet_20' \(did you mean 'resnet20'.*are: mlp"
     ):
         zoo.build("resnet_20")
-    with pytest.raises(OptionError, match="unknown network 'qqq'; known are mlp, gpt"):
+    with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
         zoo.build("qqq")
 
 
@@ -174,8 +174,8 @@ def test_all_unknown_options_are_named_with_the_valid_ones():
         zoo.build("wrn28_10", depth=28, widen=10)
     assert str(refusal.value).splitlines() == [
         "cannot build network 'wrn28_10':",
-        "  - unknown option 'depth'; valid are num_classes, in_channels",
-        "  - unknown option 'widen'; valid are num_classes, in_channels",
+        "  - unknown option 'depth'; there are: num_classes, in_channels",
+        "  - unknown option 'widen'; there are: num_classes, in_channels",
     ]
 
 

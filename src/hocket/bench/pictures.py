@@ -1,0 +1,82 @@
+"""Records as pictures, in SVG that is the same for the same record."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hocket.bench.record import Record
+
+# Lines that lie on each other stay apart by these.
+DASHES = ("-", "--", ":", "-.")
+
+
+def overhead_picture(record: Record, path: Path) -> Path:
+    """A bar for each row with the range of its ratios, and a mark where its goal is."""
+    figure = Figure(figsize=(8, 1.2 + 0.35 * len(record.rows)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, row in enumerate(record.rows):
+        ratio = row["ratio"]
+        spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
+        met = row["goal"] is None or ratio <= row["goal"]
+        colour = "tab:blue" if met else "tab:orange"
+        axes.barh(place, ratio, color=colour, xerr=spread, ecolor="0.3", capsize=2)
+        if row["goal"] is not None:
+            axes.plot([row["goal"]] * 2, [place - 0.45, place + 0.45], color="tab:red")
+    axes.set_yticks(range(len(record.rows)), [row["row"] for row in record.rows])
+    axes.invert_yaxis()
+    axes.axvline(1, color="0.3", linewidth=0.8)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("time of a step, plain loop = 1; red: goal")
+    return _save(figure, path)
+
+
+def accuracy_picture(record: Record, path: Path) -> Path:
+    """Training loss and test error over epochs: lines are means, points single seeds."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    labels = list(dict.fromkeys(row["row"] for row in record.rows))
+    for number, label in enumerate(labels):
+        rows = [row for row in record.rows if row["row"] == label and row["failure"] is None]
+        _curve(left, rows, "train_loss", 1, number, label)
+        _curve(right, rows, "test_error", 100, number, label)
+    left.set_ylabel("training loss")
+    right.set_ylabel("test error, %")
+    for axes in (left, right):
+        axes.set_xlabel("epoch")
+        axes.set_xticks(range(1, record.settings["epochs"] + 1))
+        axes.grid(alpha=0.3)
+    right.legend(fontsize="small")
+    return _save(figure, path)
+
+
+def _curve(
+    axes: Axes, rows: list[dict[str, Any]], what: str, scale: float, number: int, label: str
+) -> None:
+    """One method in one pair of axes."""
+    seen: dict[int, list[float]] = {}
+    for row in rows:
+        if row[what] is not None:
+            seen.setdefault(row["epoch"], []).append(scale * row[what])
+    colour, dash = f"C{number}", DASHES[number % len(DASHES)]
+    means = [fmean(values) for values in seen.values()]
+    axes.plot(list(seen), means, color=colour, linestyle=dash, label=label)
+    for epoch, values in seen.items():
+        axes.plot([epoch] * len(values), values, ".", color=colour, markersize=3)
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Write the picture; the same bytes for the same figure."""
+    with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+    return path
+
+
+PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
+    "overhead": overhead_picture,
+    "accuracy": accuracy_picture,
+}

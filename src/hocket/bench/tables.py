@@ -1,0 +1,199 @@
+"""Records as tables in Markdown, and those tables in the documents that quote them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hocket.bench.pictures import PICTURES
+from hocket.bench.record import Record
+from hocket.errors import DataError
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def render(folder: Path, *, into: Path | None = None) -> None:
+    """Write README.md and the picture of a record beside it.
+
+    Args:
+        folder: Where the record is.
+        into: A document whose excerpt of this record, if there is one, is brought up to date.
+
+    Raises:
+        DataError: There is no record, or the document has no place for it.
+    """
+    record = Record.read(folder)
+    shown = table(record)
+    picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
+    text = f"# {record.name.capitalize()}\n\n{shown}\n\n![{record.name}]({picture.name})\n"
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    if into is not None:
+        insert(into, folder.name, shown)
+
+
+def insert(markdown_file: Path, marker: str, shown: str) -> None:
+    """Replace what stands between ``<!-- record: MARKER -->`` and ``<!-- end -->``.
+
+    Raises:
+        DataError: The document has no such place.
+    """
+    text = markdown_file.read_text(encoding="utf-8")
+    if not (found := _place(marker).search(text)):
+        raise DataError(
+            f"{markdown_file} has no place for the record {marker!r}; write the two lines "
+            f"<!-- record: {marker} --> and <!-- end --> where it shall stand"
+        )
+    new = f"{text[: found.start('shown')]}\n{shown}\n{text[found.end('shown') :]}"
+    markdown_file.write_text(new, encoding="utf-8")
+
+
+def stale(markdown_file: Path, records: Path) -> list[str]:
+    """The records whose excerpts in a document are not what would be rendered now.
+
+    Args:
+        markdown_file: The document; it may have no excerpts at all.
+        records: Where the folders of records are.
+
+    Raises:
+        DataError: The document quotes a record that does not exist.
+    """
+    text = markdown_file.read_text(encoding="utf-8")
+    excerpts = ((found["marker"], found["shown"].strip()) for found in _place().finditer(text))
+    return [
+        marker for marker, shown in excerpts if shown != table(Record.read(records / marker))
+    ]
+
+
+def table(record: Record) -> str:
+    """The rows of a record and, below them, where they come from.
+
+    Raises:
+        DataError: There are no tables for records of this name.
+    """
+    if record.name not in TABLES:
+        raise DataError(f"no table for a record {record.name!r}; known are {', '.join(TABLES)}")
+    return f"{TABLES[record.name](record)}\n\n{provenance(record)}"
+
+
+def provenance(record: Record) -> str:
+    """One line: command, code, date, versions and machine."""
+    code = f"commit {record.commit[:12]}" if record.commit else "a tree without a commit"
+    if record.dirty:
+        code += " with changes"
+    sources = dict.fromkeys([record.source, *(row.get("source", "") for row in record.rows)])
+    code += f" (source {', '.join(filter(None, sources))})"
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    machine = record.machine
+    allocator = [f"{name}={value}" for name, value in machine["allocator"].items()]
+    return (
+        f"Measured by `{record.command}` on {record.date[:10]} at {code}; {versions}; "
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']} MiB, "
+        f"threads: {machine['threads']}, allocator: {' '.join(allocator) or 'as installed'}."
+    )
+
+
+def _overhead(record: Record) -> str:
+    """One line for each row of the record."""
+    heads = (
+        "method", "linearize", "ratio", "range", "goal", "ms/sample", "plain, ms/sample",
+        "peak, MiB", "graphs", "inputs", "versions", "extra parameters",
+    )  # fmt: skip
+    lines = [
+        (
+            row["row"],
+            row["linearize"] or "-",
+            f"{row['ratio']:.3f}",
+            f"{row['ratio_min']:.3f} to {row['ratio_max']:.3f}",
+            _goal(row),
+            f"{1000 * row['sample_s']:.3f}",
+            f"{1000 * row['plain_sample_s']:.3f}",
+            "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
+            *(str(row[count]) for count in ("graphs", "inputs", "versions")),
+            f"{row['extra_parameters'] / row['parameters']:.1%}",
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "Ratio: time of a step beside that of a plain PyTorch loop, median and range over "
+        "pairs. Peak: memory that training adds. Graphs, inputs, versions: what the stages "
+        "are predicted to hold, summed over the stages."
+    )
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _goal(row: Mapping[str, Any]) -> str:
+    """The goal and whether it is kept to."""
+    if row["goal"] is None:
+        return "-"
+    return f"{row['goal']:.2f} {'met' if row['ratio'] <= row['goal'] else 'missed'}"
+
+
+def _accuracy(record: Record) -> str:
+    """One line for each method, after the last epoch."""
+    heads = (
+        "method", "batch per tick", "staleness of stage 0", "training loss", "test loss",
+        "test error", "single seeds", "s/epoch",
+    )  # fmt: skip
+    lines = []
+    for label in dict.fromkeys(row["row"] for row in record.rows):
+        mine = [row for row in record.rows if row["row"] == label]
+        measured = [row for row in mine if row["failure"] is None]
+        last = [row for row in measured if row["epoch"] == record.settings["epochs"]]
+        broken = [
+            f"seed {r['seed']} broke off in epoch {r['epoch']}" for r in mine if r["failure"]
+        ]
+        seeds = [_percent(row["test_error"]) for row in last]
+        lines.append(
+            (
+                label,
+                str(mine[0]["batch_per_tick"]),
+                _mean([row["staleness"][0] for row in last], "{:.2f}"),
+                _mean([row["train_loss"] for row in last], "{:.3f}"),
+                _mean([row["test_loss"] for row in last], "{:.3f}"),
+                _mean([row["test_error"] for row in last], "{:.2%}"),
+                ", ".join(seeds + broken),
+                _mean([row["time_s"] for row in measured], "{:.0f}"),
+            )
+        )
+    settings = record.settings
+    legend = (
+        "After the last of {epochs} epochs, mean over seeds: {network} on {data}, {stages} "
+        "stages, SGD with rate {rate}, momentum {momentum}, weight decay {weight_decay}, "
+        "{batch} samples in an update."
+    ).format(**settings)
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{error:.2%}"
+
+
+def _mean(values: Sequence[float | None], form: str) -> str:
+    """The mean of what there is."""
+    there = [value for value in values if value is not None]
+    return form.format(fmean(there)) if there else "-"
+
+
+def _lines(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; all columns but the first aligned to the right.
+
+    >>> print(_lines(("name", "value"), [("a", "1")]))
+    | name | value |
+    |:---|---:|
+    | a | 1 |
+    """
+    rule = "|:---|" + "---:|" * (len(heads) - 1)
+    rows = [f"| {' | '.join(line)} |" for line in (heads, *lines)]
+    return "\n".join([rows[0], rule, *rows[1:]])
+
+
+def _place(marker: str | None = None) -> re.Pattern[str]:
+    """Where an excerpt stands; any, if no marker is named."""
+    name = r"[^\s>]+" if marker is None else re.escape(marker)
+    return re.compile(
+        rf"<!-- record: (?P<marker>{name}) -->(?P<shown>.*?)<!-- end -->", re.DOTALL
+    )
+
+
+TABLES: Mapping[str, Callable[[Record], str]] = {"overhead": _overhead, "accuracy": _accuracy}
