@@ -4,6 +4,7 @@ from hocket import data as data
 from hocket import zoo as zoo
 from hocket.cut import Plan as Plan
 from hocket.errors import HocketError as HocketError
+from hocket.history import Score as Score
 from hocket.losses import cross_entropy as cross_entropy
 from hocket.method import Method as Method
 from hocket.methods import ADL as ADL
@@ -15,5 +16,4 @@ from hocket.methods import DSP as DSP
 from hocket.methods import FDG as FDG
 from hocket.methods import FR as FR
 from hocket.program import unroll as unroll
-from hocket.trainer import Score as Score
 from hocket.trainer import Trainer as Trainer

@@ -11,6 +11,9 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from hocket import methods
+from hocket.bench.accuracy import accuracy as measure_accuracy
+from hocket.bench.overhead import overhead as measure_overhead
+from hocket.bench.tables import render
 from hocket.errors import HocketError, OptionError
 from hocket.named import Named
 from hocket.picture import draw_picture
@@ -103,6 +106,13 @@ def draw(
         draw_picture(ticks, stages, f"{method} on {stages} stages", out)
         messages.print(f"drawn to {out}")
     return 0
+
+
+bench = App(name="bench", help="Measure, and render what was measured.")
+bench.command(measure_accuracy, name="accuracy")
+bench.command(measure_overhead, name="overhead")
+bench.command(render)
+app.command(bench)
 
 
 def main(words: Sequence[str] | None = None) -> int:

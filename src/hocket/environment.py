@@ -1,72 +1,94 @@
-"""The birth certificate of a number: versions, machine and commit."""
+"""The birth certificate of a number: versions, machine and code."""
 
+import hashlib
 import os
 import platform
 import subprocess
-import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+PACKAGE = Path(__file__).resolve().parent
+
 
 def environment() -> dict[str, Any]:
-    """What a result depends on beside its run: versions, machine, allocator and commit."""
+    """Everything that a result depends on beside its run, as plain JSON."""
+    head, dirty = commit()
     return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "hocket": _hocket(),
-        "commit": commit(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": _memory_gib(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "allocator": {
-            key: value
-            for key, value in sorted(os.environ.items())
-            if key.startswith("MALLOC_") or key in ("LD_PRELOAD", "GLIBC_TUNABLES")
-        },
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "commit": head,
+        "dirty": dirty,
+        "source": source_digest(),
+        "versions": versions(),
+        "machine": machine(torch.get_num_threads()),
     }
 
 
-def commit() -> str:
-    """The commit of the source tree, with ``+`` if it was changed since; empty outside one."""
-    here = Path(__file__).parent
+def versions() -> dict[str, str]:
+    """Versions of Python, PyTorch and Hocket."""
+    try:
+        own = metadata.version("hocket")
+    except metadata.PackageNotFoundError:
+        own = "not installed"
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "hocket": own,
+    }
 
-    def git(*words: str) -> str:
+
+def machine(threads: int) -> dict[str, Any]:
+    """Processor, accelerator, cores, threads used, memory in MiB, settings of the allocator."""
+    allocator = {
+        name: Path(value).name if name == "LD_PRELOAD" else value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("MALLOC_") or name in ("LD_PRELOAD", "GLIBC_TUNABLES")
+    }
+    return {
+        "cpu": _processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        "allocator": allocator,
+    }
+
+
+def source_digest() -> str:
+    """The first 12 digits of the SHA-256 of the package's Python files and their names."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def commit() -> tuple[str | None, bool | None]:
+    """Commit of the checkout the package lies in, and whether something differs from it."""
+    head = _git("rev-parse", "HEAD")
+    tracked = _git("ls-files", "--", str(PACKAGE))
+    if not head or not tracked:
+        return None, None
+    return head, bool(_git("status", "--porcelain", "--", str(PACKAGE)))
+
+
+def _git(*words: str) -> str | None:
+    """What a git command prints in the folder of the package; None if it fails."""
+    try:
         done = subprocess.run(
-            ["git", "-C", str(here), *words], capture_output=True, text=True, check=False
+            ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=False
         )
-        return done.stdout.strip()
-
-    try:
-        head = git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if head and git("status", "--porcelain", "--", str(here)) else "")
-    except FileNotFoundError:
-        return ""
-
-
-def _hocket() -> str:
-    try:
-        return version("hocket")
-    except PackageNotFoundError:
-        return "source"
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
-
-
-def _memory_gib() -> float | None:
-    names = getattr(os, "sysconf_names", {})
-    if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
-        return None
-    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    """Name of the processor, as far as the system tells it."""
+    listing = Path("/proc/cpuinfo")
+    if listing.is_file():
+        for line in listing.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

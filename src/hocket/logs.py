@@ -9,8 +9,8 @@ from typing import Any
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
 from hocket.errors import OptionError
+from hocket.history import Epoch
 from hocket.stage.stage import Stage
-from hocket.trainer import Epoch
 
 
 class Logs:

@@ -18,13 +18,14 @@ from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
 from hocket.environment import environment
 from hocket.errors import HocketError, OptionError, RunFolderError
+from hocket.history import Epoch
 from hocket.logs import Logs, tensorboard_writer
 from hocket.method import Method
 from hocket.named import Named
 from hocket.parts import network_of, optimizer_of, plan_of, scheduler_of
 from hocket.run import Run, publish
 from hocket.stage.stage import Stage
-from hocket.trainer import Epoch, Trainer
+from hocket.trainer import Trainer
 
 
 @dataclass(frozen=True)

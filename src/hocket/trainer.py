@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn, optim
@@ -15,12 +14,14 @@ from hocket.engine.compare import Compare, Listener
 from hocket.engine.serial import Serial
 from hocket.engine.trace import Event, Watcher
 from hocket.errors import CutError, DataError, HocketError, OptionError
+from hocket.history import Epoch, Score, Tally
 from hocket.losses import cross_entropy, wrong
 from hocket.method import Loss, Method
 from hocket.methods import FDG
 from hocket.modes import evaluating
 from hocket.progress import Progress, progress_bar
 from hocket.signals import Delayed
+from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
@@ -32,86 +33,13 @@ SCALE_FREE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Score:
-    """How a network does on data it is not trained on.
-
-    Attributes:
-        loss: Mean loss.
-        error: Share of wrong predictions, a fraction; None where targets are not class numbers.
-        samples: How many inputs it was measured on.
-    """
-
-    loss: float
-    error: float | None
-    samples: int
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch of a training.
-
-    Attributes:
-        number: Counted from 0.
-        loss: Mean training loss of its batches that have reached the last stage.
-        score: On the validation data, if there are any.
-        seconds: Time of training, without the evaluation.
-        samples: Inputs that were trained on.
-        staleness: For each stage, the mean staleness measured.
-    """
-
-    number: int
-    loss: float
-    score: Score | None
-    seconds: float
-    samples: int
-    staleness: tuple[float, ...]
-
-
-class _Tally:
-    """What the events of one epoch add up to."""
-
-    def __init__(self) -> None:
-        self._losses: dict[tuple[int, int], list[float]] = {}  # (stage, epoch of the batch)
-        self._staleness: dict[int, list[int]] = {}
-
-    def add(self, events: Iterable[Event]) -> None:
-        """Count the backwards among the events."""
-        for event in events:
-            report, stage = event.report, event.action.stage
-            if event.action.kind == "B":
-                self._staleness.setdefault(stage, []).append(report.staleness or 0)
-                if report.loss is not None:
-                    self._losses.setdefault((stage, report.epoch), []).append(report.loss)
-
-    def losses(self, epoch: int) -> list[float]:
-        """The losses of an epoch's batches at the last stage that has any."""
-        last = max((s for s, e in self._losses if e == epoch), default=0)
-        return self._losses.get((last, epoch), [])
-
-    def epoch(
-        self, number: int, stages: int, score: Score | None, seconds: float, samples: int
-    ) -> Epoch:
-        """The epoch as a value."""
-        losses = self.losses(number)
-        staleness = [self._staleness.get(k, []) for k in range(stages)]
-        return Epoch(
-            number=number,
-            loss=sum(losses) / len(losses) if losses else float("nan"),
-            score=score,
-            seconds=seconds,
-            samples=samples,
-            staleness=tuple(sum(s) / len(s) if s else 0.0 for s in staleness),
-        )
-
-
 class Trainer:
     """Trains a network that is cut into stages, all of them at work in every tick.
 
     Args:
         network: An nn.Sequential, or the stages as a list of modules.
-        stages: How many stages to balance, a Plan, or the stages as a list of modules that
-            together hold the network's parameters.
+        stages: How many stages to balance (2 if not given), a Plan, or the stages as a list of
+            modules that together hold the network's parameters.
         method: The method; FDG if not given.
         optimizer: Builds an optimizer from the parameters of one stage.
         scheduler: Builds a scheduler from a stage's optimizer.
@@ -135,7 +63,7 @@ class Trainer:
         network: nn.Module | Sequence[nn.Module],
         *,
         optimizer: OptimizerFactory,
-        stages: int | Plan | Sequence[nn.Module] = 2,
+        stages: int | Plan | Sequence[nn.Module] | None = None,
         method: Method | None = None,
         scheduler: SchedulerFactory | None = None,
         scheduler_per: Per = "epoch",
@@ -153,8 +81,13 @@ class Trainer:
         if compare_every < 0 or bool(compare_every) != bool(on_comparison):
             raise OptionError("compare_every and on_comparison belong together; give both")
         if not isinstance(network, nn.Module):
+            if stages is not None:
+                raise OptionError(
+                    "the network is a list of stages; leave the option stages out"
+                )
             stages = list(network)
             network = nn.Sequential(*stages)
+        stages = 2 if stages is None else stages
         self.network = network
         self.plan: Plan | None = None
         self.epoch = 0
@@ -199,17 +132,9 @@ class Trainer:
             CutError: The network cannot be cut so.
             OptionError: A stage cannot honour the method.
         """
-        if self._engine is not None:
-            return
-        sample = map_tensors(lambda value: value[:2], self._moved(inputs))
-        if isinstance(self._asked, int):
-            self.plan = balanced(chain(self.network), self._asked, sample)
-            self._modules = stages_of(self.network, self.plan)
-        watchers = self._watchers + ([self._compare] if self._compare else [])
-        self._engine = build_serial(self._setup, self._modules, sample, watchers)
-        if self._compare:
-            self._compare.stages = self._engine.stages
-        self._warn_of_shrink(self._engine)
+        if self._engine is None:
+            with untouched(self._device):
+                self._engine = self._build(inputs)
 
     def step(self, inputs: Tree, targets: Tree) -> float | None:
         """One tick, at which a batch enters; gives the loss of the batch that reached the end.
@@ -279,7 +204,7 @@ class Trainer:
         """
         total, wrongs, predictions, samples = 0.0, 0, 0, 0
         scored = True
-        with torch.random.fork_rng(devices=[]), evaluating(self.network):
+        with untouched(self._device), evaluating(self.network, *self._modules):
             for inputs, targets in batches:
                 engine = self._built(inputs)
                 own_inputs, own_targets = self._moved((inputs, targets))
@@ -304,7 +229,7 @@ class Trainer:
         final: bool,
     ) -> Epoch:
         number, samples, start = self.epoch, 0, time.perf_counter()
-        tally = _Tally()
+        tally = Tally()
         for inputs, targets in train:
             tally.add(self._tick(inputs, targets))
             samples += len(tensors(inputs)[0])
@@ -330,6 +255,18 @@ class Trainer:
         self.prepare(inputs)
         assert self._engine is not None
         return self._engine
+
+    def _build(self, inputs: Tree) -> Serial:
+        sample = map_tensors(lambda value: value[:2], self._moved(inputs))
+        if isinstance(self._asked, int):
+            self.plan = balanced(chain(self.network), self._asked, sample)
+            self._modules = stages_of(self.network, self.plan)
+        watchers = self._watchers + ([self._compare] if self._compare else [])
+        engine = build_serial(self._setup, self._modules, sample, watchers)
+        if self._compare:
+            self._compare.stages = engine.stages
+        self._warn_of_shrink(engine)
+        return engine
 
     def _moved(self, values: Tree) -> Tree:
         """Values on the device, images in the memory format of the network."""

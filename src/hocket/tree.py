@@ -23,6 +23,11 @@ def tensors(tree: Tree) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
+def copied(tree: Tree) -> Tree:
+    """The same structure with tensors of its own, which may be edited in place."""
+    return map_tensors(Tensor.clone, tree)
+
+
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """The same structure with every tensor changed."""
     return cast(Tree, pytree.tree_map_only(Tensor, change, tree))

@@ -10,6 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from contract.small import (
     LINEARIZE,
     LOCAL,
@@ -29,9 +32,6 @@ from contract.small import (
     true_gradients,
     weights_of,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hocket.method import Method
 from hocket.methods import ADL, BP, DDG, DGL, DSP, FDG, FR, METHODS, build, options_of
 from hocket.signals import Delayed

@@ -28,7 +28,7 @@ def accuracy(
     data: str = "cifar10",
     subset: int | None = None,
     stages: int = 2,
-    epochs: int = 4,
+    epochs: int = 3,
     batch: int = 128,
     rate: float = 0.1,
     momentum: float = 0.9,

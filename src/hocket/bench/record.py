@@ -1,23 +1,17 @@
 """A measurement with its birth certificate: what ran, when, of which code, on which machine."""
 
 import dataclasses
-import hashlib
 import inspect
 import json
 import os
-import platform
 import shlex
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
-import hocket
+from hocket.environment import commit, machine, source_digest, versions
 from hocket.errors import DataError
 
 FILE = "record.json"
@@ -54,16 +48,16 @@ class Record:
     @classmethod
     def begin(cls, name: str, command: str, settings: dict[str, Any], threads: int) -> Self:
         """A record without rows, of this moment, this code and this machine."""
-        commit, dirty = _commit()
+        head, dirty = commit()
         return cls(
             name=name,
             command=command,
-            commit=commit,
+            commit=head,
             dirty=dirty,
             source=source_digest(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=_versions(),
-            machine=_machine(threads),
+            versions=versions(),
+            machine=machine(threads),
             settings=settings,
             rows=[],
         )
@@ -153,74 +147,3 @@ def _located(value: object) -> str:
     if isinstance(value, Path) and value.is_absolute():
         return value.name
     return str(value)
-
-
-def source_digest() -> str:
-    """The first 12 digits of the SHA-256 of the package's Python files and their names."""
-    digest, root = hashlib.sha256(), _package()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def _package() -> Path:
-    return Path(hocket.__file__).resolve().parent
-
-
-def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the checkout the package lies in, and whether something differs from it."""
-    head = _git("rev-parse", "HEAD")
-    tracked = _git("ls-files", "--", str(_package()))
-    if not head or not tracked:
-        return None, None
-    return head, bool(_git("status", "--porcelain", "--", str(_package())))
-
-
-def _git(*words: str) -> str | None:
-    """What a git command prints in the folder of the package; None if it fails."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(_package()), *words], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _versions() -> dict[str, str]:
-    try:
-        own = metadata.version("hocket")
-    except metadata.PackageNotFoundError:
-        own = "not installed"
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "hocket": own,
-    }
-
-
-def _machine(threads: int) -> dict[str, Any]:
-    allocator = {
-        name: Path(value).name if name == "LD_PRELOAD" else value
-        for name, value in sorted(os.environ.items())
-        if name.startswith("MALLOC_") or name == "LD_PRELOAD"
-    }
-    memory_b = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "memory_mib": memory_b // 2**20,
-        "allocator": allocator,
-    }
-
-
-def _cpu() -> str:
-    """Name of the processor, as far as the system tells it."""
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -18,11 +18,12 @@ from torch import optim
 
 from hocket import data as datasets
 from hocket.bench.networks import build_for, cut
-from hocket.bench.record import source_digest
 from hocket.bench.row import Row
 from hocket.data import Data
+from hocket.environment import source_digest
 from hocket.errors import NonFiniteError
-from hocket.trainer import Epoch, Trainer
+from hocket.history import Epoch
+from hocket.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

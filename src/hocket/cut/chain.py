@@ -73,12 +73,18 @@ def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
 
 
 def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
-    """Refuse stages that share parameters or leave some out.
+    """Refuse stages that are empty, share parameters or leave some out.
 
     Raises:
-        CutError: With every parameter that is in two stages or in none.
+        CutError: With every stage that is empty and every parameter in two stages or in none.
     """
-    problems = []
+    if not stages:
+        raise CutError("there are no stages; give at least one module")
+    problems = [
+        f"stage {k} is empty; give it at least one layer"
+        for k, stage in enumerate(stages)
+        if isinstance(stage, nn.Sequential) and len(stage) == 0
+    ]
     for kind, entries in (
         ("parameter", list(network.named_parameters())),
         ("buffer", list(network.named_buffers())),

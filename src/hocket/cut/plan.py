@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hocket.errors import CutError
 from hocket.modes import evaluating
-from hocket.tree import Tree, tensors
+from hocket.tree import Tree, copied, tensors
 
 # Reading and writing a number costs about as much time as this many operations on it, on the
 # processors at hand. It separates layers that count no operations, such as normalisation.
@@ -64,7 +64,7 @@ def operations(layers: dict[str, nn.Module], sample: Tree) -> list[float]:
     with evaluating(nn.ModuleList(layers.values())):
         for layer in layers.values():
             with FlopCounterMode(display=False) as counter:
-                value = layer(value)
+                value = layer(copied(value))
             written = sum(output.numel() for output in tensors(value))
             counts.append(float(counter.get_total_flops() + OPERATIONS_PER_NUMBER * written))
     return counts

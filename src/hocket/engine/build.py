@@ -17,7 +17,7 @@ from hocket.stage.honour import require_honoured
 from hocket.stage.linearize import build_linearizer
 from hocket.stage.rewind import randomness
 from hocket.stage.stage import Stage
-from hocket.tree import Tree
+from hocket.tree import Tree, copied
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory, Updater
 
 
@@ -127,17 +127,16 @@ def _signal_networks(
     value = sample
     with evaluating(*modules):
         for k, module in enumerate(modules):
-            value = module(value)
-            wants_one = k < len(modules) - 1 and not signals[k].waits
-            if wants_one and not isinstance(value, torch.Tensor):
+            value = module(copied(value))
+            real = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if k < len(modules) - 1 and not signals[k].waits and not real:
                 raise OptionError(
-                    f"method {setup.method.name!r}: the output of stage {k} is not one tensor; "
-                    "its signal needs one; cut elsewhere or choose a method that waits for "
-                    "gradients"
+                    f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
+                    "of floating point numbers, which its signal needs; cut elsewhere, or "
+                    "choose a method that waits for gradients"
                 )
-            one = isinstance(value, torch.Tensor)
-            shapes.append(tuple(value.shape[1:]) if one else ())
-            dtypes.append(value.dtype if one else torch.get_default_dtype())
+            shapes.append(tuple(value.shape[1:]) if real else ())
+            dtypes.append(value.dtype if real else torch.get_default_dtype())
     outputs = shapes[-1][-1] if shapes[-1] else 1
     networks = []
     for k, signal in enumerate(signals):

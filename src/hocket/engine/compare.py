@@ -49,6 +49,7 @@ class Compare:
         self._loss = loss
         self._listener = listener
         self._batches: dict[int, tuple[Tree, Tree]] = {}
+        self._left: dict[int, int] = {}  # stages whose gradient of a batch is still to come
 
     def __call__(self, event: Event, stage: Stage) -> None:
         """Keep the inputs of a batch when it enters; compare when a gradient is there."""
@@ -58,10 +59,12 @@ class Compare:
         if event.action.kind == "F" and stage.index == 0:
             activation = stage.pending[batch].activation
             self._batches[batch] = activation.values, activation.targets
+            self._left[batch] = len(self.stages)
         elif event.action.kind == "B":
             self._listener(self._compare(stage, batch))
-            if stage.index == 0:
-                del self._batches[batch]
+            self._left[batch] -= 1
+            if not self._left[batch]:
+                del self._batches[batch], self._left[batch]
 
     def _compare(self, stage: Stage, batch: int) -> Comparison:
         trained = [p for p in stage.module.parameters() if p.requires_grad]
@@ -88,9 +91,9 @@ class Compare:
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """All gradients as one vector in float64, zeros where there is none."""
     parts = [
-        torch.zeros(p.numel(), dtype=torch.float64, device=p.device)
+        torch.zeros(p.numel(), dtype=torch.float64)
         if g is None
-        else g.double().flatten()
+        else g.detach().cpu().double().flatten()
         for g, p in zip(gradients, like, strict=True)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)

@@ -8,7 +8,7 @@ from hocket.program import Program, Tick, finish
 from hocket.relay.memory import Edge
 from hocket.relay.packet import Activation
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, copied, tensors
 
 
 class Serial:
@@ -36,7 +36,7 @@ class Serial:
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch enters."""
         # Copied: the caller may fill the same memory with the next batch.
-        own = map_tensors(lambda value: value.detach().clone(), (inputs, targets))
+        own = copied((inputs, targets))
         self._source.upper().send(
             Activation(
                 batch=self.program.fed,

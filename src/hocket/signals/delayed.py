@@ -45,6 +45,6 @@ class Delayed:
         pairs = [
             (root, gradient if self.shrink == 1 else gradient * self.shrink)
             for root, gradient in zip(tensors(output), received, strict=True)
-            if gradient is not None and root.requires_grad
+            if gradient is not None
         ]
         return Error(tuple(root for root, _ in pairs), tuple(gradient for _, gradient in pairs))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hocket.errors import LinearizeError
 from hocket.method import Linearize, Statistics
 from hocket.stage.rewind import uncounted
-from hocket.tree import Tree, map_tensors
+from hocket.tree import Tree, copied
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,6 @@ def build_linearizer(linearize: Linearize, delay: int, statistics: Statistics) -
     return Saved(stash=linearize == "stash")
 
 
-def _fed(leaves: Tree) -> Tree:
-    """What a module may edit in place: not a leaf, and nobody else's memory."""
-    return map_tensors(lambda leaf: leaf.clone(), leaves)
-
-
 class Immediate:
     """The plain graph: no update comes in between."""
 
@@ -67,7 +62,7 @@ class Immediate:
 
     def forward(self, module: nn.Module, leaves: Tree) -> Kept:
         """Forward with a graph."""
-        output = module(_fed(leaves))
+        output = module(copied(leaves))
         return Kept(output, lambda: output)
 
     def updated(self) -> None:
@@ -85,12 +80,12 @@ class Recompute:
     def forward(self, module: nn.Module, leaves: Tree) -> Kept:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
-            output = module(_fed(leaves))
+            output = module(copied(leaves))
 
         def graph() -> Tree:
             if self._statistics == "both":
-                return module(_fed(leaves))
-            return uncounted(module, _fed(leaves))
+                return module(copied(leaves))
+            return uncounted(module, copied(leaves))
 
         return Kept(output, graph)
 
@@ -141,7 +136,7 @@ class Saved:
             return self._copied(tensor, weight) if self._stash else (tensor, None)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
-            output = module(_fed(leaves))
+            output = module(copied(leaves))
         return Kept(output, lambda: output)
 
     def updated(self) -> None:

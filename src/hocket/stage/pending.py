@@ -19,12 +19,14 @@ class Forwarded:
         activation: What was received.
         leaves: Its tensors as leaves of the stage's graph.
         kept: What the linearizer kept.
+        differentiable: For each tensor of the output, whether a gradient comes back for it.
         version: The number of updates that the weights of the forward had seen.
     """
 
     activation: Activation
     leaves: Tree
     kept: Kept
+    differentiable: tuple[bool, ...]
     version: int
 
 

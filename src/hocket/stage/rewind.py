@@ -7,8 +7,8 @@ numbers are left alone.
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal, cast
 
 import torch
 from torch import nn
@@ -18,6 +18,12 @@ from hocket.tree import Tree
 Pass = Literal["signal", "forward", "backward", "learn"]
 
 
+def untouched(device: torch.device) -> AbstractContextManager[None]:
+    """Afterwards, torch's random numbers go on as if nothing had been drawn inside."""
+    context = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    return cast(AbstractContextManager[None], context)
+
+
 @contextmanager
 def randomness(
     seed: int, stage: int, batch: int, which: Pass, device: torch.device
@@ -25,11 +31,10 @@ def randomness(
     """Inside, torch draws the numbers that belong to this pass of this batch at this stage."""
     words = f"{seed}/{stage}/{batch}/{which}".encode()
     key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
-    on_cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_cuda else []):
+    with untouched(device):
         # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
         torch.default_generator.manual_seed(key)
-        if on_cuda:
+        if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(key)
         yield

@@ -20,7 +20,7 @@ from hocket.stage.honour import no_layer_runs
 from hocket.stage.linearize import Linearizer
 from hocket.stage.pending import Forwarded, Pending
 from hocket.stage.rewind import Pass, randomness, uncounted
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, copied, map_tensors, tensors
 from hocket.update.accumulate import total_norm
 from hocket.update.step import Updater
 
@@ -118,12 +118,12 @@ class Stage:
     def predict(self, values: Tree) -> Tree:
         """The output of the layers in the precision of training."""
         with self._cast():
-            return self.module(values)
+            return self.module(copied(values))
 
     def replay(self, batch: int, values: Tree) -> Tree:
         """The forward of a batch once more, at the weights of now, leaving no trace."""
         with self._computing(batch, "forward"):
-            return uncounted(self.module, values)
+            return uncounted(self.module, copied(values))
 
     def _forward(self, batch: int) -> Report:
         activation = self._before.receive(batch)
@@ -135,21 +135,25 @@ class Stage:
             kept = self._linearizer.forward(self.module, leaves)
         wanted = self.signal.waits or self.signal.learns
         outputs = tensors(kept.output)
+        differentiable = tuple(wanted and output.is_floating_point() for output in outputs)
         self._after.send(
             Activation(
                 batch=batch,
                 epoch=activation.epoch,
                 values=map_tensors(lambda value: value.detach(), kept.output),
-                differentiable=tuple(wanted and o.is_floating_point() for o in outputs),
+                differentiable=differentiable,
                 targets=activation.targets,
             )
         )
-        self.pending.add(Forwarded(activation, leaves, kept, self.updater.version))
+        forwarded = Forwarded(activation, leaves, kept, differentiable, self.updater.version)
+        self.pending.add(forwarded)
         return Report(activation.epoch, self.updater.version)
 
     def _backward(self, batch: int) -> Report:
         forwarded = self.pending.pop(batch)
-        received = self._after.receive(batch).values if self.signal.waits else ()
+        received: tuple[Tensor | None, ...] = (None,) * len(forwarded.differentiable)
+        if self.signal.waits and any(forwarded.differentiable):
+            received = self._after.receive(batch).values
         targets = forwarded.activation.targets
         with self._computing(batch, "forward"):
             output = forwarded.kept.graph()
@@ -177,9 +181,12 @@ class Stage:
 
     def _differentiate(self, error: Error) -> None:
         """Back-propagate the error into the weights and the leaves."""
+        pairs = zip(error.roots, error.gradients, strict=True)
+        # A root without a graph: nothing of this stage or before it is trained.
+        live = [(root, gradient) for root, gradient in pairs if root.requires_grad]
         with no_layer_runs(self.index) if self._linearizer.guarded else nullcontext():
-            if error.roots:  # none if nothing of this stage or before it is trained
-                torch.autograd.backward(error.roots, error.gradients)
+            if live:
+                torch.autograd.backward([r for r, _ in live], [g for _, g in live])
 
     def _checked(self, loss: float | None) -> float:
         """The norm of the batch's gradient, once it and the loss are known to be finite."""

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench.record import Record, command_line, read_json, source_digest, write_json
+from hocket.bench.record import Record, command_line, read_json, write_json
+from hocket.environment import source_digest
 from hocket.errors import DataError
 
 

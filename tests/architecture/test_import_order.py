@@ -1,0 +1,218 @@
+"""What the source promises of itself: one-way imports, small pieces, no names in engines."""
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import hocket
+from hocket.methods import METHODS
+
+SOURCE = Path(hocket.__file__).parent
+# A unit is a module or a whole package. It may import itself and units of earlier lines only.
+LEVELS = (
+    ("errors", "tree", "modes", "progress", "environment", "relay"),
+    ("relay.packet", "method", "losses", "cut", "zoo", "data", "named", "recipes", "run"),
+    ("relay.port", "relay.memory", "program", "signals", "update"),
+    ("methods", "stage", "picture", "parts"),
+    ("engine",),
+    ("history",),
+    ("trainer",),
+    ("__init__", "logs"),
+    ("train", "bench"),
+    ("report",),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
+# Larger than the rule allows, and why.
+LARGE_FILES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+# Needed by the command line or by one data set; a program of the user's may do without them.
+OPTIONAL = ("cyclopts", "sklearn", "pyarrow", "matplotlib", "tensorboard", "datasets")
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    package = len(parts) > 1 and parts[-1] == "__init__"
+    return ".".join(parts[:-1] if package else parts)
+
+
+FILES = {module_name(file): file for file in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text())
+
+
+def unit_of(module: str) -> str | None:
+    """The longest entry of LEVELS that the module is or lies in."""
+    parts = module.split(".")
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in LEVEL), None)
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """The modules of Hocket that a module imports anywhere, without the leading `hocket.`."""
+    dotted = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            dotted |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written in full"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                is_module = inner.removeprefix("hocket.") in FILES
+                dotted.add(inner if is_module else str(node.module))
+    own = (name for name in dotted if name.split(".")[0] == "hocket")
+    return {name.partition(".")[2] or "__init__" for name in own}
+
+
+def violations(module: str, imports: set[str]) -> list[str]:
+    """Imports of the same or a later line of LEVELS, in words."""
+    own = unit_of(module)
+    if own is None:
+        return [f"hocket.{module} is in no line of LEVELS; add it where its imports allow"]
+    wrong = []
+    for other in sorted(imports):
+        unit = unit_of(other)
+        if unit is None or (unit != own and LEVEL[unit] >= LEVEL[own]):
+            wrong.append(
+                f"hocket.{module} imports hocket.{other}: {own} is on level {LEVEL[own]} and "
+                f"may import what is below it, {unit} is on level {LEVEL.get(unit or '')}"
+            )
+    return wrong
+
+
+def test_imports_go_one_way():
+    found = [text for module in FILES for text in violations(module, imported(tree_of(module)))]
+    assert not found, "\n".join(found)
+
+
+def test_a_wrong_import_is_named():
+    (text,) = violations("engine.serial", {"errors", "engine.trace", "trainer"})
+    assert "hocket.engine.serial imports hocket.trainer" in text
+    (text,) = violations("zoo.mlp", {"data"})
+    assert "hocket.zoo.mlp imports hocket.data" in text
+    (text,) = violations("surprise", set())
+    assert "hocket.surprise is in no line of LEVELS" in text
+
+
+def test_imports_are_found_wherever_and_however_they_are_written():
+    tree = ast.parse(
+        "import hocket\nimport hocket.cut.plan\nfrom hocket import data as sets, FDG\n"
+        "def late():\n    from hocket.engine.serial import Serial\nimport torch\n"
+    )
+    assert imported(tree) == {"__init__", "cut.plan", "data", "engine.serial"}
+
+
+def test_every_line_of_the_table_is_of_something_that_exists():
+    assert set(LEVEL) <= FILES.keys()
+
+
+def test_no_import_cycle_within_a_package():
+    graph = {module: imported(tree_of(module)) & FILES.keys() for module in FILES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("package", ["zoo", "data"])
+def test_networks_and_data_sets_know_only_the_errors(package):
+    for module in (m for m in FILES if m.split(".")[0] == package):
+        outside = {i for i in imported(tree_of(module)) if i.split(".")[0] != package}
+        assert outside <= {"errors"}, f"hocket.{module} imports {sorted(outside)}"
+
+
+def test_only_main_imports_the_command_line():
+    users = {module for module in FILES if "cli" in imported(tree_of(module))}
+    assert users == {"__main__"}
+
+
+def test_the_package_itself_only_lists_names():
+    body = tree_of("__init__").body
+    assert isinstance(body[0], ast.Expr), "the docstring"
+    assert all(isinstance(node, ast.ImportFrom) for node in body[1:])
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_every_module_says_what_it_is_for(module):
+    assert ast.get_docstring(tree_of(module)), f"hocket.{module} has no docstring"
+
+
+def test_no_file_over_400_lines():
+    lengths = {m: len(file.read_text().splitlines()) for m, file in FILES.items()}
+    large = {module for module, length in lengths.items() if length > 400}
+    assert large == LARGE_FILES.keys()
+
+
+def test_no_function_over_80_lines():
+    long = set()
+    for module in FILES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                long |= {f"{module}.{node.name}"} if lines > 80 else set()
+    assert long == LONG_FUNCTIONS.keys()
+
+
+def test_engines_stages_and_trainer_never_ask_for_a_methods_name():
+    asked = []
+    for module in FILES:
+        if module.split(".")[0] in ("engine", "stage", "program", "trainer"):
+            asked += [
+                f"hocket.{module}, line {node.lineno}: {node.value!r}"
+                for node in ast.walk(tree_of(module))
+                if isinstance(node, ast.Constant) and node.value in METHODS
+            ]
+    assert not asked, "\n".join(asked)
+
+
+def test_the_library_works_without_what_only_the_command_line_needs():
+    program = f"""
+import sys
+
+# None in the table of modules makes an import fail as if the package were not there.
+sys.modules |= dict.fromkeys({OPTIONAL})
+import hocket, torch
+torch.set_num_threads(1)
+trainer = hocket.Trainer(
+    hocket.zoo.mlp(in_features=4, hidden=[4], num_classes=2),
+    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+)
+trainer.fit([(torch.zeros(2, 4), torch.tensor([0, 1]))] * 3, epochs=1, progress=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def imported_names() -> set[str]:
+    body = tree_of("__init__").body
+    return {
+        alias.asname
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+
+
+def test_there_are_about_twenty_public_names():
+    assert 15 <= len(imported_names()) <= 25
+
+
+@pytest.mark.parametrize("name", sorted(imported_names()))
+def test_every_public_name_is_documented(name):
+    text = getattr(hocket, name).__doc__ or ""
+    first = text.strip().partition("\n")[0]
+    # A dataclass without a docstring gets its signature for one.
+    assert len(first) > 15
+    assert not first.startswith(f"{name}("), f"hocket.{name} has no docstring of its own"

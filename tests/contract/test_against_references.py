@@ -1,0 +1,143 @@
+"""Every method against its naive transcription from the paper: weights, statistics, losses."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contract.small import (
+    LINEARIZE,
+    ORDERS,
+    SGD,
+    Batches,
+    conv,
+    copied,
+    data,
+    different,
+    far,
+    mlp,
+    sgd,
+    train,
+)
+from hocket import Trainer, cross_entropy
+from hocket.method import Method
+from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, build
+from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr
+
+networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
+Reference = Callable[..., list[float]]
+
+
+def pairs() -> dict[str, tuple[Method, Reference]]:
+    """Each method that waits, at all its choices, beside its reference."""
+    found: dict[str, tuple[Method, Reference]] = {
+        "bp": (BP(), bp.train),
+        "fr-official": (
+            build("fr-official"),
+            partial(fr.train, first_rate=2.0, statistics_twice=True),
+        ),
+        "adl-official": (
+            build("adl-official"),
+            partial(adl.train, accumulate=4, reduce="sum", linearize="live"),
+        ),
+    }
+    for order in ORDERS:
+        found[f"fr-{order}"] = FR(order=order), partial(fr.train, order=order)
+        found[f"dsp-{order}"] = DSP(order=order), partial(dsp.train, order=order)
+    for how, order in itertools.product(LINEARIZE, ORDERS):
+        both = {"linearize": how, "order": order}
+        found[f"ddg-{how}-{order}"] = DDG(**both), partial(ddg.train, **both)
+        found[f"fdg-{how}-{order}"] = (
+            FDG(shrink=0.7, **both),
+            partial(fdg.train, shrink=0.7, **both),
+        )
+        for options in [{"accumulate": 2, "reduce": "sum"}, {"accumulate": 5}]:
+            found[f"adl-{options['accumulate']}-{how}-{order}"] = (
+                ADL(**options, **both),
+                partial(adl.train, **options, **both),
+            )
+    return found
+
+
+PAIRS = pairs()
+
+
+def outcome(losses: list[float], *networks: list[nn.Module]) -> list[Tensor]:
+    """The losses, then all weights and statistics, stage after stage."""
+    grouped = itertools.zip_longest(*networks)
+    modules = [module for group in grouped for module in group if module is not None]
+    states = [value for module in modules for value in module.state_dict().values()]
+    return [torch.tensor(losses, dtype=torch.double), *states]
+
+
+@networks
+@pytest.mark.parametrize(("method", "reference"), PAIRS.values(), ids=PAIRS.keys())
+def test_a_waiting_method_is_its_reference(method, reference, net, stages):
+    """Bit-equal: the same kernels in the same order."""
+    batches, modules = data(net, 12, last=3), net(stages)
+    losses = reference(modules, batches, loss=cross_entropy, **SGD)
+    assert not different(train(method, net(stages), batches).state, outcome(losses, modules))
+
+
+def beside(
+    method: Method,
+    net: Callable[..., list[nn.Module]],
+    stages: int,
+    batches: Batches,
+    lr: float,
+) -> tuple[list[Tensor], list[nn.Module], list[nn.Module]]:
+    """Hocket's outcome, and copies of stages and signal networks from before it trained."""
+    modules, losses = net(stages), []
+
+    def watch(event, stage):
+        if event.action.kind == "B" and stage.index == stages - 1:
+            losses.append(event.report.loss)
+
+    trainer = Trainer(modules, method=method, optimizer=partial(sgd, lr=lr), watchers=[watch])
+    trainer.prepare(batches[0][0])
+    helping = [stage.signal_network for stage in trainer.stages[:-1]]
+    own, helpers = copied(modules), copied(helping)
+    trainer.fit(batches, epochs=1, progress=False)
+    return outcome(losses, modules, helping), own, helpers
+
+
+@networks
+@pytest.mark.parametrize("delay", [0, 1])
+def test_dgl_is_its_reference(delay, net, stages):
+    """Bit-equal: the same kernels in the same order."""
+    batches = data(net, 12, last=3)
+    ours, modules, heads = beside(DGL(forward_delay=delay), net, stages, batches, 0.1)
+    losses = dgl.train(modules, batches, loss=cross_entropy, heads=heads, **SGD)
+    assert not different(ours, outcome(losses, modules, heads))
+
+
+@networks
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("labels", [False, True], ids=["dni", "cdni"])
+def test_dni_is_its_reference(labels, delay, net, stages):
+    """Bit-equal: the same kernels in the same order."""
+    batches, rate = data(net, 12, last=3), 0.003
+    ours, modules, synthesizers = beside(
+        DNI(labels=labels, backward_delay=delay), net, stages, batches, rate
+    )
+    losses = dni.train(
+        modules,
+        batches,
+        loss=cross_entropy,
+        synthesizers=synthesizers,
+        conditional=labels,
+        target_delay=delay,
+        **{**SGD, "lr": rate},
+    )
+    assert not different(ours, outcome(losses, modules, synthesizers))
+
+
+@pytest.mark.parametrize("stages", [3])
+def test_a_wrong_reference_is_noticed(stages):
+    """The comparison itself can fail: one update more or less shows."""
+    batches, modules = data(mlp, 12), mlp(stages)
+    losses = fdg.train(modules, batches, loss=cross_entropy, order="forward-first", **SGD)
+    assert far(train(FDG(), mlp(stages), batches).state, outcome(losses, modules), 1e-4)

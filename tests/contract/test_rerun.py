@@ -1,0 +1,398 @@
+"""A training depends on its inputs and its seed, and disturbs nothing outside.
+
+All equalities are of bits.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contract.small import (
+    LINEARIZE,
+    WAITING,
+    Batches,
+    back_propagate,
+    conv,
+    data,
+    different,
+    mlp,
+    sgd,
+    train,
+)
+from hocket import Trainer, cross_entropy
+from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
+
+every_method = pytest.mark.parametrize("name", METHODS)
+every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
+noisy = partial(conv, dropout=0.4)
+
+
+def trainer_of(modules, method, **options) -> Trainer:
+    """A trainer that has not seen a batch."""
+    return Trainer(modules, method=method, optimizer=partial(sgd, lr=0.001), **options)
+
+
+def state_of(trainer: Trainer) -> list[Tensor]:
+    """Weights and statistics of stages and signals."""
+    networks = [n for s in trainer.stages for n in (s.module, s.signal_network)]
+    return [value for network in networks for value in network.state_dict().values()]
+
+
+# The same again.
+
+
+@every_method
+def test_equal_runs_give_equal_bits(name):
+    """Whatever the caller's random numbers are, with dropout and BatchNorm."""
+    ends = []
+    for callers_seed in (1, 2):
+        modules = noisy(3)
+        torch.manual_seed(callers_seed)
+        batches = data(conv, 8, last=3)
+        ends.append(train(METHODS[name](), modules, batches, epochs=2, lr=0.001).state)
+    assert not different(*ends)
+
+
+@every_method
+def test_another_seed_draws_other_dropout(name):
+    ends = [
+        train(METHODS[name](), noisy(2), data(conv, 8), seed=seed, lr=0.001).state
+        for seed in (0, 1)
+    ]
+    assert different(*ends)
+
+
+def test_dropout_differs_between_batches_and_stages():
+    masks = {}
+
+    class Noise(nn.Dropout):
+        def forward(self, values: Tensor) -> Tensor:
+            output = super().forward(torch.ones(64))
+            masks.setdefault(self, []).append(output)
+            return values
+
+    layers = [Noise(0.5), Noise(0.5)]
+    modules = [nn.Sequential(nn.Linear(5, 5), layer).double() for layer in layers]
+    train(DDG(), modules, [(x, y % 5) for x, y in data(mlp, 3)])
+    drawn = [mask for layer in layers for mask in masks[layer]]
+    # The first mask of a layer was drawn while its stage was being built, in evaluation mode.
+    drawn = [mask for mask in drawn if mask.unique().numel() > 1]
+    assert len(drawn) == 6
+    assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+# Nothing outside is touched.
+
+
+@every_method
+def test_the_callers_random_numbers_are_left_alone(name):
+    trainer, batches = trainer_of(noisy(3), METHODS[name]()), data(conv, 8)
+    before = torch.get_rng_state()
+    trainer.evaluate(batches[:2])
+    for batch in batches:
+        trainer.step(*batch)
+    trainer.evaluate(batches[:2])
+    trainer.finish()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_preparing_leaves_the_callers_random_numbers_alone():
+    class Noise(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return values + torch.randn_like(values)
+
+    modules = [nn.Sequential(Noise(), stage) for stage in mlp(2)]
+    before = torch.get_rng_state()
+    trainer_of(modules, FDG()).prepare(data(mlp, 1)[0][0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Always(nn.ReLU):
+    """A first layer that works in place."""
+
+    def __init__(self) -> None:
+        super().__init__(inplace=True)
+
+
+def test_preparing_leaves_the_callers_batch_alone():
+    x, _ = data(mlp, 1)[0]
+    before = x.clone()
+    trainer_of([nn.Sequential(Always(), stage) for stage in mlp(2)], FDG()).prepare(x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_balancing_leaves_the_callers_batch_alone(stages):
+    x, _ = data(mlp, 1)[0]
+    before = x.clone()
+    network = nn.Sequential(Always(), *mlp(2))
+    Trainer(network, stages=stages, method=FDG(), optimizer=sgd).prepare(x)
+    assert torch.equal(x, before)
+
+
+def test_training_leaves_the_callers_batch_alone():
+    x, y = data(mlp, 1)[0]
+    before = x.clone(), y.clone()
+    trainer = trainer_of([nn.Sequential(Always(), stage) for stage in mlp(2)], FDG())
+    trainer.prepare(x.clone())
+    trainer.step(x, y)
+    trainer.finish()
+    assert not different([x, y], before)
+
+
+def test_evaluation_leaves_the_callers_batch_alone():
+    x, y = data(mlp, 1)[0]
+    before = x.clone(), y.clone()
+    trainer = trainer_of([nn.Sequential(Always(), stage) for stage in mlp(2)], FDG())
+    trainer.prepare(x.clone())
+    trainer.evaluate([(x, y)])
+    assert not different([x, y], before)
+
+
+@every_method
+def test_the_caller_may_fill_the_same_memory_with_the_next_batch(name):
+    ends = []
+    for reused in (False, True):
+        trainer = trainer_of(conv(3), METHODS[name]())
+        for x, y in data(conv, 8):
+            own = x.clone(), y.clone()
+            trainer.step(*own)
+            if reused:
+                own[0].fill_(float("nan"))
+                own[1].zero_()
+        trainer.finish()
+        ends.append(state_of(trainer))
+    assert not different(*ends)
+
+
+# Looking does not disturb.
+
+
+@every_method
+def test_evaluation_between_steps_changes_nothing(name):
+    ends = []
+    for evaluated in (False, True):
+        trainer = trainer_of(noisy(3), METHODS[name]())
+        for batch in data(conv, 8):
+            trainer.step(*batch)
+            if evaluated:
+                before = [v.clone() for v in state_of(trainer)]
+                trainer.evaluate(data(conv, 2))
+                assert not different(before, state_of(trainer))
+        trainer.finish()
+        ends.append(state_of(trainer))
+    assert not different(*ends)
+
+
+def test_evaluating_first_changes_nothing():
+    ends = []
+    for first in (False, True):
+        trainer = trainer_of(noisy(3), METHODS["dgl"]())
+        if first:
+            trainer.evaluate(data(conv, 2))
+        for batch in data(conv, 5):
+            trainer.step(*batch)
+        trainer.finish()
+        ends.append(state_of(trainer))
+    assert not different(*ends)
+
+
+@every_method
+def test_a_layer_frozen_in_evaluation_mode_stays_so(name):
+    modules = noisy(3)
+    frozen = modules[1][1].eval()
+    before = [v.clone() for v in frozen.buffers()]
+    trainer = trainer_of(modules, METHODS[name]())
+    for batch in data(conv, 5):
+        trainer.step(*batch)
+        trainer.evaluate(data(conv, 2))
+    trainer.finish()
+    off = [layer for module in modules for layer in module.modules() if not layer.training]
+    assert off == [frozen]
+    assert not different(before, frozen.buffers())
+
+
+def test_evaluation_is_in_evaluation_mode_and_weighs_by_samples():
+    modules, batches = noisy(2), data(conv, 3, last=1)
+    trainer = trainer_of(modules, BP())
+    score = trainer.evaluate(batches)
+    network = nn.Sequential(*modules).eval()
+    with torch.no_grad():
+        x, y = (torch.cat(part) for part in zip(*batches, strict=True))
+        assert score.loss == pytest.approx(float(cross_entropy(network(x), y)), rel=1e-12)
+        assert score.error == float((network(x).argmax(1) != y).double().mean())
+    assert score.samples == 9
+
+
+def test_a_wrapped_stage_is_evaluated_in_evaluation_mode():
+    """A stage may bring layers that the network does not have, if they hold no weights."""
+    network = nn.Sequential(*mlp(2))
+    wrapped = [nn.Sequential(layer, nn.Dropout(0.5)) for layer in network]
+    scores = [
+        Trainer(network, stages=stages, method=BP(), optimizer=sgd).evaluate(data(mlp, 2))
+        for stages in (list(network), wrapped)
+    ]
+    assert scores[0] == scores[1]
+
+
+# What crosses an edge.
+
+
+def test_channels_last_is_kept_over_edges():
+    formats = []
+
+    class Seen(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            formats.append(values.is_contiguous(memory_format=torch.channels_last))
+            return values
+
+    modules = [nn.Sequential(Seen(), stage) for stage in conv(3)]
+    trainer = trainer_of(modules, FDG(), channels_last=True)
+    batches = data(conv, 4)
+    assert not batches[0][0].is_contiguous(memory_format=torch.channels_last)
+    for batch in batches:
+        trainer.step(*batch)
+    trainer.finish()
+    trainer.evaluate(batches)
+    assert len(formats) > 24
+    assert all(formats)
+
+
+@every_linearization
+@pytest.mark.parametrize("method", [FDG, DDG, ADL])
+def test_a_stage_may_begin_in_place(method, linearize):
+    """As in the network that does the same out of place."""
+    ends = []
+    for inplace in (False, True):
+        modules = [nn.Sequential(nn.ReLU(inplace=inplace), stage) for stage in conv(3)]
+        batches = [(x.clone(), y) for x, y in data(conv, 8)]
+        ends.append(train(method(linearize=linearize), modules, batches).state)
+    assert not different(*ends)
+
+
+class Split(nn.Module):
+    """Text to features, with what later stages need besides."""
+
+    def __init__(self, structure: str) -> None:
+        super().__init__()
+        self.structure = structure
+        self.embed = nn.Embedding(7, 5, dtype=torch.double)
+        self.gain = nn.Parameter(torch.ones(5, dtype=torch.double))
+
+    def forward(self, tokens: Tensor):
+        values = self.embed(tokens), self.gain * 2, tokens, tokens != 0
+        if self.structure == "tuple":
+            return values
+        return {
+            "deep": [values[0], {"gain": values[1]}],
+            "tokens": values[2],
+            "mask": values[3],
+        }
+
+
+class Middle(nn.Module):
+    """Uses and passes on all of it; a number and None cross as they are."""
+
+    def __init__(self, structure: str) -> None:
+        super().__init__()
+        self.structure = structure
+        self.layer = nn.Linear(5, 5, dtype=torch.double)
+
+    def forward(self, values):
+        if self.structure == "tuple":
+            features, gain, tokens, mask = values
+        else:
+            (features, inner), tokens, mask = values["deep"], values["tokens"], values["mask"]
+            gain = inner["gain"]
+        return torch.tanh(self.layer(features)) * gain, tokens, mask, 2.0, None
+
+
+class Join(nn.Module):
+    """Ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Embedding(7, 5, dtype=torch.double)
+        self.layer = nn.Linear(5, 3, dtype=torch.double)
+
+    def forward(self, values):
+        features, tokens, mask, scale, nothing = values
+        assert nothing is None
+        features = (features + self.position(tokens)) * mask[..., None] / scale
+        return self.layer(features.mean(1))
+
+
+def structured(structure: str) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [Split(structure), Middle(structure), Join()]
+
+
+def texts(count: int) -> Batches:
+    make = torch.Generator().manual_seed(1)
+    return [
+        (torch.randint(7, (4, 6), generator=make), torch.randint(3, (4,), generator=make))
+        for _ in range(count)
+    ]
+
+
+structures = pytest.mark.parametrize("structure", ["tuple", "dict"])
+
+
+@structures
+def test_several_tensors_of_any_kind_cross_an_edge(structure):
+    trained = train(BP(), structured(structure), texts(6))
+    assert not different(trained.state, back_propagate(structured(structure), texts(6)))
+
+
+@structures
+@every_linearization
+def test_one_delayed_batch_of_several_tensors_is_back_propagation(structure, linearize):
+    trained = train(FDG(linearize=linearize), structured(structure), texts(1))
+    assert not different(trained.state, back_propagate(structured(structure), texts(1)))
+
+
+@structures
+def test_a_replay_without_delay_of_several_tensors_is_back_propagation(structure):
+    trained = train(FR(backward_delay=0), structured(structure), texts(6))
+    assert not different(trained.state, back_propagate(structured(structure), texts(6)))
+
+
+@pytest.mark.parametrize("method", [BP(), FDG(), FDG(linearize="recompute")])
+def test_a_stage_may_send_integers_alone(method):
+    """It has nothing to learn, and no gradient comes back to it."""
+
+    class Shift(nn.Module):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return (tokens + 1) % 7
+
+    shifted = [((x + 1) % 7, y) for x, y in texts(5)]
+    rest = structured("tuple")
+    trained = train(method, [Shift(), *rest], texts(5))
+    alone = train(method, structured("tuple"), shifted)
+    assert not different(trained.state, alone.state)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in WAITING if METHODS[name]().first_stage_rate == 1]
+)
+def test_a_stage_without_weights_changes_nothing(name):
+    ends = []
+    for before in ([], [nn.Flatten()]):
+        modules = mlp(2)
+        train(METHODS[name](), [*before, *modules], data(mlp, 6))
+        ends.append([value for m in modules for value in m.state_dict().values()])
+    assert not different(*ends)
+
+
+@every_method
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_frozen_stage_passes_on_what_others_learn_from(name, stage):
+    """One that is not trained, such as a backbone, at any place."""
+    modules = mlp(3)
+    modules[stage].requires_grad_(False)
+    before = [[p.clone() for p in module.parameters()] for module in modules]
+    train(METHODS[name](), modules, data(mlp, 6), lr=0.01)
+    for k, module in enumerate(modules):
+        assert bool(different(before[k], module.parameters())) == (k != stage)

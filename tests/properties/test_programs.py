@@ -1,0 +1,281 @@
+"""Programs of any method on any number of stages: complete, in order, as stale as the table."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.errors import OptionError, ProgramError
+from hocket.method import Method
+from hocket.methods import FDG, METHODS
+from hocket.program import Action, Program, Tick, check, draw, finish, parse, unroll
+from hocket.signals import Delayed, Local, Synthetic
+
+methods = st.builds(
+    Method,
+    name=st.just("any"),
+    paper=st.just("none"),
+    signal=st.sampled_from([Delayed(), Delayed(0.5), Local(), Synthetic(), Synthetic(True)]),
+    forward_delay=st.integers(0, 2),
+    backward_delay=st.integers(0, 2),
+    order=st.sampled_from(["forward-first", "backward-first"]),
+    linearize=st.sampled_from(["stash", "live", "recompute"]),
+    accumulate=st.integers(1, 4),
+    epoch_end=st.sampled_from(["carry", "drain"]),
+)
+stage_counts = st.integers(1, 5)
+epochs = st.lists(st.integers(0, 12), min_size=1, max_size=3)
+
+
+def flat(ticks: list[Tick]) -> list[Action]:
+    return [action for tick in ticks for action in tick]
+
+
+@given(methods, stage_counts, epochs)
+def test_every_program_passes_its_own_check(method, stages, batches):
+    check(list(unroll(method, stages, batches)), method, stages)
+
+
+@given(methods, stage_counts, epochs)
+def test_a_printed_program_reads_back(method, stages, batches):
+    ticks = list(unroll(method, stages, batches))
+    assert parse("\n".join(" ".join(map(str, tick)) for tick in ticks)) == ticks
+
+
+@given(methods, stage_counts, epochs)
+def test_every_stage_does_every_batch_once_and_in_turn(method, stages, batches):
+    actions = flat(list(unroll(method, stages, batches)))
+    everything = list(range(sum(batches)))
+    for k in range(stages):
+        for kind in "FB":
+            mine = [a.batch for a in actions if a.stage == k and a.kind == kind]
+            assert mine == everything
+        lessons = [a.batch for a in actions if a.stage == k and a.kind == "T"]
+        assert lessons == (everything if method.signal.learns and k < stages - 1 else [])
+
+
+@given(methods, stage_counts, epochs)
+def test_at_most_one_of_each_kind_in_a_tick(method, stages, batches):
+    for tick in unroll(method, stages, batches):
+        assert all(count == 1 for count in Counter((a.kind, a.stage) for a in tick).values())
+
+
+@given(methods, stage_counts, st.integers(0, 12))
+def test_staleness_is_the_number_of_updates_in_between(method, stages, batches):
+    actions = flat(list(unroll(method, stages, batches)))
+    for k in range(stages):
+        mine = [a for a in actions if a.stage == k]
+        for b in range(batches):
+            start, end = mine.index(Action("F", k, b)), mine.index(Action("B", k, b))
+            updates = sum(a.kind == "U" for a in mine[start:end])
+            assert updates == method.staleness(k, stages, b)
+
+
+@given(methods, stage_counts, st.integers(1, 12))
+def test_delay_is_the_number_of_ticks_in_between(method, stages, batches):
+    when = {a: t for t, tick in enumerate(unroll(method, stages, batches)) for a in tick}
+    for k in range(stages):
+        for b in range(batches):
+            forward, backward = when[Action("F", k, b)], when[Action("B", k, b)]
+            assert forward == b + k * method.forward_delay
+            assert backward - forward == method.delay(k, stages)
+
+
+@given(methods, stage_counts, st.integers(0, 12))
+def test_a_training_is_its_batches_and_one_filling_of_the_pipeline(method, stages, batches):
+    ticks = list(unroll(method, stages, batches))
+    edges = (stages - 1) * (method.forward_delay + method.backward_delay)
+    assert len(ticks) <= batches + edges + 1
+
+
+@given(methods, stage_counts, epochs)
+def test_updates_take_full_groups_except_when_drained(method, stages, batches):
+    actions = flat(list(unroll(method, stages, batches)))
+    ends = {sum(batches)}
+    if method.epoch_end == "drain":
+        ends |= {sum(batches[: i + 1]) for i in range(len(batches))}
+    for k in range(stages):
+        gathered = done = 0
+        for action in (a for a in actions if a.stage == k and a.kind in "BU"):
+            if action.kind == "B":
+                gathered, done = gathered + 1, action.batch + 1
+            else:
+                assert action.batch == done - 1
+                assert gathered == method.accumulate or done in ends
+                gathered = 0
+        assert gathered == 0
+
+
+@given(methods, stage_counts, epochs)
+def test_a_stage_never_holds_more_than_the_table_says(method, stages, batches):
+    actions = flat(list(unroll(method, stages, batches)))
+    for k in range(stages):
+        memory, held, version = method.memory(k, stages), {}, 0
+        for action in (a for a in actions if a.stage == k):
+            if action.kind == "F":
+                held[action.batch] = version
+            elif action.kind == "B":
+                del held[action.batch]
+            elif action.kind == "U":
+                version += 1
+            assert len(held) <= memory.inputs
+            if method.linearize != "recompute":
+                assert len(held) <= memory.graphs
+            if method.linearize == "stash":
+                assert len(set(held.values())) <= memory.versions
+
+
+@given(methods, stage_counts)
+def test_the_table_of_memory_is_reached(method, stages):
+    """What is promised is not more than what a long training needs."""
+    actions = flat(list(unroll(method, stages, 60)))
+    for k in range(stages):
+        held = most = 0
+        for action in (a for a in actions if a.stage == k):
+            held += {"F": 1, "B": -1}.get(action.kind, 0)
+            most = max(most, held)
+        assert most == method.memory(k, stages).inputs
+
+
+@given(methods, stage_counts, st.integers(0, 8))
+def test_a_program_can_be_driven_batch_by_batch(method, stages, batches):
+    program = Program(method, stages)
+    ticks = [program.tick() for _ in range(batches)] + list(finish(program))
+    assert ticks == list(unroll(method, stages, batches))
+    assert program.idle
+
+
+@given(methods, stage_counts, st.integers(1, 6))
+def test_a_drained_epoch_is_followed_by_the_same_program(method, stages, batches):
+    if method.epoch_end == "carry":
+        return
+    once = list(unroll(method, stages, batches))
+    twice = list(unroll(method, stages, [batches, batches]))
+    shifted = [tuple(Action(a.kind, a.stage, a.batch + batches) for a in t) for t in once]
+    assert twice == once + shifted
+
+
+# A program that is not one is refused, and the message names what is wrong.
+
+names = st.sampled_from(sorted(METHODS))
+
+
+def broken(ticks: list[Tick], name: str, stages: int) -> str:
+    with pytest.raises(ProgramError) as caught:
+        check(ticks, METHODS[name](), stages)
+    return str(caught.value)
+
+
+@given(names, st.integers(1, 4), st.data())
+def test_a_lost_action_is_named(name, stages, data):
+    ticks = list(unroll(METHODS[name](), stages, 9))
+    lost = data.draw(st.sampled_from(flat(ticks)))
+    text = broken([tuple(a for a in t if a != lost) for t in ticks], name, stages)
+    if lost.kind == "U":  # the next update takes too many gradients, or none takes them
+        assert f"U{lost.stage}." in text or f"stage {lost.stage} ends with" in text
+    else:
+        assert f"{lost} never happens" in text
+
+
+@given(names, st.integers(1, 4), st.data())
+def test_a_doubled_action_is_named(name, stages, data):
+    ticks = list(unroll(METHODS[name](), stages, 9))
+    doubled = data.draw(st.sampled_from(flat(ticks)))
+    place = data.draw(st.integers(0, len(ticks) - 1))
+    ticks[place] += (doubled,)
+    assert f"{doubled} happened already" in broken(ticks, name, stages)
+
+
+@given(names, st.integers(1, 4), st.data())
+def test_an_action_before_what_it_needs_is_named(name, stages, data):
+    method = METHODS[name]()
+    ticks = list(unroll(method, stages, 9))
+    early = data.draw(st.sampled_from([a for a in flat(ticks) if a.kind != "F" or a.stage > 0]))
+    needs = {
+        "F": Action("F", early.stage - 1, early.batch),
+        "B": Action("F", early.stage, early.batch),
+        "U": Action("B", early.stage, early.batch),
+        "T": Action("B", early.stage + 1, early.batch),
+    }
+    need = needs[early.kind]
+    moved = []
+    for tick in ticks:
+        kept = [a for a in tick if a != early]
+        if need in kept:
+            kept.insert(kept.index(need), early)
+        moved.append(tuple(kept))
+    text = broken(moved, name, stages)
+    if early.kind == "U":
+        assert f"U{early.stage}." in text or f"stage {early.stage} ends with" in text
+    else:
+        assert f"{early} comes too early; {need} is in tick" in text
+
+
+@given(names, st.integers(2, 4), st.data())
+def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
+    """One tick early is too early where an edge takes a tick."""
+    method = METHODS[name]()
+    ticks = list(unroll(method, stages, 9))
+    inner = [a for a in flat(ticks) if a.kind == "F" and a.stage > 0]
+    early = data.draw(st.sampled_from(inner))
+    if method.forward_delay == 0:
+        return
+    t = next(t for t, tick in enumerate(ticks) if early in tick)
+    ticks[t] = tuple(a for a in ticks[t] if a != early)
+    ticks[t - 1] += (early,)
+    need = f"F{early.stage - 1}.{early.batch}"
+    assert f"{early} comes too early; {need} is in tick" in broken(ticks, name, stages)
+
+
+def test_an_update_before_its_gradient_is_refused_after_a_drain():
+    """Also where groups are not full, so that the counts alone would pass."""
+    method = METHODS["adl"](epoch_end="drain")
+    ticks = list(unroll(method, 1, [2, 2]))
+    assert (
+        " ".join(map(str, flat(ticks))) == "F0.0 B0.0 F0.1 B0.1 U0.1 F0.2 B0.2 F0.3 B0.3 U0.3"
+    )
+    with pytest.raises(ProgramError, match=r"U0\.1"):
+        check(parse("F0.0 B0.0 U0.1 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3 U0.3"), method, 1)
+
+
+def test_all_problems_are_told_at_once():
+    text = broken(parse("F0.0 F0.0\nF1.1 B2.0"), "fdg", 2)
+    for problem in [
+        "not a program of 'fdg'",
+        "tick 0: F0.0 happened already in tick 0",
+        "tick 1: B2.0 is for none of the 2 stages",
+        "B0.0 never happens; batch 0 is lost there",
+        "F0.1 never happens",
+        "B1.1 never happens",
+    ]:
+        assert problem in text
+
+
+def test_too_many_or_no_gradients_for_an_update_are_told():
+    text = broken(parse("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
+    assert "tick 1: U0.1 takes 2 gradients; wanted 1 to 1" in text
+    assert "tick 1: U0.0 takes 0 gradients; wanted 1 to 1" in text
+    text = broken(parse("F0.0 B0.0"), "bp", 1)
+    assert "stage 0 ends with 1 gradients that no update takes" in text
+
+
+@pytest.mark.parametrize("word", ["X0.0", "F0", "F0.", "F-1.0", "F0.0.0", "f0.0"])
+def test_a_word_that_is_no_action_is_quoted(word):
+    with pytest.raises(ProgramError, match="cannot read the action '.*'; write a kind"):
+        parse(f"F0.0 {word}")
+
+
+@pytest.mark.parametrize("stages", [0, -1])
+def test_a_program_needs_a_stage(stages):
+    with pytest.raises(OptionError, match=f"a program has {stages} stages; use at least 1"):
+        list(unroll(FDG(), stages, 1))
+
+
+@given(methods, stage_counts, st.integers(0, 6))
+def test_a_drawing_has_a_line_for_each_tick_and_a_word_for_each_action(method, stages, batches):
+    ticks = list(unroll(method, stages, batches))
+    lines = draw(ticks, stages).splitlines()
+    assert len(lines) == 1 + len(ticks)
+    for line, tick in zip(lines[1:], ticks, strict=True):
+        assert len(line.replace("|", " ").split()) == 1 + len(tick)

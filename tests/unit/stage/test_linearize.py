@@ -1,0 +1,372 @@
+"""Late gradients of layers that keep, share, view, transform or replay their weights."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from contract.small import (
+    CLASSES,
+    LINEARIZE,
+    SGD,
+    back_propagate,
+    conv,
+    data,
+    different,
+    far,
+    mlp,
+    sgd,
+    train,
+)
+from hocket import cross_entropy
+from hocket.errors import LinearizeError
+from hocket.methods import DDG, FDG
+from hocket.stage.linearize import Immediate, Recompute, Saved, build_linearizer
+from reference import ddg, fdg
+
+every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
+SAVING = pytest.mark.parametrize("linearize", ["stash", "live"])
+FACTORY = {"stash": partial(Saved, stash=True), "live": partial(Saved, stash=False)}
+FACTORY["recompute"] = partial(Recompute, "forward")
+
+
+class Recurrent(nn.Module):
+    """The last output of a recurrence over the features, one at a time."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.cell = kind(1, 5, num_layers=2, batch_first=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.cell(values[..., None])[0][:, -1]
+
+
+class Views(nn.Module):
+    """One weight, used transposed, sliced, expanded and squared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 5) / 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = torch.tanh(values @ self.weight.T)
+        hidden = hidden * self.weight[:, 2].expand_as(hidden)
+        return torch.tanh(hidden[:, 1:] @ self.weight[1:] + self.weight[0] ** 2)
+
+
+class Tied(nn.Module):
+    """One layer, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layer(torch.tanh(self.layer(values)))
+
+
+class Buffered(nn.Module):
+    """A statistic that is replaced, not edited, and enters what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * values.detach().mean(0)
+        return self.layer(values - values.mean(0)) * 2
+
+
+LAYERS = {
+    "views": Views,
+    "tied": Tied,
+    "buffered": Buffered,
+    "layer norm": lambda: nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5), nn.GELU()),
+    "frozen": lambda: nn.Sequential(nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 5)),
+    "attention": lambda: nn.Sequential(
+        nn.Unflatten(1, (5, 1)),
+        nn.TransformerEncoderLayer(1, 1, 4, dropout=0.0, batch_first=True),
+        nn.Flatten(),
+    ),
+}
+# Layers that compute with copies of their weights: stash and recompute alone honour them.
+COPYING = {
+    "lstm": partial(Recurrent, nn.LSTM),
+    "gru": partial(Recurrent, nn.GRU),
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(5, 5)),
+    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(5, 5)).eval(),
+}
+CASES = [(name, how) for name in LAYERS for how in LINEARIZE]
+CASES += [(name, "stash") for name in COPYING]
+
+
+def layered(name: str, stages: int = 3) -> list[nn.Module]:
+    """Stages that are each the layer and one more."""
+    torch.manual_seed(0)
+    make = {**LAYERS, **COPYING}[name]
+    built = [nn.Sequential(make(), nn.Linear(5, 5), nn.Tanh()) for _ in range(stages)]
+    built[-1].append(nn.Linear(5, CLASSES))
+    return [stage.double() for stage in built]
+
+
+@pytest.mark.parametrize(("name", "linearize"), CASES)
+def test_a_layer_is_linearized_as_in_the_reference(name, linearize):
+    """Close in float64; the reference has a deep copy of the stage for each stash."""
+    batches, modules = data(mlp, 10), layered(name)
+    losses = fdg.train(modules, batches, loss=cross_entropy, linearize=linearize, **SGD)
+    trained = train(FDG(linearize=linearize), layered(name), batches)
+    wanted = [v for m in modules for v in m.state_dict().values()]
+    if name == "buffered" and linearize == "stash":
+        # A copy keeps the buffer that it replaced to itself, so only the rest is compared.
+        assert trained.losses == pytest.approx(losses, rel=1e-10)
+        return
+    assert not far(trained.state, [torch.tensor(losses, dtype=torch.double), *wanted])
+
+
+@every_linearization
+@pytest.mark.parametrize("method", [(FDG, fdg), (DDG, ddg)], ids=["fdg", "ddg"])
+@pytest.mark.parametrize("net", [mlp, conv])
+def test_a_fused_optimizer_is_held_to_the_linearization(net, method, linearize):
+    """Close in float64: its step writes to the weights behind autograd's back."""
+    ours, naive = method
+    batches, modules = data(net, 10), net(3)
+    losses = naive.train(modules, batches, loss=cross_entropy, linearize=linearize, **SGD)
+    fused = train(
+        ours(linearize=linearize), net(3), batches, optimizer=partial(sgd, fused=True)
+    )
+    wanted = [v for m in modules for v in m.state_dict().values()]
+    assert not far(fused.state, [torch.tensor(losses, dtype=torch.double), *wanted])
+
+
+@every_linearization
+@pytest.mark.parametrize("foreach", [False, True])
+def test_every_step_of_an_optimizer_gives_the_same(foreach, linearize):
+    """Bit-equal."""
+    method, batches = FDG(linearize=linearize), data(conv, 10)
+    plain = train(method, conv(3), batches).state
+    other = train(method, conv(3), batches, optimizer=partial(sgd, foreach=foreach)).state
+    assert not different(plain, other)
+
+
+@SAVING
+def test_single_precision_is_linearized_too(linearize):
+    """Bit-equal to the reference, whose kernels are the same."""
+    batches = [(x.float(), y) for x, y in data(conv, 10)]
+    modules = [stage.float() for stage in conv(3)]
+    losses = fdg.train(modules, batches, loss=cross_entropy, linearize=linearize, **SGD)
+    trained = train(FDG(linearize=linearize), [s.float() for s in conv(3)], batches)
+    assert trained.losses == losses
+    wanted = [v for m in modules for v in m.state_dict().values()]
+    assert not different(trained.state[1:], wanted)
+
+
+# What cannot be honoured is refused when it happens.
+
+
+class Edits(nn.Module):
+    """Changes what an earlier batch's backward needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.ones(5, dtype=torch.double)
+        self.layer = nn.Linear(5, 5, dtype=torch.double)
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.scale += 1
+        return self.layer(values) * self.scale
+
+
+@SAVING
+def test_a_saved_tensor_edited_after_the_forward_is_refused(linearize):
+    modules = [Edits(), *mlp(2)]
+    with pytest.raises(
+        LinearizeError, match=r"shape \(5,\) .* was changed in place .*linearize='recompute'"
+    ) as caught:
+        train(FDG(linearize=linearize), modules, data(mlp, 8))
+    assert "(stage 0, batch 0, tick 4: B0.0)" in caught.value.__notes__
+
+
+@SAVING
+def test_an_activation_edited_after_the_forward_is_refused(linearize):
+    saved = []
+
+    def forward(values: Tensor) -> Tensor:
+        hidden = values.exp()
+        saved.append(hidden)
+        return hidden * 2
+
+    module = nn.Linear(2, 2)
+    module.forward = forward
+    kept = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
+    saved[0].detach().add_(1)
+    with pytest.raises(LinearizeError, match=r"shape \(1, 2\).*version 1, wanted 0"):
+        kept.graph().sum().backward()
+
+
+class Checkpointed(nn.Module):
+    """Recomputes its hidden values in the backward."""
+
+    def __init__(self, *, reentrant: bool, layers: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 5, dtype=torch.double)
+        self.second = nn.Linear(5, 5, dtype=torch.double)
+        self.reentrant, self.layers = reentrant, layers
+
+    def _hidden(self, values: Tensor) -> Tensor:
+        if self.layers:
+            return self.second(torch.tanh(self.first(values)))
+        hidden = torch.tanh(nn.functional.linear(values, self.first.weight))
+        return nn.functional.linear(hidden, self.second.weight)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return checkpoint(self._hidden, values, use_reentrant=self.reentrant)
+
+
+reentrance = pytest.mark.parametrize("reentrant", [True, False])
+# Reentrant checkpointing complains of every forward that builds no graph.
+unmoved = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+
+
+def checkpointed(*, reentrant: bool, layers: bool = True) -> list[nn.Module]:
+    torch.manual_seed(0)
+    middle = Checkpointed(reentrant=reentrant, layers=layers)
+    first, *_, last = mlp(3)
+    return [first, middle, last]
+
+
+@SAVING
+@unmoved
+@reentrance
+@pytest.mark.parametrize("layers", [True, False], ids=["of layers", "of functions"])
+def test_checkpointing_inside_a_delayed_stage_is_refused(layers, reentrant, linearize):
+    modules = checkpointed(reentrant=reentrant, layers=layers)
+    with pytest.raises(LinearizeError, match=r"stage 1: .*forwarded again.*'recompute'"):
+        train(FDG(linearize=linearize), modules, data(mlp, 8))
+
+
+@unmoved
+@reentrance
+def test_checkpointing_is_honoured_by_recompute(reentrant):
+    """Bit-equal to recompute without it: the weights of now are what is asked for."""
+
+    def plain() -> list[nn.Module]:
+        first, middle, last = checkpointed(reentrant=reentrant)
+        return [first, nn.Sequential(middle.first, nn.Tanh(), middle.second), last]
+
+    method, batches = FDG(linearize="recompute"), data(mlp, 8)
+    assert not different(
+        train(method, checkpointed(reentrant=reentrant), batches).state,
+        train(method, plain(), batches).state,
+    )
+
+
+@SAVING
+@unmoved
+@reentrance
+def test_checkpointing_in_a_stage_without_delay_is_allowed(reentrant, linearize):
+    first, middle, last = checkpointed(reentrant=reentrant)
+    modules = [first, nn.Sequential(middle, last)]
+    train(FDG(linearize=linearize), modules, data(mlp, 8))
+
+
+# The parts by themselves.
+
+
+def test_without_delay_every_linearizer_is_the_plain_graph():
+    for linearize in LINEARIZE:
+        assert isinstance(build_linearizer(linearize, 0, "forward"), Immediate)
+        assert not isinstance(build_linearizer(linearize, 1, "forward"), Immediate)
+
+
+@every_linearization
+def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
+    """By hand: y = w2 tanh(w1 x), with w1, w2 moved between forward and backward."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh(), nn.Linear(1, 1, bias=False))
+    module.double()
+    x = torch.full((1, 1), 0.3, dtype=torch.double, requires_grad=True)
+    linearizer = FACTORY[linearize]()
+    old = [p.item() for p in module.parameters()]
+    kept = linearizer.forward(module, x)
+    with torch.no_grad():
+        for p in module.parameters():
+            p += 0.5
+    linearizer.updated()
+    new = [p.item() for p in module.parameters()]
+    kept.graph().backward()
+    first, second = new if linearize == "recompute" else old
+    second = new[1] if linearize == "live" else second
+    slope = 1 - torch.tanh(torch.tensor(first * 0.3, dtype=torch.double)).item() ** 2
+    back = new[0] if linearize == "live" else first
+    assert module[0].weight.grad.item() == pytest.approx(second * slope * 0.3, rel=1e-12)
+    assert x.grad.item() == pytest.approx(second * slope * back, rel=1e-12)
+
+
+def test_stash_copies_a_weight_once_for_each_version():
+    module, linearizer = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)), Saved(stash=True)
+    x = torch.ones(1, 5, requires_grad=True)
+    kept = [linearizer.forward(module, x) for _ in range(3)]
+    once = len(linearizer._copies)
+    kept += [linearizer.forward(module, x)]
+    assert 0 < len(linearizer._copies) == once
+    linearizer.updated()
+    assert not linearizer._copies
+    for each in kept:
+        each.graph().sum().backward()
+
+
+@pytest.mark.parametrize("change", ["load_state_dict", "in place"])
+def test_stash_sees_weights_that_change_from_outside(change):
+    """Not only those that the stage's own optimizer has moved."""
+    torch.manual_seed(0)
+    module, linearizer = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), Saved(stash=True)
+    x = torch.ones(1, 3, requires_grad=True)
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(module(x).sum(), x)[0]
+
+    first, wanted = linearizer.forward(module, x), gradient()
+    if change == "in place":
+        with torch.no_grad():
+            module[1].weight += 1
+    else:
+        module.load_state_dict({k: v + 1 for k, v in module.state_dict().items()})
+    second, other = linearizer.forward(module, x), gradient()
+    assert not torch.equal(wanted, other)
+    assert torch.equal(torch.autograd.grad(first.graph().sum(), x)[0], wanted)
+    assert torch.equal(torch.autograd.grad(second.graph().sum(), x)[0], other)
+
+
+@every_linearization
+def test_a_module_may_edit_what_it_is_given(linearize):
+    x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
+    kept = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
+    kept.graph().sum().backward()
+    assert x.tolist() == [[-1.0, 2.0]]
+    assert x.grad.tolist() == [[0.0, 1.0]]
+
+
+def test_a_replay_keeps_no_output():
+    """Its memory is the input; outputs are the next stage's."""
+    kept = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
+    assert not kept.output.requires_grad
+
+
+@pytest.mark.parametrize(("statistics", "counted"), [("forward", 1), ("both", 2)])
+def test_statistics_are_counted_in_one_pass_or_in_both(statistics, counted):
+    module = nn.BatchNorm1d(2)
+    kept = Recompute(statistics).forward(module, torch.randn(4, 2))
+    kept.graph()
+    assert module.num_batches_tracked.item() == counted
+
+
+def test_one_late_batch_of_live_is_the_gradient():
+    """Bit-equal: nothing has moved yet."""
+    for linearize in LINEARIZE:
+        trained = train(FDG(linearize=linearize), mlp(3), data(mlp, 1))
+        assert not different(trained.state, back_propagate(mlp(3), data(mlp, 1)))

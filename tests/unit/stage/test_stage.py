@@ -1,0 +1,194 @@
+"""What a stage refuses: numbers that are no numbers, labels that are none, packets too few."""
+
+import warnings
+from contextlib import suppress
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contract.small import SHAPES, data, different, mlp, sgd, weights_of
+from hocket import Trainer
+from hocket.errors import DataError, NonFiniteError, PacketError
+from hocket.methods import BP, DDG, DNI, FDG, METHODS
+from hocket.program import Action
+from hocket.stage.rewind import randomness, uncounted
+
+
+def watched(method, modules, **options):
+    """A trainer, and the weights of each stage as they were after its last update."""
+    kept = {k: weights_of(module) for k, module in enumerate(modules)}
+
+    def watch(event, stage):
+        if event.action.kind == "U":
+            kept[stage.index] = weights_of(stage.module)
+
+    trainer = Trainer(modules, method=method, optimizer=sgd, watchers=[watch], **options)
+    return trainer, kept
+
+
+def run_into(trainer, batches, error):
+    """Train until it fails; the error."""
+    trainer.prepare(data(mlp, 1)[0][0])
+    with pytest.raises(error) as caught:
+        trainer.fit(batches, epochs=1, progress=False)
+    return caught.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        (BP(), "(stage 1, batch 3, tick 3: B1.3)"),
+        (DDG(), "(stage 1, batch 3, tick 3: B1.3)"),
+        (FDG(), "(stage 1, batch 3, tick 4: B1.3)"),
+        (METHODS["dgl"](), "(stage 0, batch 3, tick 3: B0.3)"),
+    ],
+    ids=["bp", "ddg", "fdg", "dgl"],
+)
+def test_a_loss_that_is_no_number_stops_before_its_update(method, place, value):
+    batches, modules = data(mlp, 6), mlp(2)
+    batches[3][0][0, 0] = value
+    # tanh would hide an infinity.
+    modules = [nn.Sequential(nn.Identity(), *stage[:1], *stage[3:4]) for stage in modules]
+    modules[1].append(nn.Linear(5, 3, dtype=torch.double))
+    trainer, kept = watched(method, modules)
+    error = run_into(trainer, batches, NonFiniteError)
+    assert place in error.__notes__
+    assert "the loss became nan" in str(error) or "the loss became inf" in str(error)
+    assert "lower the learning rate" in str(error)
+    for k, module in enumerate(modules):
+        assert not different(weights_of(module).values(), kept[k].values())
+        assert all(p.isfinite().all() for p in module.parameters())
+
+
+class Steep(nn.Module):
+    """Infinitely steep at zero, where it is finite."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.abs().sqrt()
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
+def test_a_gradient_that_is_no_number_stops_before_its_update(linearize):
+    batches = [(x, y) for x, y in data(mlp, 6)]
+    batches[2][0].zero_()
+    first, last = mlp(2)
+    modules = [nn.Sequential(nn.Linear(5, 5, bias=False).double(), Steep(), first), last]
+    trainer, kept = watched(FDG(linearize=linearize), modules)
+    error = run_into(trainer, batches, NonFiniteError)
+    assert "the gradient norm became" in str(error)
+    assert "(stage 0, batch 2, tick 4: B0.2)" in error.__notes__
+    for k, module in enumerate(modules):
+        assert not different(weights_of(module).values(), kept[k].values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_label_out_of_range_is_an_error_of_the_data(name):
+    batches = data(mlp, 4)
+    batches[1][1][2] = 3
+    trainer, _ = watched(METHODS[name](), mlp(2))
+    error = run_into(trainer, batches, DataError)
+    assert "do not fit" in str(error)
+    assert any(note.startswith("(stage ") and "batch 1" in note for note in error.__notes__)
+
+
+def test_the_shape_of_the_outputs_is_told_with_a_wrong_label():
+    batches = data(mlp, 1)
+    batches[0][1][0] = 7
+    trainer, _ = watched(BP(), mlp(1))
+    text = str(run_into(trainer, batches, DataError))
+    assert "outputs of shape (4, 3)" in text
+    assert "labels must lie between 0 and the number of outputs less one" in text
+
+
+def test_a_label_out_of_range_of_a_structure_is_told_too():
+    class Pair(nn.Linear):
+        def forward(self, values: Tensor):
+            return (super().forward(values),)
+
+    def loss(output, targets: Tensor) -> Tensor:
+        return output[0][:, targets].sum()
+
+    batches = [(x, y + 9) for x, y in data(mlp, 1)]
+    trainer, _ = watched(BP(), [Pair(5, 3, dtype=torch.double)], loss=loss)
+    assert "(a structure)" in str(run_into(trainer, batches, DataError))
+
+
+def test_a_lesson_without_its_batch_is_refused():
+    trainer, _ = watched(DNI(), mlp(2))
+    trainer.prepare(data(mlp, 1)[0][0])
+    with pytest.raises(PacketError, match="stage 0: no lesson waits for a target of batch 5"):
+        trainer.stages[0].execute(Action("T", 0, 5))
+
+
+@pytest.mark.parametrize("kind", ["F", "B"])
+def test_an_action_without_its_packet_is_refused(kind):
+    trainer, _ = watched(FDG(), mlp(2))
+    trainer.prepare(data(mlp, 1)[0][0])
+    with pytest.raises(PacketError, match="batch 5"):
+        trainer.stages[0].execute(Action(kind, 0, 5))
+
+
+def test_a_report_tells_loss_norm_and_epoch():
+    events, gradients = [], []
+
+    def watch(event, stage):
+        events.append(event)
+        if event.action.kind == "B":
+            norm = torch.cat([g.flatten() for g in stage.gradients]).norm()
+            gradients.append((event.report.gradient_norm, float(norm)))
+
+    trainer = Trainer(mlp(2), method=DNI(), optimizer=partial(sgd, lr=0.01), watchers=[watch])
+    trainer.fit(data(mlp, 2), epochs=2, progress=False)
+    assert [e.report.epoch for e in events if e.action.kind == "F"] == [0, 0] * 2 + [1, 1] * 2
+    for norm, by_hand in gradients:
+        assert norm == pytest.approx(by_hand, rel=1e-12)
+    for event in events:
+        assert (event.report.loss is not None) == (str(event.action)[:2] in ("B1", "T0"))
+        assert event.report.epoch == event.action.batch // 2
+
+
+def test_steps_leave_no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer, _ = watched(FDG(), mlp(3))
+        trainer.fit(data(mlp, 4), data(mlp, 1), epochs=2, progress=False)
+
+
+# Rewinding.
+
+
+def draw(*key) -> Tensor:
+    with randomness(*key, torch.device("cpu")):
+        return torch.randn(4)
+
+
+def test_randomness_is_a_function_of_its_key():
+    keys = [(0, 0, 0, "forward"), (1, 0, 0, "forward"), (0, 1, 0, "forward")]
+    keys += [(0, 0, 1, "forward"), (0, 0, 0, "backward"), (0, 11, 1, "forward")]
+    keys += [(0, 1, 11, "forward")]
+    drawn = [draw(*key) for key in keys]
+    assert not different(drawn, [draw(*key) for key in keys])
+    assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+def test_randomness_is_put_back_after_an_error():
+    before = torch.get_rng_state()
+    device = torch.device("cpu")
+    with suppress(ZeroDivisionError), randomness(0, 0, 0, "forward", device):
+        torch.randn(1)
+        raise ZeroDivisionError
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_uncounted_forward_leaves_buffers_and_reaches_weights():
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
+    before = [b.clone() for b in module.buffers()]
+    x = torch.randn(3, *SHAPES[mlp])
+    output = uncounted(module, x)
+    assert not different(before, module.buffers())
+    output.square().sum().backward()
+    assert all(p.grad is not None for p in module.parameters())
+    assert torch.equal(output, module(x))

@@ -1,0 +1,84 @@
+"""What people read: every method is listed, with the numbers of its formulas."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hocket.errors import OptionError
+from hocket.methods import METHODS, options_of
+from hocket.report import (
+    METHOD_COLUMNS,
+    method_rows,
+    method_table,
+    option_table,
+    summary_tables,
+)
+from hocket.train import StageSummary, Summary
+
+
+def rows(stages):
+    return {row[0]: dict(zip(METHOD_COLUMNS, row, strict=True)) for row in method_rows(stages)}
+
+
+def printed(table):
+    console = Console(width=300, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_every_method_has_a_row(stages):
+    assert list(rows(stages)) == list(METHODS)
+
+
+def test_the_numbers_are_those_of_the_papers():
+    found = rows(4)
+    assert found["fdg"]["delay"] == "6 4 2 0"
+    assert found["fdg"]["staleness"] == "5 3 1 0"
+    assert found["ddg"]["delay"] == "3 2 1 0"
+    assert found["bp"]["delay"] == "0 0 0 0"
+    assert found["adl"]["staleness"] == "1.25 0.75 0.25 0"
+    assert found["fdg"]["locks"] == "none"
+    assert found["ddg"]["locks"] == "forward"
+    assert found["bp"]["locks"] == "forward, backward, update"
+    assert found["fr"]["graphs"] == "1 1 1 1"
+    assert found["dgl"]["delays"] == "1,-"
+    assert all(row["paper"] for row in found.values())
+
+
+def test_tables_hold_all_of_it():
+    text = printed(method_table(3))
+    options = printed(option_table())
+    for name in METHODS:
+        assert name in text
+        assert name in options
+        for option, default in options_of(name).items():
+            assert f"{option}={default}" in options
+
+
+def test_no_stages_are_refused():
+    with pytest.raises(OptionError, match="stages is 0; use at least 1"):
+        method_rows(0)
+
+
+def test_a_training_stopped_in_its_first_epoch_has_dashes():
+    stage = StageSummary(
+        layers=2, parameters=1234, extra_parameters=5, delay=2, staleness=float("nan")
+    )
+    summary = Summary(
+        state="interrupted",
+        message="",
+        folder=Path("runs/x"),
+        epochs=(),
+        seconds=0.5,
+        samples_per_s=0.0,
+        stages=(stage,),
+        cuts=(),
+    )
+    whole, stages = (printed(table) for table in summary_tables(summary))
+    assert "interrupted: runs/x" in whole
+    assert whole.splitlines()[4].count(" - ") == 3, "training loss, test loss and error"
+    assert "1,234" in stages
+    assert "2 ticks" in stages
