@@ -10,12 +10,11 @@ import cyclopts
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from hocket import methods
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.tables import render
 from hocket.errors import HocketError, OptionError
-from hocket.named import Named
+from hocket.parts import method_of
 from hocket.picture import draw_picture
 from hocket.program import draw as draw_text
 from hocket.program import unroll
@@ -96,8 +95,7 @@ def draw(
     out
         A picture to write: .svg, .png or .pdf.
     """
-    asked = Named.parse(method)
-    chosen = methods.build(asked.name, **asked.options)
+    chosen = method_of(method)
     if batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
     ticks = list(unroll(chosen, stages, batches))

@@ -28,6 +28,24 @@ class Named:
         options = ",".join(f"{key}={_written(value)}" for key, value in self.options.items())
         return f"{self.name}:{options}" if options else self.name
 
+    @property
+    def label(self) -> str:
+        """How tables name it.
+
+        >>> Named.parse("fdg:shrink=0.5").label
+        'fdg shrink=0.5'
+        """
+        return str(self).replace(":", " ", 1).replace(",", " ")
+
+    @property
+    def slug(self) -> str:
+        """How files name it.
+
+        >>> Named.parse("fdg:shrink=0.5").slug
+        'fdg-shrink-0.5'
+        """
+        return re.sub(r"[^\w.]+", "-", str(self)).strip("-")
+
     @staticmethod
     def parse(text: str) -> "Named":
         """Read a name with options; values are JSON, or words.

@@ -1,6 +1,5 @@
 """From the words of a run to the things they name: network, optimizer, scheduler, plan."""
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +8,24 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from hocket import zoo
+from hocket import methods, zoo
 from hocket.cut import Plan
 from hocket.data import Data
 from hocket.errors import OptionError, listed, unknown
+from hocket.method import Method
 from hocket.named import Named
 from hocket.run import Run
 from hocket.update.step import OptimizerFactory, SchedulerFactory
+
+
+def method_of(text: str) -> Method:
+    """The method that is written ``name:option=value,option=value``.
+
+    Raises:
+        OptionError: The method or one of its options does not exist, or is out of range.
+    """
+    asked = Named.parse(text)
+    return methods.build(asked.name, **asked.options)
 
 
 def network_of(run: Run, data: Data) -> nn.Sequential:
@@ -25,23 +35,9 @@ def network_of(run: Run, data: Data) -> nn.Sequential:
         OptionError: The network or one of its options does not exist.
     """
     asked = Named.parse(run.network)
-    inner = data.shape[0]
-    fitting = {
-        "num_classes": data.classes,
-        "in_channels": inner,
-        "in_features": functools.reduce(lambda a, b: a * b, data.shape, 1),
-        "vocab": data.classes,
-        "context": inner,
-    }
-    known = (
-        inspect.signature(zoo.NETWORKS[asked.name]).parameters
-        if (asked.name in zoo.NETWORKS)
-        else {}
-    )
-    fitted = {key: value for key, value in fitting.items() if key in known}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        return zoo.build(asked.name, **(fitted | asked.options))
+        return zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
 
 
 def plan_of(run: Run) -> int | Plan:

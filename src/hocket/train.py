@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from hocket import data as datasets
-from hocket import methods
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
 from hocket.environment import environment
@@ -22,7 +21,7 @@ from hocket.history import Epoch
 from hocket.logs import Logs, tensorboard_writer
 from hocket.method import Method
 from hocket.named import Named
-from hocket.parts import network_of, optimizer_of, plan_of, scheduler_of
+from hocket.parts import method_of, network_of, optimizer_of, plan_of, scheduler_of
 from hocket.run import Run, publish
 from hocket.stage.stage import Stage
 from hocket.trainer import Trainer
@@ -81,7 +80,7 @@ def train(run: Run) -> Summary:
     Raises:
         HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
     """
-    method = method_of(run)
+    method = method_of(run.method)
     stages = plan_of(run)
     optimizer, scheduler = optimizer_of(run), scheduler_of(run)
     _require_device(run.device)
@@ -121,16 +120,6 @@ def train(run: Run) -> Summary:
     publish(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
     with Logs(folder, run.log_every, tensorboard=run.tensorboard) as late.logs:
         return _fit(run, trainer, data, method, folder, late.logs)
-
-
-def method_of(run: Run) -> Method:
-    """The method of a run.
-
-    Raises:
-        OptionError: The method or one of its options does not exist, or is out of range.
-    """
-    asked = Named.parse(run.method)
-    return methods.build(asked.name, **asked.options)
 
 
 class _Late:

@@ -11,9 +11,10 @@ from typing import Any
 
 from hocket.bench.process import in_own_process
 from hocket.bench.record import Record, command_line, read_json, write_json
-from hocket.bench.row import Row
 from hocket.bench.training import Job
 from hocket.errors import HocketError, OptionError, listed
+from hocket.named import Named
+from hocket.parts import method_of
 
 ROWS = ("bp", "ddg", "fr", "fdg", "fdg:shrink=0.5", "adl:accumulate=4", "dgl")
 
@@ -107,7 +108,7 @@ def _check(asked: Sequence[Job], jobs: int) -> None:
     if jobs < 1:
         problems.append(f"jobs is {jobs}; give 1 or more")
     for row in dict.fromkeys(job.row for job in asked):
-        accumulate = Row.parse(row).build().accumulate
+        accumulate = method_of(row).accumulate
         if asked[0].batch % accumulate:
             problems.append(
                 f"row {row!r} accumulates {accumulate} gradients; give a batch that is a "
@@ -191,7 +192,7 @@ def _rows(asked: Sequence[Job], folder: Path) -> list[dict[str, Any]]:
     for job in asked:
         result = read_json(folder / job.file)
         own = {
-            "row": Row.parse(job.row).label,
+            "row": Named.parse(job.row).label,
             "seed": job.seed,
             "batch_per_tick": job.batch_per_tick,
             "source": result["source"],

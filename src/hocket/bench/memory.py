@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from hocket.bench.process import in_own_process
-from hocket.bench.row import Row
 from hocket.bench.work import PLAIN, Work
 from hocket.errors import HocketError
+from hocket.parts import method_of
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -28,7 +28,7 @@ def peak_mib(work: Work, row: str, steps: int) -> float:
 
     Args:
         work: What to train.
-        row: ``plain``, or a method as `Row.parse` reads it.
+        row: ``plain``, or a method as `method_of` reads it.
         steps: How many steps to take after the pipeline is full.
 
     Raises:
@@ -46,7 +46,7 @@ def predicted(work: Work, row: str) -> dict[str, int]:
     """
     if row == PLAIN:
         return dict.fromkeys(("graphs", "inputs", "versions"), work.stages)
-    method = Row.parse(row).build()
+    method = method_of(row)
     stages = [method.memory(k, work.stages) for k in range(work.stages)]
     return {
         "graphs": sum(stage.graphs for stage in stages),
@@ -61,8 +61,8 @@ def measure(work: Work, row: str, steps: int) -> float:
     if row == PLAIN:
         step, fill = work.plain(), 1
     else:
-        step = work.decoupled(work.trainer(Row.parse(row)))
-        fill = work.until_full(Row.parse(row))
+        method = method_of(row)
+        step, fill = work.decoupled(work.trainer(method)), work.until_full(method)
     before_mib = _forget_peak()
     for _ in range(fill + steps):
         step()

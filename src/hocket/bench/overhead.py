@@ -11,10 +11,11 @@ import torch
 from hocket.bench.memory import peak_mib, predicted
 from hocket.bench.pairs import time_pairs
 from hocket.bench.record import Record, command_line
-from hocket.bench.row import Row
 from hocket.bench.work import PLAIN, Work, extra_parameters
 from hocket.errors import OptionError, listed
 from hocket.method import Method
+from hocket.named import Named
+from hocket.parts import method_of
 
 ROWS = (
     PLAIN,
@@ -107,16 +108,16 @@ def timed(work: Work, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
             other = work.plain()
             other()
         else:
-            parsed = Row.parse(row)
-            method, trainer = parsed.build(), work.trainer(parsed)
+            method = method_of(row)
+            trainer = work.trainer(method)
             about = {
-                "row": parsed.label,
+                "row": Named.parse(row).label,
                 "linearize": method.linearize if method.signal.waits else None,
                 "goal": goal(method, work.stages),
                 "extra_parameters": extra_parameters(trainer),
             }
             other = work.decoupled(trainer)
-            for _ in range(work.until_full(parsed)):
+            for _ in range(work.until_full(method)):
                 other()
         times = time_pairs(plain, other, pairs=pairs, steps=steps, batch=work.batch)
     return about | {"parameters": work.parameters()} | times.summary()
@@ -143,7 +144,7 @@ def _check(rows: Sequence[str], numbers: dict[str, int]) -> None:
         problems.append("there are no rows; give at least one")
     for row in rows:
         if row != PLAIN:
-            Row.parse(row)
+            method_of(row)
     if problems:
         raise OptionError(listed("cannot measure overhead", problems))
 

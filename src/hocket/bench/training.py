@@ -17,12 +17,14 @@ import torch
 from torch import optim
 
 from hocket import data as datasets
-from hocket.bench.networks import build_for, cut
-from hocket.bench.row import Row
+from hocket import zoo
+from hocket.bench.cuts import cut
 from hocket.data import Data
 from hocket.environment import source_digest
 from hocket.errors import NonFiniteError
 from hocket.history import Epoch
+from hocket.named import Named
+from hocket.parts import method_of
 from hocket.trainer import Trainer
 
 
@@ -31,7 +33,7 @@ class Job:
     """Everything that decides the numbers of one training.
 
     Attributes:
-        row: The method, as `Row.parse` reads it.
+        row: The method, as `method_of` reads it.
         seed: Decides initial weights, order and augmentation.
         network: Name in the zoo.
         data: Name of the data set.
@@ -65,12 +67,12 @@ class Job:
     @property
     def file(self) -> str:
         """Name of the file that its result is kept in."""
-        return f"{Row.parse(self.row).slug}-seed{self.seed}.json"
+        return f"{Named.parse(self.row).slug}-seed{self.seed}.json"
 
     @property
     def batch_per_tick(self) -> int:
         """Samples that enter in one tick."""
-        return self.batch // Row.parse(self.row).build().accumulate
+        return self.batch // method_of(self.row).accumulate
 
 
 def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
@@ -113,11 +115,11 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
 def build_trainer(job: Job, data: Data) -> Trainer:
     """A trainer whose network starts from the same weights in every row of a seed."""
     torch.manual_seed(job.seed)
-    network = build_for(job.network, data.shape, data.classes)
+    network = zoo.fitted(job.network, data.shape, data.classes)
     return Trainer(
         network,
         stages=cut(job.network, job.stages),
-        method=Row.parse(job.row).build(),
+        method=method_of(job.row),
         optimizer=lambda parameters: optim.SGD(
             parameters, lr=job.rate, momentum=job.momentum, weight_decay=job.weight_decay
         ),

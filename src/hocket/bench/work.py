@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn, optim
 
-from hocket.bench.networks import build_for, cut
-from hocket.bench.row import Row
+from hocket import zoo
+from hocket.bench.cuts import cut
 from hocket.losses import cross_entropy
+from hocket.method import Method
 from hocket.trainer import Trainer
 
 Step = Callable[[], float | None]
@@ -54,7 +55,7 @@ class Work:
         """The network at its initial weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return build_for(self.network, self.shape, classes=10)
+            return zoo.fitted(self.network, self.shape, classes=10)
 
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
         """The optimizer of both sides."""
@@ -77,12 +78,12 @@ class Work:
 
         return step
 
-    def trainer(self, row: Row) -> Trainer:
+    def trainer(self, method: Method) -> Trainer:
         """A trainer whose stages are built."""
         trainer = Trainer(
             self.initial(),
             stages=cut(self.network, self.stages),
-            method=row.build(),
+            method=method,
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,
         )
@@ -94,9 +95,8 @@ class Work:
         inputs, targets = self.batch_of_noise()
         return lambda: trainer.step(inputs, targets)
 
-    def until_full(self, row: Row) -> int:
+    def until_full(self, method: Method) -> int:
         """Steps until the pipeline is full and an update has been made."""
-        method = row.build()
         return method.delay(0, self.stages) + self.stages + method.accumulate
 
     def parameters(self) -> int:

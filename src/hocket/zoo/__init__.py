@@ -1,7 +1,8 @@
 """Networks of the papers, each a flat chain of the layers a cutter may separate."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from torch import nn
@@ -71,12 +72,40 @@ def build(name: str, **options: object) -> nn.Sequential:
     return NETWORKS[name](**options)
 
 
+def fitted(name: str, shape: Sequence[int], classes: int, **options: object) -> nn.Sequential:
+    """The network of this name, made for such inputs and outputs.
+
+    Args:
+        name: One of `NETWORKS`.
+        shape: One input without the batch: (C, H, W), (D,) or (T,).
+        classes: Length of the output's last dimension; for tokens, the vocabulary.
+        options: Further arguments of its builder; they win.
+
+    Raises:
+        OptionError: There is no such network, or its builder has no such option.
+
+    >>> fitted("resnet8", (1, 8, 8), classes=5).stem.conv.in_channels
+    1
+    """
+    fitting: dict[str, object] = {
+        "num_classes": classes,
+        "in_channels": shape[0],
+        "in_features": math.prod(shape),
+        "vocab": classes,
+        "context": shape[0],
+    }
+    builder = NETWORKS.get(name)
+    taken = inspect.signature(builder).parameters if builder else {}
+    return build(name, **({k: v for k, v in fitting.items() if k in taken} | options))
+
+
 __all__ = [
     "NETWORKS",
     "PLANS",
     "build",
     "dgl6",
     "dni3",
+    "fitted",
     "gpt",
     "mlp",
     "paper_plan",

@@ -7,9 +7,10 @@ from hocket.bench.memory import measure, peak_mib, predicted
 from hocket.bench.overhead import ROWS, overhead, timed
 from hocket.bench.pairs import Pairs, time_pairs
 from hocket.bench.record import Record
-from hocket.bench.row import Row
 from hocket.bench.work import PLAIN, Work
 from hocket.errors import HocketError, OptionError
+from hocket.methods import BP
+from hocket.named import Named
 
 WORK = Work(
     network="mlp", shape=(64,), batch=8, stages=2, threads=1, channels_last=False, rate=0.01
@@ -38,7 +39,7 @@ def test_both_sides_take_turns_and_equally_many_steps() -> None:
 def test_every_row_can_be_timed_and_predicted(row: str) -> None:
     threads = torch.get_num_threads()
     found = timed(WORK, row, pairs=1, steps=1) | predicted(WORK, row)
-    assert found["row"] == (PLAIN if row == PLAIN else Row.parse(row).label)
+    assert found["row"] == (PLAIN if row == PLAIN else Named.parse(row).label)
     assert found["ratio"] > 0
     assert found["graphs"] >= 2
     assert (found["extra_parameters"] > 0) == (row == "dgl")
@@ -47,7 +48,7 @@ def test_every_row_can_be_timed_and_predicted(row: str) -> None:
 
 def test_the_plain_loop_and_bp_do_the_same_work() -> None:
     plain = WORK.plain()
-    trained = WORK.decoupled(WORK.trainer(Row.parse("bp")))
+    trained = WORK.decoupled(WORK.trainer(BP()))
     assert [plain() for _ in range(5)] == [trained() for _ in range(5)]
 
 

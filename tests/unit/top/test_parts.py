@@ -146,11 +146,11 @@ def test_warm_up_then_milestones():
 
 def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
     """A batch that comes back after the next epoch has begun keeps its epoch's rate."""
-    run, rates = Run(optimizer="SGD:lr=0.1", **WARM), {0: [], 1: [], 2: []}
+    run, applied = Run(optimizer="SGD:lr=0.1", **WARM), {0: [], 1: [], 2: []}
 
     def watch(event, stage):
         if event.action.kind == "U":
-            rates[stage.index].append(stage.updater.rate)
+            applied[stage.index].append(stage.updater.rate)
 
     trainer = Trainer(
         nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))),
@@ -163,4 +163,4 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
     batches = [(torch.ones(1, 3), torch.tensor([0]))] * 3
     trainer.fit(batches, epochs=9, progress=False)
     wanted = [WARM_RATES[batch // 3] for batch in range(27)]
-    assert all(rates[stage] == pytest.approx(wanted) for stage in range(3))
+    assert all(applied[stage] == pytest.approx(wanted) for stage in range(3))

@@ -1,0 +1,444 @@
+"""The command line: what it leaves behind, what it prints, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+import hocket
+from hocket.cli import main
+from hocket.methods import METHODS
+from hocket.run import Run
+
+LEFT = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
+QUICK = ("--network", "mlp:hidden=[16]", "--epochs", "1")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty working folder, and lines that are not wrapped."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+    return tmp_path
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs the command line as a shell does: exit code, standard output, standard error."""
+
+    def run(*words):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def json_of(file):
+    return json.loads(Path(file).read_text())
+
+
+def metrics_of(folder):
+    return [
+        json.loads(row) for row in (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def network_of(folder):
+    return torch.load(Path(folder) / "network.pt", weights_only=True)
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+# What goes well.
+
+
+def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
+    code, out, err = call("train", "--epochs", 2)
+    assert code == 0
+    for title in ("test error", "samples/s", "delay", "staleness"):
+        assert title in out
+    assert "2 ticks" in out
+    assert "1.00 updates" in out
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+    (folder,) = Path("runs").iterdir()
+    assert str(folder) in out
+    assert {file.name for file in folder.iterdir()} == LEFT
+    assert json_of(folder / "run.json") == Run(epochs=2, out=folder).as_dict()
+    assert json_of(folder / "environment.json")["torch"] == torch.__version__
+    summary = json_of(folder / "summary.json")
+    assert (summary["state"], summary["message"]) == ("finished", "")
+    assert f"{summary['epochs'][-1]['score']['error']:.2%}" in out
+    assert {row["kind"] for row in metrics_of(folder)} == {"backward", "update", "epoch"}
+    names = [name for name, _ in hocket.zoo.mlp().named_parameters()]
+    assert list(network_of(folder)) == names
+
+
+def test_two_trainings_do_not_share_a_folder(call):
+    for _ in range(2):
+        assert call("train", *QUICK)[0] == 0
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_a_run_file_repeats_the_training_bit_by_bit(call):
+    assert call("train", *QUICK, "--method", "fdg:shrink=0.5", "--out", "first")[0] == 0
+    assert call("train", "--run", "first/run.json", "--out", "second")[0] == 0
+    assert call("train", "--run=first/run.json")[0] == 0
+    (third,) = Path("runs").iterdir()
+    assert same(network_of("first"), network_of("second"))
+    assert same(network_of("first"), network_of(third))
+
+
+def test_options_win_over_the_run_file(call):
+    assert call("train", *QUICK, "--stages", 3, "--out", "first")[0] == 0
+    words = ("--seed", 1, "--method", "ddg", "--out", "second")
+    assert call("train", "--run", "first/run.json", *words)[0] == 0
+    changed = {"seed": 1, "method": "ddg", "out": "second"}
+    assert json_of("second/run.json") == json_of("first/run.json") | changed
+    assert not same(network_of("first"), network_of("second"))
+
+
+def test_options_win_over_a_recipe(call):
+    words = ("--data", "digits", "--plan", "balanced", *QUICK, "--out", "mine")
+    assert call("train", "--recipe", "fdg-cifar", *words)[0] == 0
+    found = json_of("mine/run.json")
+    assert (found["network"], found["data"], found["epochs"]) == (
+        "mlp:hidden=[16]",
+        "digits",
+        1,
+    )
+    assert found["batch_size"] == 128
+    assert found["scheduler"] == "MultiStepLR:milestones=[150,225,275],gamma=0.1"
+
+
+def test_a_run_file_wins_over_a_recipe(call):
+    Path("mine.json").write_text('{"data": "digits", "network": "mlp", "plan": "balanced"}')
+    words = ("--run", "mine.json", "--recipe", "fdg-cifar", "--epochs", 1, "--out", "mine")
+    assert call("train", *words)[0] == 0
+    found = json_of("mine/run.json")
+    assert (found["data"], found["batch_size"]) == ("digits", 128)
+
+
+def test_everything_that_can_be_logged(call):
+    words = ("--tensorboard", "--compare-every", 20, "--log-every", 20, "--out", "mine")
+    pytest.importorskip("tensorboard")
+    assert call("train", *QUICK, *words)[0] == 0
+    (board,) = {file.name for file in Path("mine").iterdir()} - LEFT
+    assert board.startswith("events.out.tfevents")
+    rows = metrics_of("mine")
+    assert {row["kind"] for row in rows} == {"backward", "update", "comparison", "epoch"}
+    assert {row["batch"] for row in rows if "batch" in row} == {0, 20, 40}
+
+
+def test_bfloat16_and_channels_last(call):
+    words = ("--network", "resnet8", "--data", "synthetic:examples=64,shape=[3,8,8]")
+    more = ("--precision", "bf16", "--channels-last", "--epochs", 1, "--out", "mine")
+    assert call("train", *words, *more)[0] == 0
+    assert all(v.isfinite().all() for v in network_of("mine").values())
+
+
+@pytest.mark.filterwarnings("default:shrink")
+def test_shrink_under_adam_is_warned_of(call):
+    words = ("--method", "fdg:shrink=0.5", "--optimizer", "Adam")
+    code, _, err = call("train", *QUICK, *words)
+    assert code == 0
+    assert "warning: shrink=0.5 cancels under Adam" in err
+
+
+def test_methods_are_listed_with_their_options(call):
+    code, out, _ = call("methods", "--stages", 3)
+    assert code == 0
+    for name in METHODS:
+        assert f"│ {name} " in out
+    assert "methods on 3 stages" in out
+    assert "shrink=1.0" in out
+
+
+def test_a_program_is_drawn_as_text(call):
+    code, out, _ = call("draw", "--stages", 2, "--batches", 2)
+    assert code == 0
+    assert out.splitlines() == [
+        "tick | stage 0     | stage 1",
+        "   0 | F0          |",
+        "   1 | F1          | F0 B0 U0",
+        "   2 | B0 U0       | F1 B1 U1",
+        "   3 | B1 U1       |",
+    ]
+
+
+def test_a_program_is_drawn_as_a_picture(call):
+    code, _, err = call("draw", "--method", "adl:accumulate=2", "--out", "adl.svg")
+    assert code == 0
+    assert "adl.svg" in err
+    assert "adl:accumulate=2 on 3 stages" in Path("adl.svg").read_text()
+
+
+def test_help_names_every_choice_of_a_run(call):
+    code, out, _ = call("train", "--help")
+    assert code == 0
+    for field in fields(Run):
+        assert f"--{field.name.replace('_', '-')}" in out
+    assert "--run" in out
+    assert "--recipe" in out
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_help_names_the_commands(call, words):
+    code, out, _ = call(*words)
+    assert code == 0
+    for command in ("train", "methods", "draw"):
+        assert command in out
+
+
+# What is refused: exit code 2, one message, nothing left.
+
+BAD = {
+    "unknown method": ("--method fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
+    "unknown option of a method": ("--method fdg:shrnk=1", "'shrnk' (did you mean 'shrink'?)"),
+    "unknown network": ("--network mlpp", "unknown network 'mlpp' (did you mean 'mlp'?)"),
+    "unknown option of a network": ("--network mlp:hiden=[3]", "did you mean 'hidden'?"),
+    "wrong option of a network": ("--network resnet8:pooling=max", "pooling 'max' is unknown"),
+    "unknown data set": ("--data digit", "unknown data set 'digit' (did you mean 'digits'?)"),
+    "unknown option of a data set": ("--data synthetic:nois=1", "did you mean 'noise'?"),
+    "wrong option of a data set": (
+        "--data synthetic:classes=0",
+        "classes is 0; give 1 or more",
+    ),
+    "unknown optimizer": ("--optimizer SDG:lr=1", "unknown optimizer 'SDG'"),
+    "unknown option of an optimizer": ("--optimizer SGD:rate=1", "'rate'"),
+    "wrong option of an optimizer": ("--optimizer SGD:lr=-1", "Invalid learning rate: -1"),
+    "unknown scheduler": ("--scheduler StepLRs", "unknown scheduler 'StepLRs'"),
+    "missing option of a scheduler": ("--scheduler StepLR", "'step_size'"),
+    "scheduler with a metric": ("--scheduler ReduceLROnPlateau", "needs a validation metric"),
+    "warm-up without epochs": (
+        "--warmup-epochs 1 --scheduler-per update",
+        "warmup_epochs counts epochs",
+    ),
+    "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
+    "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
+    "no stages": ("--stages 0", "stages is 0; use a number of at least 1"),
+    "more stages than layers": ("--stages 99", "cannot cut this network into 99 stages"),
+    "layer of another network": ("--plan layer9", "cuts before layer 'layer9'"),
+    "too few cuts": ("--plan hidden1 --stages 3", "makes 2 stages, but stages is 3"),
+    "no paper's plan": ("--plan paper", "no paper cuts 'mlp'"),
+    "shrink of 0": ("--method fdg:shrink=0", "shrink is 0; use a number in (0, 1]"),
+    "shrink above 1": ("--method fdg:shrink=1.5", "shrink is 1.5; use a number in (0, 1]"),
+    "negative shrink": ("--method fdg:shrink=-1", "shrink is -1; use a number in (0, 1]"),
+    "accumulate of 0": ("--method adl:accumulate=0", "accumulate is 0; use a whole number"),
+    "half a gradient": ("--method adl:accumulate=1.5", "accumulate is 1.5; use a whole number"),
+    "unknown order": ("--method fdg:order=both", "order is 'both'; use one of"),
+    "unknown linearization": ("--method fdg:linearize=now", "linearize is 'now'; use one of"),
+    "unknown head": ("--method dgl:head=none", "head kind 'none' is unknown"),
+    "no name": ("--method :shrink=1", "cannot read 'shrink=1'"),
+    "no value": ("--method fdg:shrink", "cannot read 'shrink' in 'fdg:shrink'"),
+    "no folder for data": ("--data cifar10", "pass their folder with --data-dir"),
+    "folder for data without files": ("--data-dir .", "it reads no files; drop --data-dir"),
+    "missing folder": ("--data cifar10 --data-dir none", "no cifar10 in none: found nothing"),
+    "missing text": ("--data text --data-dir none", "no text at none"),
+    "subset of nothing": ("--data cifar10:subset=0 --data-dir .", "subset is 0; give 1 to"),
+    "unknown device": ("--device gpu", "device is 'gpu'; use one of cpu, cuda, mps"),
+    "missing run file": ("--run none.json", "cannot read the run file 'none.json'"),
+    "no run file": ("--run", "--run requires an argument"),
+    "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
+    "no batches": ("--batch-size 0", "batch_size is 0; use a number of at least 1"),
+    "epochs in words": ("--epochs many", "Invalid value for --epochs"),
+    "warm-up at no rate": ("--warmup-rate 0", "use a number in (0, 1]"),
+    "unknown precision": ("--precision fp16", '"fp32", "bf16"'),
+    "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
+    "a word too much": ("twice", "twice"),
+}
+
+
+def refused(call, here, *words):
+    """The message of a command that must fail and leave everything as it was."""
+    before = sorted(str(path) for path in here.rglob("*"))
+    code, out, err = call(*words)
+    assert code == 2, err
+    assert err.startswith("error: ")
+    assert err.count("error: ") == 1
+    assert "Traceback" not in err
+    assert out == ""
+    assert sorted(str(path) for path in here.rglob("*")) == before
+    return err
+
+
+@pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD)
+def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said):
+    assert said in refused(call, here, "train", *words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian", 'Unknown command "trian". Did you mean "train"?'),
+        ("--method fdg", "--method"),
+        ("draw --method fgd", "did you mean 'fdg'?"),
+        ("draw --stages 0", "has 0 stages; use at least 1"),
+        ("draw --batches 0", "batches is 0; use at least 1"),
+        ("methods --stages 0", "stages is 0; use at least 1"),
+        ("methods fdg", "fdg"),
+    ],
+)
+def test_other_commands_refuse_as_well(call, here, words, said):
+    assert said in refused(call, here, *words.split())
+
+
+def test_a_picture_of_another_kind_is_refused(call, here):
+    code, _, err = call("draw", "--out", "fdg.gif")
+    assert code == 2
+    assert "cannot draw to 'fdg.gif'; use a name in .svg, .png or .pdf" in err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("layer2_0,layer2_0", "stage 1 would be empty; it would begin at layer 'layer2_0'"),
+        ("layer3_0,layer2_0", "stage 1 would be empty; it would begin at layer 'layer3_0'"),
+        ("stem.0,layer2_0", "stage 0 would be empty; it would begin at layer 'stem.0'"),
+    ],
+    ids=["layer twice", "out of order", "first layer"],
+)
+def test_a_plan_with_an_empty_stage_is_refused(call, here, plan, said):
+    small = "synthetic:shape=[3,8,8],examples=8,test_examples=8"
+    words = ("--network", "resnet8", "--data", small, "--stages", 3)
+    assert said in refused(call, here, "train", *words, "--plan", plan)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there_is_refused(call, here):
+    said = refused(call, here, "train", "--device", "cuda")
+    assert "device is 'cuda', but PyTorch finds none here; use cpu" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"epoch": 3}', "'epoch' (did you mean 'epochs'?)"),
+        ('{"stages": "two"}', "stages is 'two'; wanted a whole number"),
+        ('{"stages": 0, "epochs": 0}', "stages is 0"),
+        ('{"precision": "fp8"}', "wanted 'fp32' or 'bf16'"),
+        ("[]", "holds no object of keys and values"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_bad_run_file_is_refused(call, here, content, said):
+    (here / "mine.json").write_text(content)
+    assert said in refused(call, here, "train", "--run", "mine.json")
+
+
+def test_all_that_is_wrong_in_a_run_file_is_told_at_once(call, here):
+    (here / "mine.json").write_text('{"epoch": 3, "stages": "two", "seed": null}')
+    said = refused(call, here, "train", "--run", "mine.json")
+    for part in ("'epoch'", "stages is 'two'", "seed is None"):
+        assert part in said
+
+
+BATCHES = "cifar-10-batches-py/data_batch_1"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"note.txt": b"not here"}, "found note.txt, wanted"),
+        ({BATCHES: b"\x80\x02}q\x00."}, "data_batch_1 is damaged: its md5 sum is"),
+        ({BATCHES: b""}, "data_batch_1 is damaged: its md5 sum is"),
+        ({"cifar-10-python.tar.gz": b"\x1f\x8b"}, "is damaged: its md5 sum is"),
+        ({"train-0.parquet": b"PAR1"}, "train-0.parquet"),
+        (
+            {
+                "train-0.parquet": b"PAR1",
+                "test-0.parquet": b"PAR1",
+                "SHA256SUMS": b"0" * 64 + b"  train-0.parquet\n",
+            },
+            "differ from their listed sums",
+        ),
+    ],
+    ids=["missing", "another file", "empty", "truncated archive", "one part", "wrong sum"],
+)
+def test_a_damaged_data_folder_is_refused(call, here, files, said):
+    for name, content in files.items():
+        (here / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "data" / name).write_bytes(content)
+    assert said in refused(call, here, "train", "--data", "cifar10", "--data-dir", "data")
+
+
+def test_a_run_folder_is_never_written_over(call, here):
+    (here / "mine").mkdir()
+    (here / "mine" / "precious.txt").write_text("kept")
+    said = refused(call, here, "train", *QUICK, "--out", "mine")
+    assert "the run folder 'mine' exists already; name another with --out" in said
+
+
+# What ends early.
+
+
+def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call, here):
+    words = (*QUICK, "--optimizer", "SGD:lr=1e30", "--out", "mine")
+    code, _, err = call("train", *words)
+    assert code == 2
+    assert "the loss became" in err
+    assert "stage 1, batch 1, tick 2" in err
+    assert "what was reached is in mine" in err
+    assert "Traceback" not in err
+    assert {file.name for file in (here / "mine").iterdir()} == LEFT
+    assert all(value.isfinite().all() for value in network_of("mine").values())
+    summary = json_of("mine/summary.json")
+    assert summary["state"] == "failed"
+    assert "stage 1, batch 1, tick 2" in summary["message"]
+
+
+@pytest.fixture
+def _interruptible():
+    """A child does not hear Ctrl-C where its parent ignores it, as shells let jobs do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
+    words = ("train", *QUICK[:2], "--epochs", "100000", "--out", "mine")
+    source = str(Path(hocket.__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hocket", *words],
+        cwd=here,
+        env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        metrics = here / "mine" / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (metrics.exists() and '"epoch"' in metrics.read_text()):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "no epoch within a minute"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "interrupted: mine" in out
+    assert "Traceback" not in err
+    assert {file.name for file in (here / "mine").iterdir()} == LEFT
+    summary = json_of(here / "mine" / "summary.json")
+    assert summary["state"] == "interrupted"
+    assert summary["epochs"]
+    network = hocket.zoo.mlp(hidden=[16])
+    network.load_state_dict(network_of(here / "mine"), strict=True)

@@ -1,0 +1,159 @@
+"""Late gradients beside the true ones, as hand computations tell them."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import (
+    SGD,
+    Gradients,
+    conv,
+    copied,
+    data,
+    different,
+    mlp,
+    sgd,
+    train,
+    true_gradients,
+    weights_of,
+)
+from hocket import Trainer, cross_entropy
+from hocket.errors import OptionError
+from hocket.methods import BP, DGL, FDG, METHODS
+
+
+def compared(method, modules, batches, every=1, watch=None, **options):
+    """All comparisons of a training, by stage and batch."""
+    found = {}
+
+    def listen(comparison):
+        found[comparison.stage, comparison.batch] = comparison
+
+    trainer = Trainer(
+        modules,
+        method=method,
+        optimizer=partial(sgd, **options),
+        compare_every=every,
+        on_comparison=listen,
+        watchers=[watch] if watch else [],
+    )
+    trainer.fit(batches, epochs=1, progress=False)
+    return found
+
+
+def exact(comparison) -> bool:
+    return (comparison.cosine, comparison.ratio) == pytest.approx((1, 1), abs=1e-12)
+
+
+@pytest.mark.parametrize("net", [mlp, conv, partial(conv, dropout=0.4)])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_back_propagation_is_the_true_gradient(stages, net):
+    """At every stage, whichever of them has updated first."""
+    batches = data(mlp if net is mlp else conv, 4)
+    found = compared(BP(), net(stages), batches)
+    assert len(found) == 4 * stages
+    assert all(exact(comparison) for comparison in found.values())
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
+def test_at_rate_zero_a_late_gradient_is_the_true_one(linearize):
+    method = FDG(linearize=linearize)
+    found = compared(method, conv(3, dropout=0.4), data(conv, 8), lr=0.0)
+    assert len(found) == 24
+    assert all(exact(comparison) for comparison in found.values())
+
+
+def test_shrink_is_the_ratio():
+    found = compared(FDG(shrink=0.5), mlp(3), data(mlp, 6), lr=0.0)
+    for (stage, _), comparison in found.items():
+        assert comparison.cosine == pytest.approx(1, abs=1e-12)
+        assert comparison.ratio == pytest.approx(0.5 ** (2 - stage), rel=1e-12)
+
+
+def test_a_late_gradient_is_held_against_that_of_all_weights_of_now():
+    """Computed here from the weights seen at the moment of each backward."""
+    modules, batches, gradients = mlp(3), data(mlp, 10), Gradients()
+    by_hand = {}
+
+    def watch(event, stage):
+        gradients(event, stage)
+        if event.action.kind == "B":
+            place = stage.index, event.action.batch
+            now = [weights_of(module) for module in modules]
+            true = true_gradients(modules, *batches[event.action.batch], now)[stage.index]
+            a, b = (
+                torch.cat([g.flatten() for g in each]) for each in (gradients.seen[place], true)
+            )
+            by_hand[place] = float(a @ b / a.norm() / b.norm()), float(a.norm() / b.norm())
+
+    found = compared(FDG(), modules, batches, watch=watch)
+    assert found.keys() == by_hand.keys()
+    for place, comparison in found.items():
+        assert (comparison.cosine, comparison.ratio) == pytest.approx(by_hand[place], rel=1e-9)
+    assert not exact(found[0, 9])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_comparing_changes_nothing_of_the_training(name):
+    """Bit-equal, with BatchNorm, dropout and layers that work in place."""
+
+    def modules():
+        stages = conv(3, dropout=0.4)
+        return [nn.Sequential(nn.ReLU(inplace=True), stage) for stage in stages]
+
+    watched, alone = modules(), modules()
+    compared(METHODS[name](), watched, data(conv, 6), lr=0.001)
+    train(METHODS[name](), alone, data(conv, 6), lr=0.001)
+    for a, b in zip(watched, alone, strict=True):
+        assert not different(a.state_dict().values(), b.state_dict().values())
+
+
+def test_only_every_nth_batch_is_compared():
+    found = compared(FDG(), mlp(2), data(mlp, 7), every=3)
+    assert sorted(found) == [(k, b) for k in range(2) for b in (0, 3, 6)]
+
+
+def test_heads_are_no_part_of_a_comparison():
+    modules, batches = mlp(2), data(mlp, 1)
+    gradients, start = Gradients(), copied(modules)
+    found = compared(DGL(), modules, batches, watch=gradients)
+    true = true_gradients(start, *batches[0], [weights_of(m) for m in start])[0]
+    late = torch.cat([g.flatten() for g in gradients.seen[0, 0][: len(true)]])
+    wanted = late.norm() / torch.cat([g.flatten() for g in true]).norm()
+    assert found[0, 0].ratio == pytest.approx(float(wanted), rel=1e-9)
+
+
+def test_a_stage_without_weights_compares_to_nothing():
+    found = compared(FDG(), [nn.Flatten(), *mlp(1)], data(mlp, 2))
+    assert found[0, 0].cosine == 0.0
+    assert exact(found[1, 0])
+
+
+@pytest.mark.parametrize("options", [{"compare_every": 2}, {"on_comparison": print}])
+def test_one_of_the_two_options_is_refused(options):
+    with pytest.raises(OptionError, match="belong together"):
+        Trainer(mlp(1), optimizer=sgd, **options)
+
+
+def test_a_negative_interval_is_refused():
+    with pytest.raises(OptionError, match="compare_every"):
+        Trainer(mlp(1), optimizer=sgd, compare_every=-1, on_comparison=print)
+
+
+def test_the_loss_compared_is_the_trainers():
+    def doubled(output, targets):
+        return 2 * cross_entropy(output, targets)
+
+    found, modules = {}, mlp(2)
+    trainer = Trainer(
+        modules,
+        method=BP(),
+        optimizer=partial(torch.optim.SGD, **SGD),
+        loss=doubled,
+        compare_every=1,
+        on_comparison=lambda c: found.setdefault((c.stage, c.batch), c),
+    )
+    trainer.fit(data(mlp, 1), epochs=1, progress=False)
+    assert found[1, 0].ratio == pytest.approx(1, abs=1e-12)

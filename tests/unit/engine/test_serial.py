@@ -1,0 +1,92 @@
+"""The serial engine executes the program, tells of every action, and names where it stopped."""
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import data, mlp, sgd, train
+from hocket import Trainer, unroll
+from hocket.errors import LinearizeError, PacketError
+from hocket.methods import FDG, METHODS
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("epoch_end", ["carry", "drain"])
+def test_events_are_the_program(epoch_end, name):
+    method = METHODS[name](epoch_end=epoch_end)
+    trained = train(method, mlp(3), data(mlp, 4), epochs=2, lr=1e-3)
+    program = [
+        (tick, action)
+        for tick, actions in enumerate(unroll(method, 3, [4, 4]))
+        for action in actions
+    ]
+    assert [e.action for e in trained.events] == [action for _, action in program]
+    assert [e.tick for e in trained.events] == sorted(e.tick for e in trained.events)
+    flushed = trained.trainer.stages[0].updater.version  # ends without gradients left
+    assert flushed > 0
+
+
+def test_the_tick_of_an_event_is_that_of_the_program():
+    trained = train(FDG(), mlp(3), data(mlp, 4))
+    program = [(t, a) for t, tick in enumerate(unroll(FDG(), 3, 4)) for a in tick]
+    assert [(e.tick, e.action) for e in trained.events] == program
+
+
+def test_any_error_says_where_it_happened():
+    class Fails(nn.Module):
+        calls = 0
+
+        def forward(self, values):
+            self.calls += 1
+            if self.calls == 4:  # the first call was made while the stage was being built
+                raise RuntimeError("no")
+            return values
+
+    modules = [mlp(1)[0][:5], nn.Sequential(Fails(), *mlp(1))]
+    with pytest.raises(RuntimeError, match="no") as caught:
+        train(FDG(), modules, data(mlp, 8))
+    assert caught.value.__notes__ == ["(stage 1, batch 2, tick 3: F1.2)"]
+
+
+def test_a_step_gives_the_loss_of_the_batch_that_arrives():
+    trainer = Trainer(mlp(3), method=FDG(), optimizer=sgd)
+    batches = data(mlp, 5)
+    losses = [trainer.step(*batch) for batch in batches]
+    assert losses[:2] == [None, None]
+    rest = [
+        e.report.loss for e in trainer.finish() if e.action.kind == "B" and e.action.stage == 2
+    ]
+    assert losses[2:] + rest == train(FDG(), mlp(3), batches).losses
+
+
+def test_training_goes_on_after_it_was_finished():
+    trainer = Trainer(mlp(3), method=FDG(), optimizer=sgd)
+    batches = data(mlp, 6)
+    for batch in batches[:3]:
+        trainer.step(*batch)
+    trainer.finish()
+    assert trainer.finish() == []
+    assert [trainer.step(*batch) is None for batch in batches[3:]] == [True, True, False]
+    trainer.finish()
+    assert all(stage.updater.version == 6 for stage in trainer.stages)
+
+
+def test_finishing_before_any_batch_does_nothing():
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
+    assert trainer.finish() == trainer.end_epoch() == []
+    trainer.prepare(data(mlp, 1)[0][0])
+    assert trainer.finish() == []
+
+
+@pytest.mark.parametrize("error", [PacketError, LinearizeError])
+def test_runtime_errors_can_be_caught_as_such(error):
+    assert issubclass(error, RuntimeError)
+
+
+def test_a_doubled_packet_stops_the_engine():
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
+    x, y = data(mlp, 1)[0]
+    trainer.step(x, y)
+    with pytest.raises(PacketError, match="stage 0 to stage 1: batch 0 was sent twice"):
+        trainer.stages[0]._after.send(trainer.stages[0].pending[0].activation)
+    assert torch.is_tensor(x)

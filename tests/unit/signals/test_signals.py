@@ -1,0 +1,118 @@
+"""Signals: what they refuse, what they build, and where a backward starts."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import data, mlp, sgd
+from hocket import Trainer, cross_entropy
+from hocket.errors import DataError, OptionError
+from hocket.methods import DGL, DNI, FDG, build
+from hocket.signals import Delayed, Local, Objective, Synthetic
+
+SIGNALS = [Delayed(), Delayed(0.5), Local(), Objective(), Synthetic(), Synthetic(labels=True)]
+
+
+@pytest.mark.parametrize("shrink", [0, -0.5, 1.5, math.nan, math.inf])
+def test_shrink_outside_its_range_is_refused(shrink):
+    with pytest.raises(OptionError, match=r"shrink is .*; use a number in \(0, 1\]"):
+        Delayed(shrink)
+    with pytest.raises(OptionError, match=r"use a number in \(0, 1\]"):
+        build("fdg", shrink=shrink)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_signals_are_values(signal):
+    assert signal == type(signal)(**vars(signal))
+    assert hash(signal) == hash(type(signal)(**vars(signal)))
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_a_signal_waits_or_learns_or_neither(signal):
+    assert not (signal.waits and signal.learns)
+    assert signal.waits == isinstance(signal, Delayed)
+    assert signal.learns == isinstance(signal, Synthetic)
+
+
+@pytest.mark.parametrize("signal", [Delayed(), Objective()])
+def test_what_comes_from_outside_needs_no_network(signal):
+    assert not list(signal.network((4,), 3).parameters())
+
+
+def test_a_delayed_gradient_is_shrunk_and_given_to_what_can_use_it():
+    a, b, c = (torch.ones(2, requires_grad=grad) for grad in (True, False, True))
+    output = (a * 2, {"mask": b, "unused": c * 3})
+    gradients = (torch.tensor([2.0, 4.0]), torch.ones(2), None)
+    error = Delayed(0.5).error(nn.Identity(), cross_entropy, output, None, gradients)
+    assert error.roots == (output[0],)
+    assert [g.tolist() for g in error.gradients] == [[1.0, 2.0]]
+    assert error.loss is None
+    assert gradients[0].tolist() == [2.0, 4.0]
+
+
+def test_a_gradient_that_is_not_shrunk_is_passed_on_as_it_is():
+    root, gradient = torch.ones(2, requires_grad=True) * 2, torch.ones(2)
+    error = Delayed().error(nn.Identity(), cross_entropy, root, None, (gradient,))
+    assert error.gradients == (gradient,)
+
+
+@pytest.mark.parametrize("signal", [Objective(), Local()])
+def test_a_label_that_is_none_is_an_error_of_the_data(signal):
+    network = signal.network((3,), 3)
+    output = torch.randn(4, 3, requires_grad=True)
+    with pytest.raises(
+        DataError, match=r"do not fit the outputs of shape \(4, 3\): .*labels must lie between"
+    ):
+        signal.error(network, cross_entropy, output, torch.tensor([0, 1, 2, 3]), ())
+
+
+def test_an_objective_of_a_structure_is_what_its_loss_says():
+    def loss(output, targets):
+        return (output["mean"] - targets).square().mean()
+
+    output = {"mean": torch.tensor([1.0, 3.0], requires_grad=True)}
+    error = Objective().error(nn.Identity(), loss, output, torch.zeros(2), ())
+    assert (error.loss.item(), error.loss.requires_grad) == (5.0, False)
+    assert error.gradients == (None,)
+
+
+def test_a_synthetic_gradient_starts_at_zero_and_learns_from_its_target():
+    signal = Synthetic()
+    network = signal.network((3,), 3)
+    output = torch.randn(4, 3, requires_grad=True)
+    error = signal.error(network, cross_entropy, output, None, ())
+    assert [g.tolist() for g in error.gradients] == [[[0.0] * 3] * 4]
+    assert error.lesson((torch.ones(4, 3),)).item() == 3.0  # squares summed over features
+
+
+class Pair(nn.Module):
+    def forward(self, values):
+        return values, values
+
+
+class First(nn.Module):
+    def forward(self, values):
+        return values[0]
+
+
+@pytest.mark.parametrize("method", [DGL(), DNI()], ids=["dgl", "dni"])
+def test_signals_that_stand_on_an_output_need_it_to_be_one_tensor(method):
+    first, last = mlp(2)
+    modules = [nn.Sequential(first, Pair()), nn.Sequential(First(), last)]
+    with pytest.raises(
+        OptionError, match=f"method '{method.name}': the output of stage 0 is not one tensor"
+    ):
+        Trainer(modules, method=method, optimizer=sgd).prepare(data(mlp, 1)[0][0])
+    Trainer(modules, method=FDG(), optimizer=sgd).prepare(data(mlp, 1)[0][0])
+
+
+def test_heads_are_as_precise_as_what_they_stand_on():
+    trainer = Trainer(mlp(3), method=DGL(), optimizer=sgd)
+    trainer.prepare(data(mlp, 1)[0][0])
+    for stage in trainer.stages[:-1]:
+        dtypes = {p.dtype for p in stage.signal_network.parameters()}
+        assert dtypes == {torch.double}
+        assert stage.signal_network(torch.zeros(4, 5, dtype=torch.double)).shape == (4, 3)
+    assert not list(trainer.stages[-1].signal_network.parameters())

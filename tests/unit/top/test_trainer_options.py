@@ -1,0 +1,147 @@
+"""What a trainer refuses, warns of, and does with its options."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch import nn, optim
+
+from contract.small import conv, data, different, mlp, sgd, train
+from hocket import Trainer
+from hocket.errors import DataError, HocketError, OptionError
+from hocket.methods import ADL, BP, DGL, FDG, build
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(OptionError, match="precision is 'fp16'; use 'fp32' or 'bf16'"):
+        Trainer(mlp(1), optimizer=sgd, precision="fp16")
+
+
+def test_stages_beside_a_list_of_stages_are_refused():
+    with pytest.raises(OptionError, match="leave the option stages out"):
+        Trainer(mlp(2), stages=2, optimizer=sgd)
+
+
+def test_before_the_first_batch_there_are_no_stages():
+    with pytest.raises(HocketError, match="built at the first batch; call prepare or step"):
+        _ = Trainer(mlp(2), optimizer=sgd).stages
+
+
+def test_no_batches_are_an_error_of_the_data():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    with pytest.raises(DataError, match="epoch 0: the training data have no batches"):
+        trainer.fit([], epochs=1, progress=False)
+    with pytest.raises(DataError, match="no batches to evaluate on"):
+        trainer.evaluate([])
+
+
+def test_an_iterator_that_has_run_out_is_noticed_in_its_epoch():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    with pytest.raises(DataError, match="epoch 1: .*an iterator can be used once"):
+        trainer.fit(iter(data(mlp, 3)), epochs=2, progress=False)
+
+
+SCALE_FREE = [optim.Adam, optim.AdamW, optim.RMSprop, optim.Adagrad, optim.NAdam]
+
+
+@pytest.mark.parametrize("optimizer", SCALE_FREE)
+@pytest.mark.parametrize("method", [FDG(shrink=0.5), ADL(shrink=0.5)], ids=["fdg", "adl"])
+def test_shrink_warns_where_it_cancels(method, optimizer):
+    trainer = Trainer(mlp(2), method=method, optimizer=partial(optimizer, lr=1e-3))
+    with pytest.warns(UserWarning, match=f"shrink=0.5 cancels under {optimizer.__name__}"):
+        trainer.prepare(data(mlp, 1)[0][0])
+
+
+def test_shrink_warns_where_the_first_stage_has_no_weights():
+    trainer = Trainer([nn.Flatten(), *mlp(2)], method=FDG(shrink=0.5), optimizer=optim.Adam)
+    with pytest.warns(UserWarning, match="shrink=0.5 cancels under Adam"):
+        trainer.prepare(data(mlp, 1)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [(FDG(shrink=0.5), sgd), (FDG(), optim.Adam), (DGL(), optim.Adam), (BP(), optim.Adam)],
+)
+def test_nothing_else_warns(method, optimizer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Trainer(mlp(2), method=method, optimizer=optimizer).prepare(data(mlp, 1)[0][0])
+
+
+@pytest.mark.parametrize("linearize", ["stash", "recompute"])
+def test_low_precision_computes_low_and_keeps_weights_high(linearize):
+    seen = []
+
+    class Seen(nn.Module):
+        def forward(self, values):
+            seen.append(values.dtype)
+            return values
+
+    modules = [nn.Sequential(nn.Linear(5, 5), Seen()), nn.Linear(5, 3)]
+    trainer = Trainer(modules, method=FDG(linearize=linearize), optimizer=sgd, precision="bf16")
+    before = modules[0][0].weight.clone()
+    trainer.prepare(data(mlp, 1)[0][0].float())
+    seen.clear()
+    for x, y in data(mlp, 6):
+        trainer.step(x.float(), y)
+    trainer.finish()
+    score = trainer.evaluate([(x.float(), y) for x, y in data(mlp, 2)])
+    assert set(seen) == {torch.bfloat16}
+    assert {p.dtype for module in modules for p in module.parameters()} == {torch.float32}
+    assert not torch.equal(before, modules[0][0].weight)
+    assert 0 < score.loss < 10
+
+
+def test_live_in_low_precision_is_refused():
+    modules = [nn.Linear(5, 5), nn.Linear(5, 3)]
+    method = FDG(linearize="live")
+    trainer = Trainer(modules, method=method, optimizer=sgd, precision="bf16")
+    with pytest.raises(OptionError, match="precision 'bf16' computes with copies"):
+        trainer.prepare(data(mlp, 1)[0][0].float())
+
+
+def test_steps_and_fit_are_the_same_training():
+    """Bit-equal."""
+    trainer = Trainer(conv(3), method=FDG(), optimizer=sgd)
+    for _ in range(2):
+        for batch in data(conv, 5):
+            trainer.step(*batch)
+        trainer.end_epoch()
+    trainer.finish()
+    own = [v for stage in trainer.stages for v in stage.module.state_dict().values()]
+    assert not different(own, train(FDG(), conv(3), data(conv, 5), epochs=2).state[1:])
+
+
+def test_a_history_tells_losses_samples_and_staleness():
+    trainer = Trainer(mlp(3), method=FDG(epoch_end="drain"), optimizer=sgd)
+    told = []
+    history = trainer.fit(
+        data(mlp, 9, last=2), data(mlp, 2), epochs=2, on_epoch=told.append, progress=False
+    )
+    assert told == history
+    assert [epoch.number for epoch in history] == [0, 1]
+    assert [epoch.samples for epoch in history] == [34, 34]
+    first = train(build("fdg"), mlp(3), data(mlp, 9, last=2)).losses
+    assert history[0].loss == pytest.approx(sum(first) / 9, rel=1e-12)
+    exact = [sum(FDG().staleness(k, 3, b) for b in range(9)) / 9 for k in range(3)]
+    assert history[0].staleness == pytest.approx(exact, rel=1e-12)
+    assert history[1].score == trainer.evaluate(data(mlp, 2))
+
+
+def test_preparing_twice_does_nothing():
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
+    trainer.prepare(data(mlp, 1)[0][0])
+    stages = trainer.stages
+    trainer.prepare(data(mlp, 1)[0][0])
+    assert trainer.stages is stages
+
+
+def test_training_can_go_on_with_another_fit():
+    """Bit-equal to one fit, where epochs are drained."""
+    method = FDG(epoch_end="drain")
+    trainer = Trainer(mlp(2), method=method, optimizer=sgd)
+    history = [trainer.fit(data(mlp, 4), epochs=1, progress=False)[0] for _ in range(2)]
+    assert [epoch.number for epoch in history] == [0, 1]
+    own = [v for stage in trainer.stages for v in stage.module.state_dict().values()]
+    assert not different(own, train(method, mlp(2), data(mlp, 4), epochs=2).state[1:])
