@@ -11,6 +11,7 @@ Batch b enters at tick s. Stage k forwards it at ``s + k*df`` and back-propagate
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, cast
 
 from hocket.errors import OptionError, ProgramError, listed
@@ -213,7 +214,8 @@ def check(ticks: Sequence[Tick], method: Method, stages: int) -> None:
                 problems.append(f"tick {t}: {action} is for none of the {stages} stages")
             place[action] = (t, i)
     batches = 1 + max((action.batch for action in place), default=-1)
-    for action, need, delay in _rules(method, stages, batches):
+    updates = [(a, Action("B", a.stage, a.batch), 0) for a in place if a.kind == "U"]
+    for action, need, delay in chain(_rules(method, stages, batches), updates):
         if need not in place:
             problems.append(f"{need} never happens; {action} needs it")
         elif action not in place:

@@ -28,11 +28,11 @@ class Run:
     """The data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
     data_dir: Path | None = None
     """Where the files of the data set are."""
-    epochs: int = 30
+    epochs: int = 20
     """How often to go through the data."""
-    batch_size: int = 32
+    batch_size: int = 64
     """Inputs in a batch."""
-    optimizer: str = "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005"
+    optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
     """An optimizer of torch.optim."""
     scheduler: str | None = None
     """A scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""

@@ -261,10 +261,7 @@ class Trainer:
         if isinstance(self._asked, int):
             self.plan = balanced(chain(self.network), self._asked, sample)
             self._modules = stages_of(self.network, self.plan)
-        watchers = self._watchers + ([self._compare] if self._compare else [])
-        engine = build_serial(self._setup, self._modules, sample, watchers)
-        if self._compare:
-            self._compare.stages = engine.stages
+        engine = build_serial(self._setup, self._modules, sample, self._watchers, self._compare)
         self._warn_of_shrink(engine)
         return engine
 
@@ -298,11 +295,12 @@ class Trainer:
         signal = self._setup.method.signal
         if not isinstance(signal, Delayed) or signal.shrink == 1:
             return
-        optimizer = engine.stages[0].updater.optimizer
-        if isinstance(optimizer, SCALE_FREE):
+        shrunk = [stage.updater.optimizer for stage in engine.stages[:-1]]
+        kinds = {type(o).__name__ for o in shrunk if isinstance(o, SCALE_FREE)}
+        if kinds:
             warnings.warn(
-                f"shrink={signal.shrink} cancels under {type(optimizer).__name__}, whose steps "
-                "do not depend on the scale of the gradient; use SGD, or leave shrink at 1",
+                f"shrink={signal.shrink} cancels under {', '.join(kinds)}, whose steps do not "
+                "depend on the scale of the gradient; use SGD, or leave shrink at 1",
                 stacklevel=4,
             )
 

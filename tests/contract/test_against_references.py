@@ -119,7 +119,7 @@ def test_dgl_is_its_reference(delay, net, stages):
 @pytest.mark.parametrize("labels", [False, True], ids=["dni", "cdni"])
 def test_dni_is_its_reference(labels, delay, net, stages):
     """Bit-equal: the same kernels in the same order."""
-    batches, rate = data(net, 12, last=3), 0.003
+    batches, rate = data(net, 6, last=3), 0.003
     ours, modules, synthesizers = beside(
         DNI(labels=labels, backward_delay=delay), net, stages, batches, rate
     )

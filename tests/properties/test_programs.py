@@ -262,7 +262,7 @@ def test_too_many_or_no_gradients_for_an_update_are_told():
 
 @pytest.mark.parametrize("word", ["X0.0", "F0", "F0.", "F-1.0", "F0.0.0", "f0.0"])
 def test_a_word_that_is_no_action_is_quoted(word):
-    with pytest.raises(ProgramError, match="cannot read the action '.*'; write a kind"):
+    with pytest.raises(ProgramError, match=r"cannot read the action '.*'; write a kind"):
         parse(f"F0.0 {word}")
 
 

@@ -133,13 +133,16 @@ def _accuracy(record: Record) -> str:
     """One line for each method, after the last epoch."""
     heads = (
         "method", "batch per tick", "staleness of stage 0", "training loss", "test loss",
-        "test error", "single seeds", "s/epoch",
+        "test error", "single seeds",
     )  # fmt: skip
     lines = []
     for label in dict.fromkeys(row["row"] for row in record.rows):
         mine = [row for row in record.rows if row["row"] == label]
-        measured = [row for row in mine if row["failure"] is None]
-        last = [row for row in measured if row["epoch"] == record.settings["epochs"]]
+        last = [
+            row
+            for row in mine
+            if row["failure"] is None and row["epoch"] == record.settings["epochs"]
+        ]
         broken = [
             f"seed {r['seed']} broke off in epoch {r['epoch']}" for r in mine if r["failure"]
         ]
@@ -153,7 +156,6 @@ def _accuracy(record: Record) -> str:
                 _mean([row["test_loss"] for row in last], "{:.3f}"),
                 _mean([row["test_error"] for row in last], "{:.2%}"),
                 ", ".join(seeds + broken),
-                _mean([row["time_s"] for row in measured], "{:.0f}"),
             )
         )
     settings = record.settings

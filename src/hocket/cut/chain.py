@@ -24,7 +24,9 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
             "follows which; pass one, or pass the stages as a list of modules"
         )
     layers: dict[str, nn.Module] = {}
-    for name, child in network.named_children():
+    # Not named_children: it leaves out the second use of a layer that is used twice.
+    for name, child in network._modules.items():
+        assert child is not None, "nn.Sequential holds modules only"
         if _opens(child) and len(list(child.children())) > 0:
             layers |= {f"{name}.{inner}": layer for inner, layer in chain(child).items()}
         else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from hocket.engine.compare import Compare
 from hocket.engine.serial import Serial
 from hocket.engine.trace import Watcher
 from hocket.errors import OptionError
@@ -52,7 +53,11 @@ class Setup:
 
 
 def build_serial(
-    setup: Setup, modules: Sequence[nn.Module], sample: Tree, watchers: Sequence[Watcher]
+    setup: Setup,
+    modules: Sequence[nn.Module],
+    sample: Tree,
+    watchers: Sequence[Watcher],
+    compare: Compare | None,
 ) -> Serial:
     """All stages in this process, wired up by mailboxes.
 
@@ -61,6 +66,7 @@ def build_serial(
         modules: Their layers.
         sample: A small batch of inputs, on the device.
         watchers: Called after every action.
+        compare: Compares late gradients with the true ones.
 
     Raises:
         OptionError: A stage cannot honour the method.
@@ -75,7 +81,7 @@ def build_serial(
         _stage(setup, k, last + 1, module, signals[k], networks[k], edges)
         for k, module in enumerate(modules)
     ]
-    return Serial(setup.method, stages, edges[0], watchers)
+    return Serial(setup.method, stages, edges[0], watchers, compare)
 
 
 def _stage(
@@ -110,7 +116,12 @@ def _stage(
             reduce=method.reduce,
             rate=rate,
         ),
-        signal_updater=Updater(helping if signal.learns else [], setup.optimizer),
+        signal_updater=Updater(
+            helping if signal.learns else [],
+            setup.optimizer,
+            setup.scheduler,
+            per=setup.scheduler_per,
+        ),
         seed=setup.seed,
         device=setup.device,
         precision=setup.dtype,

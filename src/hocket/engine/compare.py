@@ -1,18 +1,21 @@
 """How far a delayed gradient is from the true one, batch by batch.
 
 The true gradient of a batch is that of the whole network's loss at the weights that all stages
-have when the stage is about to use its late gradient (the error tracking of PETRA, ICLR 2025).
+have at the beginning of the tick in which a stage uses its late gradient (compare the error
+tracking of PETRA, ICLR 2025).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.engine.trace import Event
 from hocket.method import Loss
+from hocket.program import Tick
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
@@ -38,9 +41,11 @@ Listener: TypeAlias = Callable[[Comparison], None]
 
 
 class Compare:
-    """Watches a serial engine and compares the gradients of every n-th batch.
+    """Compares the gradients of every n-th batch in a serial engine.
 
-    Each comparison costs a forward and a backward of the whole network for each stage.
+    The true gradient is taken before the tick, so that it does not matter which stage updates
+    first. It costs a forward and a backward of the whole network for each tick in which a
+    compared batch is back-propagated.
     """
 
     def __init__(self, every: int, loss: Loss, listener: Listener) -> None:
@@ -49,43 +54,61 @@ class Compare:
         self._loss = loss
         self._listener = listener
         self._batches: dict[int, tuple[Tree, Tree]] = {}
+        self._true: dict[tuple[int, int], Tensor] = {}  # (stage, batch), of this tick
         self._left: dict[int, int] = {}  # stages whose gradient of a batch is still to come
 
-    def __call__(self, event: Event, stage: Stage) -> None:
-        """Keep the inputs of a batch when it enters; compare when a gradient is there."""
-        batch = event.action.batch
-        if batch % self._every:
-            return
-        if event.action.kind == "F" and stage.index == 0:
-            activation = stage.pending[batch].activation
-            self._batches[batch] = activation.values, activation.targets
+    def enter(self, batch: int, inputs: Tree, targets: Tree) -> None:
+        """Keep a batch that is to be compared."""
+        if batch % self._every == 0:
+            self._batches[batch] = inputs, targets
             self._left[batch] = len(self.stages)
-        elif event.action.kind == "B":
-            self._listener(self._compare(stage, batch))
-            self._left[batch] -= 1
-            if not self._left[batch]:
-                del self._batches[batch], self._left[batch]
 
-    def _compare(self, stage: Stage, batch: int) -> Comparison:
-        trained = [p for p in stage.module.parameters() if p.requires_grad]
+    def before(self, tick: Tick) -> None:
+        """Find the true gradients of the batches that will be back-propagated."""
+        due = [a for a in tick if a.kind == "B" and a.batch in self._batches]
+        for batch in {action.batch for action in due}:
+            stages = [self.stages[a.stage] for a in due if a.batch == batch]
+            self._true |= self._gradients(batch, stages)
+
+    def __call__(self, event: Event, stage: Stage) -> None:
+        """Compare, when a gradient is there."""
+        batch = event.action.batch
+        if event.action.kind != "B" or batch not in self._batches:
+            return
+        trained = _trained(stage)
         late = _flat(stage.gradients[: len(trained)], trained)
-        true = _flat(self._true(stage, batch, trained), trained)
+        true = self._true.pop((stage.index, batch))
         product = late.norm() * true.norm()
-        return Comparison(
-            stage=stage.index,
-            batch=batch,
-            cosine=float(late @ true / product) if product else 0.0,
-            ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
+        self._listener(
+            Comparison(
+                stage=stage.index,
+                batch=batch,
+                cosine=float(late @ true / product) if product else 0.0,
+                ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
+            )
         )
+        self._left[batch] -= 1
+        if not self._left[batch]:
+            del self._batches[batch], self._left[batch]
 
-    def _true(
-        self, stage: Stage, batch: int, trained: Sequence[Tensor]
-    ) -> Sequence[Tensor | None]:
+    def _gradients(self, batch: int, stages: Sequence[Stage]) -> dict[tuple[int, int], Tensor]:
+        """The true gradients of one batch at some stages."""
         value, targets = self._batches[batch]
         for each in self.stages:
             value = each.replay(batch, value)
+        trained = [_trained(stage) for stage in stages]
+        weights = [weight for own in trained for weight in own]
         loss = self._loss(value, targets)
-        return torch.autograd.grad(loss, trained, allow_unused=True) if trained else ()
+        flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
+        gradients = iter(flat)
+        return {
+            (stage.index, batch): _flat(list(islice(gradients, len(own))), own)
+            for stage, own in zip(stages, trained, strict=True)
+        }
+
+
+def _trained(stage: Stage) -> list[nn.Parameter]:
+    return [p for p in stage.module.parameters() if p.requires_grad]
 
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from hocket.engine.compare import Compare
 from hocket.engine.trace import Event, Watcher
 from hocket.method import Method
 from hocket.program import Program, Tick, finish
@@ -19,6 +20,7 @@ class Serial:
         stages: All stages, in order.
         source: The edge from which the first stage receives its batches.
         watchers: Called after every action.
+        compare: Compares late gradients with the true ones.
     """
 
     def __init__(
@@ -27,16 +29,23 @@ class Serial:
         stages: Sequence[Stage],
         source: Edge,
         watchers: Sequence[Watcher] = (),
+        compare: Compare | None = None,
     ) -> None:
         self.program = Program(method, len(stages))
         self.stages = stages
         self._source = source
-        self._watchers = watchers
+        self._compare = compare
+        self._watchers: list[Watcher] = list(watchers)
+        if compare is not None:
+            compare.stages = stages
+            self._watchers.append(compare)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch enters."""
         # Copied: the caller may fill the same memory with the next batch.
         own = copied((inputs, targets))
+        if self._compare is not None:
+            self._compare.enter(self.program.fed, *own)
         self._source.upper().send(
             Activation(
                 batch=self.program.fed,
@@ -63,6 +72,8 @@ class Serial:
 
     def _execute(self, now: int, tick: Tick) -> list[Event]:
         events = []
+        if self._compare is not None:
+            self._compare.before(tick)
         for action in tick:
             stage = self.stages[action.stage]
             try:

@@ -4,26 +4,16 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hocket.errors import DataError
 from hocket.method import Error, Loss
 from hocket.signals.heads import HeadKind, build_head
+from hocket.signals.targets import fitting
 from hocket.tree import Tree
 
 
 def _loss_error(loss: Loss, predictions: Tree, targets: Tree) -> Error:
-    """The error of a loss; targets that name no output become a DataError."""
-    try:
+    with fitting(predictions):
         value = loss(predictions, targets)
-    except IndexError as error:
-        raise DataError(
-            f"the targets do not fit the outputs of shape {_shape(predictions)}: {error}; "
-            "labels must lie between 0 and the number of outputs less one"
-        ) from error
     return Error((value,), (None,), value.detach())
-
-
-def _shape(predictions: Tree) -> str:
-    return str(tuple(predictions.shape)) if isinstance(predictions, Tensor) else "(a structure)"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from hocket.method import Error, Loss
 from hocket.signals.synthesizers import build_synthesizer
+from hocket.signals.targets import fitting
 from hocket.tree import Tree, tensors
 
 
@@ -43,7 +44,8 @@ class Synthetic:
         seen = root.detach()
 
         def predict() -> Tensor:
-            prediction: Tensor = network(seen, targets if self.labels else None)
+            with fitting(output):
+                prediction: Tensor = network(seen, targets if self.labels else None)
             return prediction
 
         def lesson(target: tuple[Tensor | None, ...]) -> Tensor:

@@ -4,12 +4,13 @@ Some layers save more than their weights and activations, or run again in the ba
 of them `stash` and `live` cannot honour was found by comparing gradients with references.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hocket.errors import LinearizeError, OptionError, listed
 from hocket.method import Linearize
@@ -40,7 +41,8 @@ def require_honoured(
             f"precision {precision!r} computes with copies of the weights made in the forward"
         )
     if problems:
-        problems.append("use linearize='recompute'" + (" or 'stash'" * (linearize == "live")))
+        stash = " or 'stash'" if not any(map(_compiled, module.modules())) else ""
+        problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
         raise OptionError(
             listed(f"stage {stage} cannot honour linearize={linearize!r}", problems)
         )
@@ -58,25 +60,35 @@ def _derived(layer: nn.Module) -> bool:
     return normed or isinstance(layer, nn.RNNBase) or parametrize.is_parametrized(layer)
 
 
-@contextmanager
-def no_layer_runs(stage: int) -> Iterator[None]:
-    """Inside, during a backward, a layer that runs again is an error.
+class NoForward(TorchDispatchMode):
+    """Inside, during a backward, a forward is an error.
 
-    Activation checkpointing does that: it recomputes at the weights of now.
+    Activation checkpointing does that: it recomputes at the weights of now. A backward itself,
+    and what a custom autograd function computes in it, runs without gradients; a forward that
+    is to be differentiated switches them on, and is known by that.
+
+    Args:
+        stage: The stage, for the message.
 
     Raises:
-        LinearizeError: A layer ran.
+        LinearizeError: Something was forwarded.
     """
 
-    def refuse(layer: nn.Module, _: object) -> None:
-        raise LinearizeError(
-            f"stage {stage}: a {type(layer).__name__} was forwarded again inside the backward, "
-            f"as activation checkpointing does, at other weights than linearize asks for; "
-            "use linearize='recompute', or remove the checkpointing"
-        )
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self._stage = stage
 
-    handle = register_module_forward_pre_hook(refuse)
-    try:
-        yield
-    finally:
-        handle.remove()
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.is_grad_enabled():
+            raise LinearizeError(
+                f"stage {self._stage}: something was forwarded again inside the backward, as "
+                "activation checkpointing does, at other weights than linearize asks for; "
+                "use linearize='recompute', or remove the checkpointing"
+            )
+        return func(*args, **(kwargs or {}))

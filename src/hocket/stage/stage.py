@@ -16,7 +16,7 @@ from hocket.method import Error, Lesson, Loss, Signal
 from hocket.program import Action
 from hocket.relay.packet import Activation, Gradient
 from hocket.relay.port import After, Before
-from hocket.stage.honour import no_layer_runs
+from hocket.stage.honour import NoForward
 from hocket.stage.linearize import Linearizer
 from hocket.stage.pending import Forwarded, Pending
 from hocket.stage.rewind import Pass, randomness, uncounted
@@ -97,8 +97,8 @@ class Stage:
         self._seed = seed
         self._device = device
         self._precision = precision
-        self._lessons: dict[int, Lesson] = {}
-        self._epochs: dict[int, int] = {}  # of batches whose update or lesson is to come
+        self._lessons: dict[int, tuple[Lesson, int]] = {}  # with the epoch of the batch
+        self._epochs: dict[int, int] = {}  # of batches whose update is to come
 
     def execute(self, action: Action) -> Report:
         """Do one action.
@@ -168,7 +168,7 @@ class Stage:
             self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
         self.gradients = self.updater.gather()
         if error.lesson is not None:
-            self._lessons[batch] = error.lesson
+            self._lessons[batch] = error.lesson, forwarded.activation.epoch
         self._epochs[batch] = forwarded.activation.epoch
         loss = None if error.loss is None else float(error.loss)
         return Report(
@@ -184,7 +184,8 @@ class Stage:
         pairs = zip(error.roots, error.gradients, strict=True)
         # A root without a graph: nothing of this stage or before it is trained.
         live = [(root, gradient) for root, gradient in pairs if root.requires_grad]
-        with no_layer_runs(self.index) if self._linearizer.guarded else nullcontext():
+        guard = NoForward(self.index) if self._linearizer.guarded else nullcontext()
+        with torch.no_grad(), guard:
             if live:
                 torch.autograd.backward([r for r, _ in live], [g for _, g in live])
 
@@ -202,8 +203,8 @@ class Stage:
     def _update(self, batch: int) -> Report:
         epoch = self._epochs[batch]
         self._epochs = {b: e for b, e in self._epochs.items() if b > batch}
-        version, rate = self.updater.version, self.updater.rate
-        self.updater.update(epoch)
+        version = self.updater.version
+        rate = self.updater.update(epoch)
         self._linearizer.updated()
         return Report(epoch, version, rate=rate)
 
@@ -213,13 +214,14 @@ class Stage:
                 f"stage {self.index}: no lesson waits for a target of batch {batch}"
             )
         received = self._after.receive(batch).values
+        lesson, epoch = self._lessons.pop(batch)
         with self._computing(batch, "learn"):
-            loss = self._lessons.pop(batch)(received)
+            loss = lesson(received)
         loss.backward()
         self.signal_updater.gather()
         version = self.signal_updater.version
-        self.signal_updater.update(epoch=0)
-        return Report(epoch=0, version=version, loss=float(loss.detach()))
+        rate = self.signal_updater.update(epoch)
+        return Report(epoch, version, loss=float(loss.detach()), rate=rate)
 
     @contextmanager
     def _computing(self, batch: int, which: Pass) -> Iterator[None]:

@@ -61,21 +61,21 @@ class Updater:
         self._epoch = 0
         self.version = 0
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of now, of the first group of parameters."""
-        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
-
     def gather(self) -> list[Tensor | None]:
         """Take the gradients of one batch from the parameters; they are returned as well."""
         return self._gradients.add()
 
-    def update(self, epoch: int) -> None:
-        """Update the weights with what was gathered; the last batch was of this epoch."""
+    def update(self, epoch: int) -> float:
+        """Update the weights with what was gathered; gives the learning rate that was used.
+
+        Args:
+            epoch: The epoch of the last batch gathered.
+        """
         if self.scheduler is not None and self._per == "epoch":
             for _ in range(epoch - self._epoch):
                 self.scheduler.step()
         self._epoch = epoch
+        rate = float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
         self._gradients.reduce()
         if self.optimizer is not None:
             self.optimizer.step()
@@ -83,3 +83,4 @@ class Updater:
         if self.scheduler is not None and self._per == "update":
             self.scheduler.step()
         self.version += 1
+        return rate

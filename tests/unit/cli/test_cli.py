@@ -18,7 +18,7 @@ from hocket.methods import METHODS
 from hocket.run import Run
 
 LEFT = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
-QUICK = ("--network", "mlp:hidden=[16]", "--epochs", "1")
+QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     assert str(folder) in out
     assert {file.name for file in folder.iterdir()} == LEFT
     assert json_of(folder / "run.json") == Run(epochs=2, out=folder).as_dict()
-    assert json_of(folder / "environment.json")["torch"] == torch.__version__
+    assert json_of(folder / "environment.json")["versions"]["torch"] == torch.__version__
     summary = json_of(folder / "summary.json")
     assert (summary["state"], summary["message"]) == ("finished", "")
     assert f"{summary['epochs'][-1]['score']['error']:.2%}" in out
@@ -117,7 +117,7 @@ def test_options_win_over_a_recipe(call):
     assert call("train", "--recipe", "fdg-cifar", *words)[0] == 0
     found = json_of("mine/run.json")
     assert (found["network"], found["data"], found["epochs"]) == (
-        "mlp:hidden=[16]",
+        "mlp:hidden=[16,16]",
         "digits",
         1,
     )
@@ -125,23 +125,25 @@ def test_options_win_over_a_recipe(call):
     assert found["scheduler"] == "MultiStepLR:milestones=[150,225,275],gamma=0.1"
 
 
-def test_a_run_file_wins_over_a_recipe(call):
-    Path("mine.json").write_text('{"data": "digits", "network": "mlp", "plan": "balanced"}')
-    words = ("--run", "mine.json", "--recipe", "fdg-cifar", "--epochs", 1, "--out", "mine")
-    assert call("train", *words)[0] == 0
-    found = json_of("mine/run.json")
-    assert (found["data"], found["batch_size"]) == ("digits", 128)
-
-
 def test_everything_that_can_be_logged(call):
-    words = ("--tensorboard", "--compare-every", 20, "--log-every", 20, "--out", "mine")
+    words = (
+        "--batch-size",
+        64,
+        "--tensorboard",
+        "--compare-every",
+        10,
+        "--log-every",
+        10,
+        "--out",
+        "mine",
+    )
     pytest.importorskip("tensorboard")
     assert call("train", *QUICK, *words)[0] == 0
     (board,) = {file.name for file in Path("mine").iterdir()} - LEFT
     assert board.startswith("events.out.tfevents")
     rows = metrics_of("mine")
     assert {row["kind"] for row in rows} == {"backward", "update", "comparison", "epoch"}
-    assert {row["batch"] for row in rows if "batch" in row} == {0, 20, 40}
+    assert {row["batch"] for row in rows if "batch" in row} == {0, 10, 20}
 
 
 def test_bfloat16_and_channels_last(call):
@@ -196,9 +198,8 @@ def test_help_names_every_choice_of_a_run(call):
     assert "--recipe" in out
 
 
-@pytest.mark.parametrize("words", [(), ("--help",)])
-def test_help_names_the_commands(call, words):
-    code, out, _ = call(*words)
+def test_help_names_the_commands(call):
+    code, out, _ = call("--help")
     assert code == 0
     for command in ("train", "methods", "draw"):
         assert command in out
@@ -309,7 +310,7 @@ def test_a_picture_of_another_kind_is_refused(call, here):
     [
         ("layer2_0,layer2_0", "stage 1 would be empty; it would begin at layer 'layer2_0'"),
         ("layer3_0,layer2_0", "stage 1 would be empty; it would begin at layer 'layer3_0'"),
-        ("stem.0,layer2_0", "stage 0 would be empty; it would begin at layer 'stem.0'"),
+        ("stem.conv,layer2_0", "stage 0 would be empty; it would begin at layer 'stem.conv'"),
     ],
     ids=["layer twice", "out of order", "first layer"],
 )
@@ -425,7 +426,7 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     try:
         metrics = here / "mine" / "metrics.jsonl"
         deadline = time.monotonic() + 60
-        while not (metrics.exists() and '"epoch"' in metrics.read_text()):
+        while not (metrics.exists() and '"kind": "epoch"' in metrics.read_text()):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline, "no epoch within a minute"
             time.sleep(0.05)
@@ -440,5 +441,5 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     summary = json_of(here / "mine" / "summary.json")
     assert summary["state"] == "interrupted"
     assert summary["epochs"]
-    network = hocket.zoo.mlp(hidden=[16])
+    network = hocket.zoo.mlp(hidden=[16, 16])
     network.load_state_dict(network_of(here / "mine"), strict=True)

@@ -65,5 +65,5 @@ def test_a_packet_is_gone_once_it_is_taken():
 
 def test_nothing_comes_from_behind_the_network():
     End().send(activation(0))
-    with pytest.raises(PacketError, match="gradient of batch 2 .* from behind the network"):
+    with pytest.raises(PacketError, match=r"gradient of batch 2 .* from behind the network"):
         End().receive(2)

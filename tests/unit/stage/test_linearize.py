@@ -295,7 +295,7 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
     kept = linearizer.forward(module, x)
     with torch.no_grad():
         for p in module.parameters():
-            p += 0.5
+            p.add_(0.5)
     linearizer.updated()
     new = [p.item() for p in module.parameters()]
     kept.graph().backward()
@@ -351,8 +351,8 @@ def test_a_module_may_edit_what_it_is_given(linearize):
     assert x.grad.tolist() == [[0.0, 1.0]]
 
 
-def test_a_replay_keeps_no_output():
-    """Its memory is the input; outputs are the next stage's."""
+def test_a_replay_builds_no_graph_in_its_forward():
+    """Its memory is the input; the graph comes with the gradient."""
     kept = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
     assert not kept.output.requires_grad
 

@@ -83,7 +83,7 @@ def test_an_option_that_a_method_does_not_have_is_refused(name):
 
 
 def test_a_method_that_does_not_exist_is_refused_with_a_near_one():
-    with pytest.raises(OptionError, match="'fdgg'.*'fdg'"):
+    with pytest.raises(OptionError, match=r"'fdgg'.*'fdg'"):
         build("fdgg")
 
 

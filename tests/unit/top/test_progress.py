@@ -1,8 +1,5 @@
 """What is shown of a training fits where it is shown."""
 
-import json
-
-from hocket.environment import commit, environment
 from hocket.progress import progress_bar
 
 
@@ -35,17 +32,3 @@ def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
     assert "2/6" in text
     assert "loss 1.500" in text
     assert "epoch 1/2: training loss 1.2500, test error 12.50%" in text
-
-
-def test_a_number_has_a_birth_certificate():
-    found = environment()
-    assert json.loads(json.dumps(found)) == found
-    assert {"python", "torch", "hocket", "commit", "processor", "cores", "threads"} <= set(
-        found
-    )
-    assert found["threads"] == 1
-
-
-def test_without_git_there_is_no_commit(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert commit() == ""

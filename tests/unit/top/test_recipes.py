@@ -6,10 +6,9 @@ from hocket import zoo
 from hocket.data import DATA
 from hocket.errors import OptionError
 from hocket.named import Named
-from hocket.parts import optimizer_of, plan_of, scheduler_of
+from hocket.parts import method_of, optimizer_of, plan_of, scheduler_of
 from hocket.recipes import RECIPES, recipe
 from hocket.run import run_of
-from hocket.train import method_of
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -17,7 +16,7 @@ def test_everything_a_recipe_names_exists(name):
     run = run_of(recipe(name), name)
     assert Named.parse(run.network).name in zoo.NETWORKS
     assert Named.parse(run.data).name in DATA
-    method_of(run)
+    method_of(run.method)
     plan_of(run)
     optimizer_of(run)
     scheduler_of(run)

@@ -38,7 +38,7 @@ def test_no_batches_are_an_error_of_the_data():
 
 def test_an_iterator_that_has_run_out_is_noticed_in_its_epoch():
     trainer = Trainer(mlp(2), optimizer=sgd)
-    with pytest.raises(DataError, match="epoch 1: .*an iterator can be used once"):
+    with pytest.raises(DataError, match=r"epoch 1: .*an iterator can be used once"):
         trainer.fit(iter(data(mlp, 3)), epochs=2, progress=False)
 
 

@@ -1,0 +1,27 @@
+"""Train a network in two stages that work at the same time: the shortest program there is.
+
+What to learn: a network, a method, an optimizer for each stage, and `fit`. Compare the lines
+that it prints with those of `method=hocket.BP()`, plain back-propagation.
+"""
+
+import torch
+
+import hocket
+
+torch.manual_seed(0)
+digits = hocket.data.load("digits", batch_size=32)
+network = hocket.zoo.mlp(in_features=64, hidden=[64, 64, 64], num_classes=digits.classes)
+
+trainer = hocket.Trainer(
+    network,
+    stages=2,
+    method=hocket.FDG(shrink=0.5),
+    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
+)
+history = trainer.fit(digits.train, digits.test, epochs=4)
+
+error = history[-1].score.error
+print(f"test error after {len(history)} epochs: {error:.1%}")
+for stage in trainer.stages:
+    late = history[-1].staleness[stage.index]
+    print(f"stage {stage.index}: gradients were {late:.2f} updates late")

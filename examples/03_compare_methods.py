@@ -1,0 +1,39 @@
+"""The methods side by side on one network and one data set.
+
+What to learn: a method is a value; how late its gradients are (staleness) and what a stage
+keeps until they come (graphs of activations, inputs, versions of its weights) follow from it.
+Three epochs on digits show that all of them learn, not which is best.
+"""
+
+import torch
+
+import hocket
+
+STAGES = 3
+METHODS = [
+    hocket.BP(),
+    hocket.DDG(),
+    hocket.FR(),
+    hocket.FDG(),
+    hocket.ADL(accumulate=2),
+    hocket.DSP(),
+    hocket.DGL(),
+    hocket.DNI(),
+]
+
+print("method  test error  staleness of stage 0  it keeps graphs, inputs, versions")
+for method in METHODS:
+    torch.manual_seed(0)
+    digits = hocket.data.load("digits", batch_size=64)
+    trainer = hocket.Trainer(
+        hocket.zoo.mlp(hidden=[64, 64]),
+        stages=STAGES,
+        method=method,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
+    )
+    last = trainer.fit(digits.train, digits.test, epochs=3, progress=False)[-1]
+    kept = method.memory(0, STAGES)
+    print(
+        f"{method.name:6}  {last.score.error:10.1%}  {last.staleness[0]:20.2f}  "
+        f"{kept.graphs:15} {kept.inputs:7} {kept.versions:9}"
+    )

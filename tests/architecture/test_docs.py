@@ -1,0 +1,51 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from hocket.bench.record import FILE, Record
+from hocket.bench.tables import render, stale
+from hocket.report import method_markdown
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RECORDS = sorted(path.parent for path in (ROOT / "records").glob(f"*/{FILE}"))
+
+
+def name_of(path: Path) -> str:
+    return path.name
+
+
+def test_the_table_of_methods_is_what_the_command_prints():
+    text = (ROOT / "docs/methods.md").read_text()
+    (shown,) = re.findall(r"<!-- methods -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    assert shown == method_markdown(3)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_leads_to_a_file(document):
+    links = re.findall(r"\]\(([^)#]+)", document.read_text())
+    missing = [x for x in links if "://" not in x and not (document.parent / x).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+def test_a_records_table_is_rendered_from_it(folder, tmp_path):
+    copy = tmp_path / folder.name
+    Record.read(folder).write(copy)
+    render(copy)
+    assert (folder / "README.md").read_text() == (copy / "README.md").read_text()
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+def test_a_record_says_where_it_comes_from(folder):
+    record = Record.read(folder)
+    assert record.command.startswith("hocket bench")
+    assert re.fullmatch("[0-9a-f]{40}", record.commit)
+    assert record.dirty is False
+    assert record.versions["torch"]
+    assert record.machine["cpu"]
+
+
+def test_quoted_records_are_up_to_date():
+    assert stale(ROOT / "docs/measured.md", ROOT / "records") == []

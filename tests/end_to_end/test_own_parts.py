@@ -1,0 +1,153 @@
+"""What users bring: networks, lists of stages, loaders, losses, and structures of tensors."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hocket
+from hocket.errors import CutError, DataError
+from hocket.methods import METHODS, build
+
+
+def sgd(weights, lr=0.1):
+    return torch.optim.SGD(weights, lr=lr, momentum=0.5)
+
+
+def points(count=256):
+    """Two dimensions, and the quadrant they lie in."""
+    inputs = torch.randn(count, 2, generator=torch.Generator().manual_seed(0))
+    return inputs, (inputs[:, 0] > 0) + 2 * (inputs[:, 1] > 0)
+
+
+def layers():
+    torch.manual_seed(0)
+    return [
+        nn.Sequential(nn.Linear(2, 32), nn.ReLU()),
+        nn.Sequential(nn.Linear(32, 32), nn.ReLU()),
+        nn.Linear(32, 4),
+    ]
+
+
+def test_a_sequential_on_a_data_loader_keeps_its_names_and_learns():
+    data = TensorDataset(*points())
+    network = nn.Sequential(*layers())
+    names = list(network.state_dict())
+    trainer = hocket.Trainer(network, stages=3, optimizer=sgd)
+    history = trainer.fit(
+        DataLoader(data, batch_size=16, shuffle=True),
+        DataLoader(data, batch_size=64),
+        epochs=6,
+        progress=False,
+    )
+    assert history[-1].score.error < 0.1
+    assert history[-1].loss < history[0].loss
+    assert trainer.network is network
+    assert list(network.state_dict()) == names
+
+
+def test_a_list_of_stages_on_a_list_of_batches():
+    inputs, targets = points(250)  # the last batch is short
+    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
+    stages = layers()
+    trainer = hocket.Trainer(stages, method=hocket.DDG(), optimizer=sgd)
+    history = trainer.fit(batches, batches, epochs=6, progress=False)
+    assert [stage.module for stage in trainer.stages] == stages
+    assert history[-1].samples == history[-1].score.samples == 250
+    assert history[-1].score.error < 0.1
+
+
+def test_stages_of_a_module_that_is_no_chain():
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.third = layers()
+
+        def forward(self, x):
+            return self.third(self.second(self.first(x)))
+
+    network = Mine()
+    with pytest.raises(CutError, match="cannot cut a Mine"):
+        hocket.Trainer(network, optimizer=sgd)
+    parts = [network.first, network.second, network.third]
+    trainer = hocket.Trainer(network, stages=parts, optimizer=sgd)
+    inputs, targets = points()
+    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
+    trainer.fit(batches, epochs=6, progress=False)
+    missed = network(inputs).argmax(1) != targets
+    assert missed.float().mean() < 0.1
+    assert next(iter(network.state_dict())) == "first.0.weight"
+
+
+class Branch(nn.Module):
+    """Gives its features and the input beside them, as a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 32)
+
+    def forward(self, x):
+        return {"features": self.linear(x).relu(), "inputs": (x, None)}
+
+
+class Join(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(34, 4)
+
+    def forward(self, found):
+        return self.linear(torch.cat([found["features"], found["inputs"][0]], dim=1))
+
+
+def test_structures_of_tensors_cross_an_edge():
+    torch.manual_seed(0)
+    inputs, targets = points()
+    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
+    trainer = hocket.Trainer([Branch(), Join()], optimizer=sgd)
+    assert trainer.fit(batches, batches, epochs=6, progress=False)[-1].score.error < 0.1
+
+
+def test_a_loss_of_the_user_s_own_with_targets_that_are_no_classes():
+    inputs, _ = points()
+    batches = [(x, {"sum": x.sum(1)}) for x in inputs.split(16)]
+    trainer = hocket.Trainer(
+        nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)),
+        optimizer=sgd,
+        loss=lambda output, targets: (output[:, 0] - targets["sum"]).square().mean(),
+    )
+    score = trainer.fit(batches, batches, epochs=6, progress=False)[-1].score
+    assert score.error is None
+    assert score.loss < 0.2
+
+
+@pytest.mark.parametrize("wrong", [4, -1])
+def test_class_numbers_out_of_range_are_refused_and_named(wrong):
+    inputs, targets = points(8)
+    targets[3] = wrong
+    trainer = hocket.Trainer(layers(), optimizer=sgd)
+    with pytest.raises(DataError, match=rf"target.*{wrong}"):
+        trainer.fit([(inputs, targets)], epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_a_residual_network(name):
+    data = hocket.data.load(
+        "synthetic", batch_size=8, shape=(3, 32, 32), examples=24, test_examples=8
+    )
+    method = build(name)
+    # A network that predicts gradients is trained at this rate, too, and wants a small one.
+    rate = 1e-4 if method.signal.learns else 1e-2
+    trainer = hocket.Trainer(
+        hocket.zoo.resnet8(num_classes=10),
+        stages=3,
+        method=method,
+        optimizer=lambda weights: sgd(weights, lr=rate),
+    )
+    before = {key: value.clone() for key, value in trainer.network.state_dict().items()}
+    (epoch,) = trainer.fit(data.train, data.test, epochs=1, progress=False)
+    assert epoch.samples == 24
+    assert epoch.score.samples == 8
+    after = trainer.network.state_dict()
+    assert all(value.isfinite().all() for value in after.values())
+    learnt = [key for key, _ in trainer.network.named_parameters()]
+    assert all(not torch.equal(before[key], after[key]) for key in learnt)

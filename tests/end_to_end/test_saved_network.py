@@ -1,0 +1,59 @@
+"""A network that Hocket has saved needs nothing of Hocket."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hocket.run import Run
+from hocket.train import train
+
+# The same network by hand, and the digits as they are documented: 1437 images for training, in
+# an order drawn once; pixels of 0 to 16 scaled to 0 to 1, less their mean, by their deviation.
+BY_HAND = """
+import sys
+sys.modules["hocket"] = None  # an import fails as if it were not installed
+from collections import OrderedDict
+import numpy as np, torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+torch.set_num_threads(1)
+network = nn.Sequential(OrderedDict(
+    hidden0=nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU()),
+    hidden1=nn.Sequential(nn.Linear(32, 32), nn.ReLU()),
+    head=nn.Sequential(nn.Linear(32, 10)),
+))
+network.load_state_dict(torch.load("mine/network.pt", weights_only=True), strict=True)
+images, labels = load_digits(return_X_y=True)
+tested = np.random.RandomState(0).permutation(len(images))[-360:]
+inputs = (torch.tensor(images[tested], dtype=torch.float32) / 16 - 0.3053) / 0.3760
+with torch.no_grad():
+    predicted = network.eval()(inputs.view(-1, 1, 8, 8)).argmax(1)
+print(float((predicted.numpy() != labels[tested]).mean()))
+assert not any(name.split(".")[0] == "hocket" for name, m in sys.modules.items() if m)
+"""
+
+
+def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path):
+    run = Run(
+        network="mlp:hidden=[32,32]",
+        optimizer="SGD:lr=0.05,momentum=0.9",
+        epochs=5,
+        out=tmp_path / "mine",
+    )
+    train(run)
+    done = subprocess.run(
+        [sys.executable, "-c", BY_HAND],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    error = float(done.stdout)
+    summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert error == pytest.approx(summary["epochs"][-1]["score"]["error"])
+    assert error < 0.1
