@@ -20,13 +20,14 @@ from hocket.program import draw as draw_text
 from hocket.program import unroll
 from hocket.recipes import recipe
 from hocket.report import method_markdown, method_table, option_table, summary_tables
-from hocket.run import Run, run_of
+from hocket.run import Run, run_of, values_in
 from hocket.train import train as train_run
 
 app = App(
     name="hocket",
     help="Trains a network cut into stages that all work at the same time.",
     version_flags=["--version"],
+    result_action="return_value",
 )
 DEFAULTS = Run()
 console = Console()
@@ -99,10 +100,10 @@ def draw(
     if batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
     ticks = list(unroll(chosen, stages, batches))
-    console.print(draw_text(ticks, stages), highlight=False, soft_wrap=True, markup=False)
     if out is not None:
         draw_picture(ticks, stages, f"{method} on {stages} stages", out)
-        messages.print(f"drawn to {out}")
+        messages.print(f"drawn to {out}", soft_wrap=True)
+    console.print(draw_text(ticks, stages), highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
@@ -133,12 +134,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _refuse(message: str) -> int:
-    messages.print(f"error: {message}", style="red", markup=False, highlight=False)
+    messages.print(
+        f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
     return 2
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    messages.print(f"warning: {message}", style="yellow", markup=False, highlight=False)
+    messages.print(
+        f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _base(words: Sequence[str]) -> cyclopts.config.Dict:
@@ -147,16 +152,17 @@ def _base(words: Sequence[str]) -> cyclopts.config.Dict:
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
     if (file := _value_of("--run", words)) is not None:
-        values |= {k: v for k, v in Run.read(Path(file)).as_dict().items() if k != "out"}
-    run_of(values, "the recipe")
+        own = values_in(Path(file))
+        run_of(own, str(file))
+        values |= {key: value for key, value in own.items() if key != "out"}
     given = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
     return cyclopts.config.Dict({"train": given} if given else {}, source="the run file")
 
 
 def _value_of(flag: str, words: Sequence[str]) -> str | None:
-    for word, following in zip(words, [*words[1:], None], strict=True):
-        if word == flag:
-            return following
+    for place, word in enumerate(words):
+        if word == flag and place + 1 < len(words):
+            return words[place + 1]
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
     return None

@@ -40,7 +40,7 @@ class LinearizeError(HocketError, RuntimeError):
 
 
 class RunFolderError(HocketError, FileExistsError):
-    """The folder of a run exists already."""
+    """The folder of a run exists already, or cannot be made."""
 
 
 def listed(title: str, problems: Sequence[str]) -> str:

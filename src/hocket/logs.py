@@ -10,6 +10,7 @@ from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
 from hocket.errors import OptionError
 from hocket.history import Epoch
+from hocket.run import plain
 from hocket.stage.stage import Stage
 
 
@@ -59,7 +60,7 @@ class Logs:
         self._row("epoch", **asdict(epoch))
 
     def _row(self, kind: str, **values: Any) -> None:
-        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+        self._file.write(json.dumps(plain({"kind": kind, **values})) + "\n")
         if self._board is None:
             return
         step = values.get("batch", values.get("number", 0))

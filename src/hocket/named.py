@@ -54,24 +54,40 @@ class Named:
             OptionError: The text is not of the form ``name:key=value,key=value``.
         """
         name, _, rest = text.partition(":")
-        # A comma separates options unless it stands in brackets.
-        parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", rest)
         options: dict[str, Any] = {}
-        for part in parts:
+        for part in _split(rest):
             key, equals, value = part.partition("=")
-            if not (name and key.strip() and equals and value):
+            key = key.strip().replace("-", "_")
+            if not (name and key and equals and value):
                 raise OptionError(
                     f"cannot read {part!r} in {text!r}; write name:option=value,option=value"
                 )
-            options[key.strip().replace("-", "_")] = _read(value)
+            if key in options:
+                raise OptionError(f"the option {key!r} stands twice in {text!r}; give it once")
+            options[key] = _read(value, text)
         if not name:
             raise OptionError(f"there is no name in {text!r}; write name:option=value")
         return Named(name, options)
 
 
-def _read(value: str) -> Any:
+def _split(text: str) -> list[str]:
+    """The parts between commas, where a comma in brackets is none."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts if text else []
+
+
+def _read(value: str, text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise OptionError(f"there is the value {constant} in {text!r}; give a finite number")
+
     try:
-        return json.loads(value)
+        return json.loads(value, parse_constant=refuse)
     except json.JSONDecodeError:
         return {"True": True, "False": False, "None": None}.get(value, value)
 

@@ -37,7 +37,12 @@ def network_of(run: Run, data: Data) -> nn.Sequential:
     asked = Named.parse(run.network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        return zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
+        try:
+            return zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
+        except RuntimeError as error:
+            raise OptionError(
+                f"PyTorch refuses the network {run.network!r}: {error}"
+            ) from error
 
 
 def plan_of(run: Run) -> int | Plan:
@@ -69,7 +74,9 @@ def optimizer_of(run: Run) -> OptimizerFactory:
     """
     asked = Named.parse(run.optimizer)
     build = _member(optim, optim.Optimizer, "optimizer", asked)
-    _tried("optimizer", asked, lambda: build([nn.Parameter(torch.zeros(1))], **asked.options))
+    trial = nn.Parameter(torch.zeros(1))
+    trial.grad = torch.ones(1)
+    _tried("optimizer", asked, lambda: build([trial], **asked.options).step())
     return lambda parameters: build(parameters, **asked.options)
 
 
@@ -86,12 +93,11 @@ def scheduler_of(run: Run) -> SchedulerFactory | None:
                 optimizer, factor=run.warmup_rate, total_iters=run.warmup_epochs
             )
         )
-    if run.scheduler is not None:
+    if run.scheduler != "none":
         asked = Named.parse(run.scheduler)
         build = _member(lr_scheduler, lr_scheduler.LRScheduler, "scheduler", asked)
         makers.append(lambda optimizer: build(optimizer, **asked.options))
-        trial = optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-        _tried("scheduler", asked, lambda: makers[-1](trial))
+        _tried("scheduler", asked, lambda: _try_scheduler(makers[-1]))
     if run.warmup_epochs and run.scheduler_per == "update":
         raise OptionError(
             "warmup_epochs counts epochs, but scheduler_per is 'update'; use one of the two"
@@ -117,11 +123,19 @@ def _member(module: object, base: type, what: str, asked: Named) -> Callable[...
     return known[asked.name]
 
 
+def _try_scheduler(make: SchedulerFactory) -> None:
+    optimizer = optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = make(optimizer)
+    optimizer.step()
+    if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):  # refused where it is used
+        scheduler.step()
+
+
 def _tried(what: str, asked: Named, build: Callable[[], object]) -> None:
     """Build it once on a trial weight, so that a wrong option is found before anything runs."""
     try:
         build()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise OptionError(
             listed(f"PyTorch refuses the {what} {str(asked)!r}", [str(error)])
         ) from error

@@ -27,7 +27,7 @@ def draw_picture(ticks: Sequence[Tick], stages: int, title: str, file: Path) -> 
     for each other and the tick is as long as the chain of their actions.
 
     Raises:
-        OptionError: The file's ending is none of these.
+        OptionError: The file's ending is none of these, or it cannot be written.
     """
     if file.suffix not in (".svg", ".png", ".pdf"):
         raise OptionError(f"cannot draw to {str(file)!r}; use a name in .svg, .png or .pdf")
@@ -57,7 +57,10 @@ def draw_picture(ticks: Sequence[Tick], stages: int, title: str, file: Path) -> 
         bbox_to_anchor=(1, 1),
         frameon=False,
     )
-    figure.savefig(file)
+    try:
+        figure.savefig(file)
+    except OSError as error:
+        raise OptionError(f"cannot draw to {str(file)!r}: {error.strerror}") from error
 
 
 Span = tuple[str, tuple[int, int], float, float]

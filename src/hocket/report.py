@@ -32,7 +32,7 @@ def summary_tables(summary: Summary) -> list[Table]:
             f"{stage.parameters:,}",
             f"{stage.extra_parameters:,}",
             f"{stage.delay} ticks",
-            f"{stage.staleness:.2f} updates",
+            "-" if stage.staleness is None else f"{stage.staleness:.2f} updates",
         )
     return [whole, stages]
 

@@ -2,14 +2,15 @@
 
 import dataclasses
 import json
+import math
 import os
-import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hocket.errors import OptionError, listed, unknown
+from hocket.typed import mistyped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Run:
     """Inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
     """An optimizer of torch.optim."""
-    scheduler: str | None = None
+    scheduler: str = "none"
     """A scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
     scheduler_per: Literal["epoch", "update"] = "epoch"
     """What the scheduler counts."""
@@ -83,12 +84,12 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """The choices as plain values."""
-        values = dataclasses.asdict(self)
-        return {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+        values: dict[str, Any] = plain(dataclasses.asdict(self))
+        return values
 
     def write(self, file: Path) -> None:
         """Write the run as JSON, to be passed back as ``--run``."""
-        file.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+        publish(file, self.as_dict())
 
     @staticmethod
     def read(file: Path) -> "Run":
@@ -97,17 +98,26 @@ class Run:
         Raises:
             OptionError: The file is not there or not JSON, or a key or value is wrong.
         """
-        try:
-            values = json.loads(file.read_text())
-        except OSError as error:
-            raise OptionError(
-                f"cannot read the run file {str(file)!r}: {error.strerror}"
-            ) from error
-        except ValueError as error:
-            raise OptionError(f"the run file {str(file)!r} is not JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise OptionError(f"the run file {str(file)!r} holds no object of keys and values")
-        return run_of(values, str(file))
+        return run_of(values_in(file), str(file))
+
+
+def values_in(file: Path) -> dict[str, Any]:
+    """The keys and values of a run file, as they stand there.
+
+    Raises:
+        OptionError: The file is not there, not JSON, or holds no keys and values.
+    """
+    try:
+        values = json.loads(file.read_text())
+    except OSError as error:
+        raise OptionError(
+            f"cannot read the run file {str(file)!r}: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise OptionError(f"the run file {str(file)!r} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise OptionError(f"the run file {str(file)!r} holds no object of keys and values")
+    return values
 
 
 def run_of(values: dict[str, Any], where: str) -> Run:
@@ -117,12 +127,8 @@ def run_of(values: dict[str, Any], where: str) -> Run:
         OptionError: With every key and value that is wrong.
     """
     hints = typing.get_type_hints(Run)
-    problems = []
-    for key, value in values.items():
-        if key not in hints:
-            problems.append(unknown("key", key, hints))
-        elif not _fits(value, hints[key]):
-            problems.append(f"{key} is {value!r}; wanted {_named(hints[key])}")
+    problems = [unknown("key", key, hints) for key in values if key not in hints]
+    problems += mistyped(values, hints)
     if problems:
         raise OptionError(listed(f"cannot use {where}", problems))
     paths = {"data_dir", "out"}
@@ -132,30 +138,19 @@ def run_of(values: dict[str, Any], where: str) -> Run:
     return Run(**checked)
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    if isinstance(hint, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is Literal:
-        return value in typing.get_args(hint)
-    if hint is Path:
-        return isinstance(value, str)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is hint
-
-
-def _named(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " or ".join(_named(option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is Literal:
-        return " or ".join(map(repr, typing.get_args(hint)))
-    return {str: "text", int: "a whole number", float: "a number", bool: "true or false"}.get(
-        hint, "null" if hint is type(None) else "a path"
-    )
-
-
-def publish(file: Path, text: str) -> None:
-    """Write a file so that a reader finds the old one or the new one, never half of it."""
+def publish(file: Path, value: Any) -> None:
+    """Write JSON so that a reader finds the old file or the new one, never half of it."""
     part = file.with_name(file.name + ".part")
-    part.write_text(text)
+    part.write_text(json.dumps(plain(value), indent=2) + "\n")
     os.replace(part, file)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: paths as text, null for a number that is NaN or infinite."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -2,12 +2,10 @@
 
 import dataclasses
 import itertools
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -36,14 +34,14 @@ class StageSummary:
         parameters: Numbers that it trains, without auxiliary networks.
         extra_parameters: Numbers in its head or synthesizer.
         delay: Ticks between forward and backward of a batch.
-        staleness: Updates in between, mean of the last epoch, measured.
+        staleness: Updates in between, mean of the last epoch, measured; None without one.
     """
 
     layers: int
     parameters: int
     extra_parameters: int
     delay: int
-    staleness: float
+    staleness: float | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def train(run: Run) -> Summary:
     """Train as the run says, in a new run folder.
 
     Whatever ends the training, the network as it was reached is saved: Ctrl-C gives the state
-    ``interrupted``. An error of Hocket's is raised after that.
+    ``interrupted``; an error gives ``failed``, and is raised after that.
 
     Raises:
         HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
@@ -113,13 +111,31 @@ def train(run: Run) -> Summary:
         compare_every=run.compare_every,
         on_comparison=late.comparison if run.compare_every else None,
     )
-    trainer.prepare(next(iter(data.test))[0])
+    _try(trainer, data, run)
     folder = _new_folder(run)
     run = dataclasses.replace(run, out=folder)
     run.write(folder / "run.json")
-    publish(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
+    publish(folder / "environment.json", environment())
     with Logs(folder, run.log_every, tensorboard=run.tensorboard) as late.logs:
         return _fit(run, trainer, data, method, folder, late.logs)
+
+
+def _try(trainer: Trainer, data: datasets.Data, run: Run) -> None:
+    """Build the stages and evaluate a batch, so that misfits show before anything is written.
+
+    Raises:
+        OptionError: The network does not take the data.
+    """
+    batch = next(data.test.serve(0))
+    try:
+        trainer.evaluate([batch])
+    except (RuntimeError, IndexError, TypeError) as error:
+        if isinstance(error, HocketError):
+            raise
+        raise OptionError(
+            f"the network {run.network!r} does not take the data {run.data!r}, whose inputs "
+            f"have the shape {data.shape} and whose classes number {data.classes}: {error}"
+        ) from error
 
 
 class _Late:
@@ -153,7 +169,7 @@ def _fit(
         trainer.fit(data.train, data.test, epochs=run.epochs, on_epoch=on_epoch)
     except KeyboardInterrupt:
         return end("interrupted", f"stopped in epoch {len(epochs) + 1} of {run.epochs}")
-    except HocketError as error:
+    except Exception as error:
         end("failed", "\n".join([str(error), *getattr(error, "__notes__", [])]))
         error.add_note(f"what was reached is in {folder}")
         raise
@@ -171,7 +187,7 @@ def _summary(
 ) -> Summary:
     count = len(trainer.stages)
     seconds = sum(epoch.seconds for epoch in epochs) or time.perf_counter() - start
-    staleness = epochs[-1].staleness if epochs else (float("nan"),) * count
+    staleness = epochs[-1].staleness if epochs else (None,) * count
     return Summary(
         state=state,
         message=message,
@@ -198,8 +214,7 @@ def _save(folder: Path, network: nn.Module, summary: Summary) -> None:
     part = folder / "network.pt.part"
     torch.save({k: v.cpu() for k, v in network.state_dict().items()}, part)
     part.replace(folder / "network.pt")
-    values: dict[str, Any] = dataclasses.asdict(summary) | {"folder": str(summary.folder)}
-    publish(folder / "summary.json", json.dumps(values, indent=2) + "\n")
+    publish(folder / "summary.json", dataclasses.asdict(summary))
 
 
 def _numbers(module: nn.Module) -> int:
@@ -212,9 +227,9 @@ def _require_device(device: str) -> None:
         "cuda": torch.cuda.is_available,
         "mps": torch.backends.mps.is_available,
     }
-    kind = device.split(":")[0]
-    if kind not in available:
-        raise OptionError(f"device is {device!r}; use one of {', '.join(available)}")
+    kind, _, index = device.partition(":")
+    if kind not in available or not (index.isdecimal() or device == kind):
+        raise OptionError(f"device is {device!r}; use one of {', '.join(available)}, or cuda:1")
     if not available[kind]():
         raise OptionError(f"device is {device!r}, but PyTorch finds none here; use cpu")
 
@@ -231,13 +246,20 @@ def _new_folder(run: Run) -> Path:
     """The run's folder, just made."""
     if run.out is not None:
         _require_new(run.out)
-        run.out.mkdir(parents=True)
-        return run.out
+        return _made(run.out)
     method, network, data = (Named.parse(w).name for w in (run.method, run.network, run.data))
     title = f"{method}{run.stages}-{network}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
     for n in itertools.count():
         folder = Path("runs") / (f"{title}-{n}" if n else title)
         if not folder.exists():
             break
-    folder.mkdir(parents=True)
+    return _made(folder)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        why = f"cannot make the run folder {str(folder)!r}: {error.strerror}"
+        raise RunFolderError(f"{why}; name another with --out") from error
     return folder

@@ -21,6 +21,7 @@ from hocket.methods import FDG
 from hocket.modes import evaluating
 from hocket.progress import Progress, progress_bar
 from hocket.signals import Delayed
+from hocket.signals.targets import fitting
 from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors, tensors
@@ -181,9 +182,12 @@ class Trainer:
             progress: Whether to show a bar on a terminal, or a line per epoch elsewhere.
 
         Raises:
+            OptionError: There is less than one epoch.
             DataError: The training data have no batches.
             NonFiniteError: A loss or gradient is NaN or infinite.
         """
+        if epochs < 1:
+            raise OptionError(f"epochs is {epochs}; use at least 1")
         history = []
         length = len(train) if isinstance(train, Sized) else None
         with progress_bar(epochs, length, shown=progress) as bar:
@@ -210,7 +214,8 @@ class Trainer:
                 own_inputs, own_targets = self._moved((inputs, targets))
                 count = len(tensors(inputs)[0])
                 output = engine.predict(own_inputs)
-                total += float(self._setup.loss(output, own_targets)) * count
+                with fitting(output):
+                    total += float(self._setup.loss(output, own_targets)) * count
                 samples += count
                 missed = wrong(output, own_targets)
                 scored = scored and missed is not None
@@ -257,7 +262,12 @@ class Trainer:
         return self._engine
 
     def _build(self, inputs: Tree) -> Serial:
-        sample = map_tensors(lambda value: value[:2], self._moved(inputs))
+        count = len(tensors(inputs)[0])
+
+        def first(value: Tensor) -> Tensor:
+            return value[:2] if value.dim() and len(value) == count else value
+
+        sample = map_tensors(first, self._moved(inputs))
         if isinstance(self._asked, int):
             self.plan = balanced(chain(self.network), self._asked, sample)
             self._modules = stages_of(self.network, self.plan)

@@ -269,7 +269,7 @@ class Oracle(nn.Module):
     def __init__(self, rest: list[nn.Module]) -> None:
         super().__init__()
         self.unused = nn.Parameter(torch.zeros((), dtype=torch.double))
-        self.rest = lambda h: nn.Sequential(*rest)(h)
+        self.rest = nn.Sequential(*rest)
 
     def forward(self, h: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():

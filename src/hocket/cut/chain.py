@@ -10,7 +10,9 @@ from hocket.errors import CutError, listed
 
 
 def chain(network: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a sequential network by name, in order; nested sequences are opened.
+    """The layers of a sequential network by name, in order.
+
+    A plain nn.Sequential inside is opened; one of a class of its own is one layer.
 
     Raises:
         CutError: The network is not an nn.Sequential, or has no layers.
@@ -27,7 +29,7 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     # Not named_children: it leaves out the second use of a layer that is used twice.
     for name, child in network._modules.items():
         assert child is not None, "nn.Sequential holds modules only"
-        if _opens(child) and len(list(child.children())) > 0:
+        if type(child) is nn.Sequential and _opens(child) and len(child) > 0:
             layers |= {f"{name}.{inner}": layer for inner, layer in chain(child).items()}
         else:
             layers[name] = child

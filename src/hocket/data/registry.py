@@ -14,6 +14,7 @@ from hocket.data.image_folder import folder
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, listed, unknown
+from hocket.typed import hints_of, mistyped
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
     {
@@ -67,6 +68,7 @@ def load(
     loader = _loader(name)
     known = options(name)
     problems = [unknown("option", option, known) for option in chosen if option not in known]
+    problems += mistyped(chosen, hints_of(loader))
     problems += [
         f"option {option!r} is missing; pass it"
         for option, default in known.items()

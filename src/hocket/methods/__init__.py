@@ -19,6 +19,7 @@ from hocket.methods.dni import DNI as DNI
 from hocket.methods.dsp import DSP as DSP
 from hocket.methods.fdg import FDG as FDG
 from hocket.methods.fr import FR as FR
+from hocket.typed import hints_of, mistyped
 
 
 def _registry() -> dict[str, Callable[..., Method]]:
@@ -55,6 +56,7 @@ def build(name: str, **options: Any) -> Method:
     """
     known = options_of(name)
     problems = [unknown("option", option, known) for option in options if option not in known]
+    problems += mistyped(options, hints_of(METHODS[name]))
     if problems:
         raise OptionError(listed(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)

@@ -75,7 +75,7 @@ class NoForward(TorchDispatchMode):
     """
 
     def __init__(self, stage: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._stage = stage
 
     def __torch_dispatch__(

@@ -8,7 +8,7 @@ here, with hooks on what autograd saves.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,8 @@ from hocket.method import Linearize, Statistics
 from hocket.stage.rewind import uncounted
 from hocket.tree import Tree, copied
 
-
-@dataclass(frozen=True)
-class Kept:
-    """What a stage keeps of a forward.
-
-    Attributes:
-        output: The output, with a graph where one was built.
-        graph: The output to differentiate, when the gradient has come.
-    """
-
-    output: Tree
-    graph: Callable[[], Tree]
+Graph: TypeAlias = Callable[[], Tree]
+"""Gives the output of a forward with a graph, when its gradient has come."""
 
 
 class Linearizer(Protocol):
@@ -39,8 +29,11 @@ class Linearizer(Protocol):
     def guarded(self) -> bool:
         """Whether a layer that runs again in the backward would see the wrong weights."""
 
-    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
-        """Forward the leaves; they stay as they are, whatever the module edits in place."""
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
+        """The output to send on, and what gives the output to differentiate.
+
+        The leaves stay as they are, whatever the module edits in place.
+        """
 
     def updated(self) -> None:
         """The weights have just changed."""
@@ -60,10 +53,10 @@ class Immediate:
 
     guarded = False
 
-    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward with a graph."""
         output = module(copied(leaves))
-        return Kept(output, lambda: output)
+        return output, lambda: output
 
     def updated(self) -> None:
         """Nothing is kept over an update."""
@@ -77,7 +70,7 @@ class Recompute:
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
 
-    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
             output = module(copied(leaves))
@@ -87,7 +80,7 @@ class Recompute:
                 return module(copied(leaves))
             return uncounted(module, copied(leaves))
 
-        return Kept(output, graph)
+        return output, graph
 
     def updated(self) -> None:
         """Inputs do not depend on this stage's weights."""
@@ -123,7 +116,7 @@ class Saved:
         self._stash = stash
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
 
-    def forward(self, module: nn.Module, leaves: Tree) -> Kept:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward with a graph whose saved tensors went through the hooks."""
         weights = {
             p.untyped_storage().data_ptr(): p for p in module.parameters() if p.requires_grad
@@ -137,7 +130,7 @@ class Saved:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
             output = module(copied(leaves))
-        return Kept(output, lambda: output)
+        return output, lambda: output
 
     def updated(self) -> None:
         """Later forwards need copies of their own; graphs in flight hold on to the old ones."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hocket.errors import PacketError
 from hocket.relay.packet import Activation
-from hocket.stage.linearize import Kept
+from hocket.stage.linearize import Graph
 from hocket.tree import Tree
 
 
@@ -18,14 +18,14 @@ class Forwarded:
     Attributes:
         activation: What was received.
         leaves: Its tensors as leaves of the stage's graph.
-        kept: What the linearizer kept.
+        graph: Gives the output to differentiate, when the gradient has come.
         differentiable: For each tensor of the output, whether a gradient comes back for it.
         version: The number of updates that the weights of the forward had seen.
     """
 
     activation: Activation
     leaves: Tree
-    kept: Kept
+    graph: Graph
     differentiable: tuple[bool, ...]
     version: int
 

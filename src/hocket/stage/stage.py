@@ -4,7 +4,8 @@ First, middle and last stage are the same class. What differs is what they hold:
 their neighbours, and the signal that their error comes from.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -33,9 +34,10 @@ class Report:
         epoch: The epoch of the batch.
         version: Updates that the stage's weights had seen when the action ran.
         staleness: For a backward: updates since the forward of the same batch.
-        loss: For a backward: the loss that the stage saw, if it saw one.
-        gradient_norm: For a backward: Euclidean norm of the batch's gradient.
-        rate: For an update: the learning rate.
+        loss: For a backward: the loss that the stage saw, if it saw one; for a target: the
+            loss of the signal's network.
+        gradient_norm: For these two: Euclidean norm of the batch's gradient.
+        rate: For an update or a target: the learning rate.
     """
 
     epoch: int
@@ -132,20 +134,20 @@ class Stage:
             lambda value: value.detach().requires_grad_(next(flags)), activation.values
         )
         with self._computing(batch, "forward"):
-            kept = self._linearizer.forward(self.module, leaves)
+            output, graph = self._linearizer.forward(self.module, leaves)
         wanted = self.signal.waits or self.signal.learns
-        outputs = tensors(kept.output)
-        differentiable = tuple(wanted and output.is_floating_point() for output in outputs)
+        outputs = tensors(output)
+        differentiable = tuple(wanted and each.is_floating_point() for each in outputs)
         self._after.send(
             Activation(
                 batch=batch,
                 epoch=activation.epoch,
-                values=map_tensors(lambda value: value.detach(), kept.output),
+                values=map_tensors(lambda value: value.detach(), output),
                 differentiable=differentiable,
                 targets=activation.targets,
             )
         )
-        forwarded = Forwarded(activation, leaves, kept, differentiable, self.updater.version)
+        forwarded = Forwarded(activation, leaves, graph, differentiable, self.updater.version)
         self.pending.add(forwarded)
         return Report(activation.epoch, self.updater.version)
 
@@ -156,7 +158,7 @@ class Stage:
             received = self._after.receive(batch).values
         targets = forwarded.activation.targets
         with self._computing(batch, "forward"):
-            output = forwarded.kept.graph()
+            output = forwarded.graph()
         with self._computing(batch, "backward"):
             error = self.signal.error(
                 self.signal_network, self._loss, output, targets, received
@@ -176,7 +178,7 @@ class Stage:
             version=self.updater.version,
             staleness=self.updater.version - forwarded.version,
             loss=loss,
-            gradient_norm=self._checked(loss),
+            gradient_norm=_checked(loss, self.gradients),
         )
 
     def _differentiate(self, error: Error) -> None:
@@ -188,17 +190,6 @@ class Stage:
         with torch.no_grad(), guard:
             if live:
                 torch.autograd.backward([r for r, _ in live], [g for _, g in live])
-
-    def _checked(self, loss: float | None) -> float:
-        """The norm of the batch's gradient, once it and the loss are known to be finite."""
-        norm = float(total_norm(self.gradients))
-        for what, value in (("loss", loss), ("gradient norm", norm)):
-            if value is not None and not abs(value) < float("inf"):
-                raise NonFiniteError(
-                    f"the {what} became {value}; the weights are those before this batch; "
-                    "lower the learning rate, warm up, or look at the batch"
-                )
-        return norm
 
     def _update(self, batch: int) -> Report:
         epoch = self._epochs[batch]
@@ -218,10 +209,11 @@ class Stage:
         with self._computing(batch, "learn"):
             loss = lesson(received)
         loss.backward()
-        self.signal_updater.gather()
+        value = float(loss.detach())
+        norm = _checked(value, self.signal_updater.gather())
         version = self.signal_updater.version
         rate = self.signal_updater.update(epoch)
-        return Report(epoch, version, loss=float(loss.detach()), rate=rate)
+        return Report(epoch, version, loss=value, gradient_norm=norm, rate=rate)
 
     @contextmanager
     def _computing(self, batch: int, which: Pass) -> Iterator[None]:
@@ -232,3 +224,15 @@ class Stage:
     def _cast(self) -> torch.autocast:
         low = self._precision is not None
         return torch.autocast(self._device.type, self._precision, enabled=low)
+
+
+def _checked(loss: float | None, gradients: Sequence[Tensor | None]) -> float:
+    """The norm of a batch's gradient, once it and the loss are known to be finite."""
+    norm = float(total_norm(gradients))
+    for what, value in (("loss", loss), ("gradient norm", norm)):
+        if value is not None and not math.isfinite(value):
+            raise NonFiniteError(
+                f"the {what} became {value}; this stage's weights are those before this batch; "
+                "lower the learning rate, warm up, or look at the batch"
+            )
+    return norm

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from torch import nn
 
 from hocket.errors import OptionError, listed, unknown
+from hocket.typed import hints_of, mistyped
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet20,
@@ -67,6 +68,7 @@ def build(name: str, **options: object) -> nn.Sequential:
         raise OptionError(unknown("network", name, NETWORKS))
     valid = list(inspect.signature(NETWORKS[name]).parameters)
     problems = [unknown("option", option, valid) for option in options if option not in valid]
+    problems += mistyped(options, hints_of(NETWORKS[name]))
     if problems:
         raise OptionError(listed(f"cannot build network {name!r}", problems))
     return NETWORKS[name](**options)

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError, listed
+from hocket.zoo.layer import Layer
 from hocket.zoo.residual import PadShortcut, Residual, basic_body, conv_norm_relu
 
 Pooling = Literal["global", "corner6"]
@@ -52,7 +53,7 @@ def cifar_resnet(
         for block in range((depth - 2) // 6):
             layers[f"layer{group}_{block}"] = _block(inputs, width)
             inputs = width
-    layers["head"] = nn.Sequential(
+    layers["head"] = Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(1) if pooling == "global" else nn.AvgPool2d(6),
             flatten=nn.Flatten(),

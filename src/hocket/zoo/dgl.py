@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError
+from hocket.zoo.layer import Layer
 from hocket.zoo.residual import conv_norm_relu
 
 Pooling = Literal["aux", "buffer"]
@@ -41,7 +42,7 @@ def dgl6(
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     inputs, width = in_channels, 128
     for block in range(6):
-        layer = nn.Sequential()
+        layer = Layer()
         if block in _POOLED_BLOCKS[pooling]:
             layer.add_module("pool", nn.MaxPool2d(2))
             width *= 2
@@ -59,7 +60,7 @@ def _perceptron_head(channels: int, num_classes: int) -> nn.Sequential:
     The paper pools to a quarter of the side before that: of an 8x8 map, the same 2x2 pixels.
     """
     width = 4 * channels
-    return nn.Sequential(
+    return Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(2),
             flatten=nn.Flatten(),
@@ -88,7 +89,7 @@ def dni3(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
         layer.add_module("pool", pool)
         layers[f"block{block}"] = layer
         inputs = 128
-    layers["head"] = nn.Sequential(
+    layers["head"] = Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hocket.errors import DataError, OptionError, listed
+from hocket.zoo.layer import Layer
 
 
 @final
@@ -126,7 +127,7 @@ def gpt(
     layers["embed"] = TokenEmbedding(vocab, context, width, dropout)
     for number in range(depth):
         layers[f"block{number}"] = Block(width, heads, dropout)
-    layers["head"] = nn.Sequential(
+    layers["head"] = Layer(
         OrderedDict(norm=nn.LayerNorm(width), linear=nn.Linear(width, vocab, bias=False))
     )
     network = nn.Sequential(layers)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from hocket.errors import OptionError
+from hocket.zoo.layer import Layer
 
 
 def mlp(
@@ -38,11 +39,11 @@ def mlp(
         raise OptionError(f"mlp: widths are {widths}; every one must be at least 1")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, (inputs, outputs) in enumerate(zip(widths[:-2], hidden, strict=True)):
-        layer = nn.Sequential(nn.Linear(inputs, outputs))
+        layer = Layer(nn.Linear(inputs, outputs))
         if batch_norm:
             layer.append(nn.BatchNorm1d(outputs))
         layers[f"hidden{number}"] = layer.append(nn.ReLU())
-    layers["head"] = nn.Sequential(nn.Linear(widths[-2], num_classes))
+    layers["head"] = Layer(nn.Linear(widths[-2], num_classes))
     first = next(iter(layers))
-    layers[first] = nn.Sequential(nn.Flatten(), *layers[first].children())
+    layers[first] = Layer(nn.Flatten(), *layers[first].children())
     return nn.Sequential(layers)

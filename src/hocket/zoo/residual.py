@@ -11,6 +11,8 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hocket.zoo.layer import Layer
+
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     """Convolution that keeps the sides at stride 1; no bias, for a norm would cancel it."""
@@ -19,7 +21,7 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 
 def conv_norm_relu(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Convolution, BatchNorm, ReLU; none of them in place."""
-    return nn.Sequential(
+    return Layer(
         OrderedDict(
             conv=conv(inputs, outputs, kernel, stride),
             norm=nn.BatchNorm2d(outputs),

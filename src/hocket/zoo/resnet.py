@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from hocket.zoo.layer import Layer
 from hocket.zoo.residual import (
     Residual,
     basic_body,
@@ -67,7 +68,7 @@ def _chain(
                 body(inputs, width, stride), conv_shortcut(inputs, width, stride)
             )
             inputs = width
-    layers["head"] = nn.Sequential(
+    layers["head"] = Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),

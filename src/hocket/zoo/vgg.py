@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from hocket.errors import OptionError
+from hocket.zoo.layer import Layer
 
 WIDTHS = (64, 128, 256, 512, 512)
 
@@ -61,7 +62,7 @@ def _vgg(
         for number in range(1, count + 1):
             layers[f"conv{group}_{number}"] = _layer(inputs, width, pooled=number == count)
             inputs = width
-    layers["head"] = nn.Sequential(
+    layers["head"] = Layer(
         OrderedDict(
             pool=nn.AdaptiveAvgPool2d(7),
             flatten=nn.Flatten(),
@@ -79,7 +80,7 @@ def _vgg(
 
 def _layer(inputs: int, outputs: int, pooled: bool) -> nn.Sequential:
     """Convolution (with a bias: the published counts have it), norm, ReLU, perhaps pooling."""
-    layer = nn.Sequential(
+    layer = Layer(
         OrderedDict(
             conv=nn.Conv2d(inputs, outputs, 3, padding=1),
             norm=nn.BatchNorm2d(outputs),

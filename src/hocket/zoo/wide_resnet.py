@@ -15,6 +15,7 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hocket.zoo.layer import Layer
 from hocket.zoo.residual import conv
 
 
@@ -56,7 +57,7 @@ def wrn28_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
             stride = 2 if group > 1 and block == 0 else 1
             layers[f"layer{group}_{block}"] = PreActivation(inputs, width, stride)
             inputs = width
-    layers["head"] = nn.Sequential(
+    layers["head"] = Layer(
         OrderedDict(
             norm=nn.BatchNorm2d(inputs),
             relu=nn.ReLU(),

@@ -140,5 +140,5 @@ def test_the_rate_falls_at_the_milestones() -> None:
     rates = []
     for _ in range(2):
         trainer.fit(data.train, epochs=1, progress=False)
-        rates.append(trainer.stages[0].updater.rate)
+        rates.append(trainer.stages[0].updater.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.1, 0.01])

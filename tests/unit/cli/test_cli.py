@@ -212,7 +212,7 @@ BAD = {
     "unknown option of a method": ("--method fdg:shrnk=1", "'shrnk' (did you mean 'shrink'?)"),
     "unknown network": ("--network mlpp", "unknown network 'mlpp' (did you mean 'mlp'?)"),
     "unknown option of a network": ("--network mlp:hiden=[3]", "did you mean 'hidden'?"),
-    "wrong option of a network": ("--network resnet8:pooling=max", "pooling 'max' is unknown"),
+    "wrong option of a network": ("--network resnet8:pooling=max", "pooling is 'max'; wanted"),
     "unknown data set": ("--data digit", "unknown data set 'digit' (did you mean 'digits'?)"),
     "unknown option of a data set": ("--data synthetic:nois=1", "did you mean 'noise'?"),
     "wrong option of a data set": (
@@ -240,10 +240,13 @@ BAD = {
     "shrink above 1": ("--method fdg:shrink=1.5", "shrink is 1.5; use a number in (0, 1]"),
     "negative shrink": ("--method fdg:shrink=-1", "shrink is -1; use a number in (0, 1]"),
     "accumulate of 0": ("--method adl:accumulate=0", "accumulate is 0; use a whole number"),
-    "half a gradient": ("--method adl:accumulate=1.5", "accumulate is 1.5; use a whole number"),
-    "unknown order": ("--method fdg:order=both", "order is 'both'; use one of"),
-    "unknown linearization": ("--method fdg:linearize=now", "linearize is 'now'; use one of"),
-    "unknown head": ("--method dgl:head=none", "head kind 'none' is unknown"),
+    "half a gradient": (
+        "--method adl:accumulate=1.5",
+        "accumulate is 1.5; wanted a whole number",
+    ),
+    "unknown order": ("--method fdg:order=both", "order is 'both'; wanted"),
+    "unknown linearization": ("--method fdg:linearize=now", "linearize is 'now'; wanted"),
+    "unknown head": ("--method dgl:head=none", "head is 'none'; wanted"),
     "no name": ("--method :shrink=1", "cannot read 'shrink=1'"),
     "no value": ("--method fdg:shrink", "cannot read 'shrink' in 'fdg:shrink'"),
     "no folder for data": ("--data cifar10", "pass their folder with --data-dir"),
@@ -310,7 +313,7 @@ def test_a_picture_of_another_kind_is_refused(call, here):
     [
         ("layer2_0,layer2_0", "stage 1 would be empty; it would begin at layer 'layer2_0'"),
         ("layer3_0,layer2_0", "stage 1 would be empty; it would begin at layer 'layer3_0'"),
-        ("stem.conv,layer2_0", "stage 0 would be empty; it would begin at layer 'stem.conv'"),
+        ("stem,layer2_0", "stage 0 would be empty; it would begin at layer 'stem'"),
     ],
     ids=["layer twice", "out of order", "first layer"],
 )
@@ -443,3 +446,15 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     assert summary["epochs"]
     network = hocket.zoo.mlp(hidden=[16, 16])
     network.load_state_dict(network_of(here / "mine"), strict=True)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no place to write to nowhere")
+def test_a_run_folder_that_cannot_be_made_is_refused(call, here):
+    said = refused(call, here, "train", "--epochs", 1, "--out", "/proc/none/here")
+    assert "cannot make the run folder '/proc/none/here'" in said
+
+
+def test_a_number_that_pytorch_refuses_is_told(call, here):
+    small = "synthetic:shape=[3,8,8],examples=8,test_examples=8"
+    words = ("--network", "resnet18:num_classes=-3", "--data", small)
+    assert "PyTorch refuses the network" in refused(call, here, "train", *words)

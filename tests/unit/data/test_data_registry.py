@@ -53,7 +53,9 @@ def test_all_unknown_options_are_named_with_the_valid_ones():
 
 
 def test_a_data_set_without_options_says_so():
-    with pytest.raises(OptionError, match=r"'digits':\n  - unknown option 'x'; there are: none"):
+    with pytest.raises(
+        OptionError, match=r"'digits':\n  - unknown option 'x'; there are: none"
+    ):
         load("digits", batch_size=4, x=1)
 
 

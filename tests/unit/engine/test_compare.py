@@ -73,15 +73,18 @@ def test_shrink_is_the_ratio():
 
 
 def test_a_late_gradient_is_held_against_that_of_all_weights_of_now():
-    """Computed here from the weights seen at the moment of each backward."""
+    """Computed here from the weights at the beginning of the tick of each backward."""
     modules, batches, gradients = mlp(3), data(mlp, 10), Gradients()
-    by_hand = {}
+    by_hand, start = {}, {}
 
     def watch(event, stage):
         gradients(event, stage)
+        # The first action of a tick never changes weights.
+        if event.tick not in start:
+            start[event.tick] = [weights_of(module) for module in modules]
         if event.action.kind == "B":
             place = stage.index, event.action.batch
-            now = [weights_of(module) for module in modules]
+            now = start[event.tick]
             true = true_gradients(modules, *batches[event.action.batch], now)[stage.index]
             a, b = (
                 torch.cat([g.flatten() for g in each]) for each in (gradients.seen[place], true)

@@ -99,14 +99,14 @@ def test_a_head_does_not_change_the_output_it_stands_on(kind):
 
 @pytest.mark.parametrize("shape", [(12,), (5, 12)])
 def test_cnn_refuses_what_is_no_map(shape):
-    with pytest.raises(OptionError, match="'cnn' needs maps .*; use 'mlp-sr'"):
+    with pytest.raises(OptionError, match=r"'cnn' needs maps .*; use 'mlp-sr'"):
         build_head("cnn", torch.Size(shape), outputs=10)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4, 5), (3, 0, 4)])
 def test_other_shapes_are_refused(shape):
     with pytest.raises(
-        OptionError, match="wanted is a map .*, tokens .* or a vector .*cut elsewhere"
+        OptionError, match=r"wanted is a map .*, tokens .* or a vector .*cut elsewhere"
     ):
         build_head("mlp", torch.Size(shape), outputs=10)
 

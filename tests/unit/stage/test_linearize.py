@@ -202,10 +202,10 @@ def test_an_activation_edited_after_the_forward_is_refused(linearize):
 
     module = nn.Linear(2, 2)
     module.forward = forward
-    kept = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
+    _, graph = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
     saved[0].detach().add_(1)
     with pytest.raises(LinearizeError, match=r"shape \(1, 2\).*version 1, wanted 0"):
-        kept.graph().sum().backward()
+        graph().sum().backward()
 
 
 class Checkpointed(nn.Module):
@@ -292,13 +292,13 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
     x = torch.full((1, 1), 0.3, dtype=torch.double, requires_grad=True)
     linearizer = FACTORY[linearize]()
     old = [p.item() for p in module.parameters()]
-    kept = linearizer.forward(module, x)
+    _, graph = linearizer.forward(module, x)
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.5)
     linearizer.updated()
     new = [p.item() for p in module.parameters()]
-    kept.graph().backward()
+    graph().backward()
     first, second = new if linearize == "recompute" else old
     second = new[1] if linearize == "live" else second
     slope = 1 - torch.tanh(torch.tensor(first * 0.3, dtype=torch.double)).item() ** 2
@@ -310,14 +310,14 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
 def test_stash_copies_a_weight_once_for_each_version():
     module, linearizer = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)), Saved(stash=True)
     x = torch.ones(1, 5, requires_grad=True)
-    kept = [linearizer.forward(module, x) for _ in range(3)]
+    graphs = [linearizer.forward(module, x)[1] for _ in range(3)]
     once = len(linearizer._copies)
-    kept += [linearizer.forward(module, x)]
+    graphs += [linearizer.forward(module, x)[1]]
     assert 0 < len(linearizer._copies) == once
     linearizer.updated()
     assert not linearizer._copies
-    for each in kept:
-        each.graph().sum().backward()
+    for graph in graphs:
+        graph().sum().backward()
 
 
 @pytest.mark.parametrize("change", ["load_state_dict", "in place"])
@@ -330,38 +330,39 @@ def test_stash_sees_weights_that_change_from_outside(change):
     def gradient() -> Tensor:
         return torch.autograd.grad(module(x).sum(), x)[0]
 
-    first, wanted = linearizer.forward(module, x), gradient()
+    (_, first), wanted = linearizer.forward(module, x), gradient()
     if change == "in place":
         with torch.no_grad():
             module[1].weight += 1
     else:
         module.load_state_dict({k: v + 1 for k, v in module.state_dict().items()})
-    second, other = linearizer.forward(module, x), gradient()
+    (_, second), other = linearizer.forward(module, x), gradient()
     assert not torch.equal(wanted, other)
-    assert torch.equal(torch.autograd.grad(first.graph().sum(), x)[0], wanted)
-    assert torch.equal(torch.autograd.grad(second.graph().sum(), x)[0], other)
+    assert torch.equal(torch.autograd.grad(first().sum(), x)[0], wanted)
+    assert torch.equal(torch.autograd.grad(second().sum(), x)[0], other)
 
 
 @every_linearization
 def test_a_module_may_edit_what_it_is_given(linearize):
     x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
-    kept = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
-    kept.graph().sum().backward()
+    _, graph = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
+    graph().sum().backward()
     assert x.tolist() == [[-1.0, 2.0]]
     assert x.grad.tolist() == [[0.0, 1.0]]
 
 
 def test_a_replay_builds_no_graph_in_its_forward():
     """Its memory is the input; the graph comes with the gradient."""
-    kept = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
-    assert not kept.output.requires_grad
+    output, graph = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
+    assert not output.requires_grad
+    assert graph().requires_grad
 
 
 @pytest.mark.parametrize(("statistics", "counted"), [("forward", 1), ("both", 2)])
 def test_statistics_are_counted_in_one_pass_or_in_both(statistics, counted):
     module = nn.BatchNorm1d(2)
-    kept = Recompute(statistics).forward(module, torch.randn(4, 2))
-    kept.graph()
+    _, graph = Recompute(statistics).forward(module, torch.randn(4, 2))
+    graph()
     assert module.num_batches_tracked.item() == counted
 
 

@@ -150,7 +150,7 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
 
     def watch(event, stage):
         if event.action.kind == "U":
-            applied[stage.index].append(stage.updater.rate)
+            applied[stage.index].append(event.report.rate)
 
     trainer = Trainer(
         nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))),

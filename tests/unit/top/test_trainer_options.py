@@ -145,3 +145,8 @@ def test_training_can_go_on_with_another_fit():
     assert [epoch.number for epoch in history] == [0, 1]
     own = [v for stage in trainer.stages for v in stage.module.state_dict().values()]
     assert not different(own, train(method, mlp(2), data(mlp, 4), epochs=2).state[1:])
+
+
+def test_no_epochs_are_refused():
+    with pytest.raises(OptionError, match="epochs is 0; use at least 1"):
+        Trainer(mlp(1), optimizer=sgd).fit(data(mlp, 1), epochs=0)

@@ -139,10 +139,10 @@ def test_gpt_refuses_sequences_longer_than_its_context():
         (
             "resnet8",
             {"pooling": "max"},
-            "pooling 'max' is unknown; choose one of global, corner6",
+            "pooling is 'max'; wanted 'global' or 'corner6'",
         ),
-        ("resnet8", {"init": "zero"}, "init 'zero' is unknown; choose one of pytorch, he"),
-        ("dgl6", {"pooling": "max"}, "pooling 'max' is unknown; choose one of aux, buffer"),
+        ("resnet8", {"init": "zero"}, "init is 'zero'; wanted 'pytorch' or 'he'"),
+        ("dgl6", {"pooling": "max"}, "pooling is 'max'; wanted 'aux' or 'buffer'"),
         ("mlp", {"hidden": (8, 0)}, r"\[64, 8, 0, 10\]; every one must be at least 1"),
         ("vgg13_bn", {"dropout": 1.0}, r"dropout is 1.0; give a fraction in \[0, 1\)"),
         ("gpt", {"dropout": -1.0}, r"dropout is -1.0; give a fraction in \[0, 1\)"),

@@ -1,5 +1,7 @@
 """The papers' plans fit the networks they are for."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ def cut(network, plan):
     """The stages of a network, as chains that share its layers."""
     names = [name for name, _ in network.named_children()]
     borders = [0, *(names.index(name) for name in plan), len(names)]
-    return [network[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+    return [network[start:end] for start, end in itertools.pairwise(borders)]
 
 
 @every_plan
@@ -26,7 +28,7 @@ def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network, stages):
     names = [name for name, _ in chain.named_children()]
     borders = [0, *(names.index(name) for name in zoo.paper_plan(network, stages)), len(names)]
     assert len(borders) == stages + 1
-    assert all(start < end for start, end in zip(borders, borders[1:], strict=False))
+    assert all(start < end for start, end in itertools.pairwise(borders))
 
 
 @pytest.mark.parametrize(
