@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from hocket.errors import OptionError, ProgramError, listed
 from hocket.method import Method
@@ -53,6 +53,63 @@ class Action:
 Tick = tuple[Action, ...]
 
 
+class Column:
+    """What one stage does, tick by tick, computed while batches arrive."""
+
+    def __init__(self, method: Method, stages: int, stage: int) -> None:
+        self.method = method
+        self.stages = stages
+        self.stage = stage
+        self.now = 0
+        self.fed = 0
+        self._entered: dict[int, int] = {}  # tick -> batch, of the batches in flight
+        self._gathered = 0  # gradients since the last update
+        # Ticks from a batch's first action to its last. A gradient comes back over every edge,
+        # a target over one; the last edge is the last to return it.
+        crossed = stages - 1 if method.signal.waits else min(stages - 1, method.signal.learns)
+        self._flight = (stages - 1) * method.forward_delay + crossed * method.backward_delay
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is in flight at any stage."""
+        return not self._entered
+
+    def tick(self) -> list[Action]:
+        """The stage's actions in the next tick, at which a new batch enters."""
+        self._entered[self.now] = self.fed
+        self.fed += 1
+        return self.turn()
+
+    def turn(self) -> list[Action]:
+        """The stage's actions in the next tick, at which none enters."""
+        method, stage = self.method, self.stage
+        df, db = method.forward_delay, method.backward_delay
+        delay = method.delay(stage, self.stages)
+        arrived = self.now - stage * df
+        forward, backward, learn = [], [], []
+        if arrived in self._entered:
+            forward.append(Action("F", stage, self._entered[arrived]))
+        if (due := arrived - delay) in self._entered:
+            backward.append(Action("B", stage, batch := self._entered[due]))
+            self._gathered += 1
+            if self._gathered == method.accumulate:
+                backward.append(Action("U", stage, batch))
+                self._gathered = 0
+        target = arrived - df - db
+        if method.signal.learns and stage < self.stages - 1 and target in self._entered:
+            learn.append(Action("T", stage, self._entered[target]))
+        self._entered.pop(self.now - self._flight, None)
+        self.now += 1
+        if delay and method.order == "backward-first":
+            return backward + forward + learn
+        return forward + backward + learn
+
+    def flush(self) -> list[Action]:
+        """The update with gradients that are too few for one, once nothing is in flight."""
+        waiting, self._gathered = self._gathered, 0
+        return [Action("U", self.stage, self.fed - 1)] if waiting else []
+
+
 class Program:
     """The ticks of a method on K stages, computed while batches arrive.
 
@@ -64,74 +121,41 @@ class Program:
         if stages < 1:
             raise OptionError(f"a program has {stages} stages; use at least 1")
         self.method = method
-        self.stages = stages
-        self.now = 0
-        self.fed = 0
-        self._entered: dict[int, int] = {}  # tick -> batch, of the batches in flight
-        self._gathered = [0] * stages  # gradients since the last update
-        # Ticks from a batch's first action to its last. A gradient comes back over every edge,
-        # a target over one; the last edge is the last to return it.
-        crossed = stages - 1 if method.signal.waits else min(stages - 1, method.signal.learns)
-        self._flight = (stages - 1) * method.forward_delay + crossed * method.backward_delay
+        self.columns = [Column(method, stages, stage) for stage in range(stages)]
+
+    @property
+    def now(self) -> int:
+        """The number of the next tick."""
+        return self.columns[0].now
+
+    @property
+    def fed(self) -> int:
+        """How many batches have entered."""
+        return self.columns[0].fed
 
     @property
     def idle(self) -> bool:
         """Whether no batch is in flight."""
-        return not self._entered
+        return self.columns[0].idle
 
     def tick(self) -> Tick:
         """The next tick, at which a new batch enters."""
-        self._entered[self.now] = self.fed
-        self.fed += 1
-        return self._turn(last=None)
+        return self._merge([column.tick() for column in self.columns])
 
-    def drain(self) -> Iterator[Tick]:
-        """The ticks without new batches until nothing is in flight.
-
-        A group of gradients that is not full is applied with the last batch.
-        """
-        while not self.idle:
-            yield self._turn(last=self.fed - 1)
+    def turn(self) -> Tick:
+        """The next tick, at which none enters."""
+        return self._merge([column.turn() for column in self.columns])
 
     def flush(self) -> Tick:
-        """The updates of gradients that were gathered by stages with nothing in flight."""
-        waiting = [k for k, gathered in enumerate(self._gathered) if gathered]
-        self._gathered = [0] * self.stages
-        return tuple(Action("U", k, self.fed - 1) for k in waiting)
-
-    def _turn(self, last: int | None) -> Tick:
-        tick = self._merge([self._column(stage, last) for stage in range(self.stages)])
-        self._entered.pop(self.now - self._flight, None)
-        self.now += 1
-        return tick
-
-    def _column(self, stage: int, last: int | None) -> list[Action]:
-        """What one stage does in this tick, in its own order."""
-        method, entered = self.method, self._entered
-        df, db = method.forward_delay, method.backward_delay
-        delay = method.delay(stage, self.stages)
-        arrived = self.now - stage * df
-        forward = [Action("F", stage, entered[arrived])] if arrived in entered else []
-        backward = []
-        if (due := arrived - delay) in entered:
-            backward.append(Action("B", stage, batch := entered[due]))
-            self._gathered[stage] += 1
-            if self._gathered[stage] == method.accumulate or batch == last:
-                backward.append(Action("U", stage, batch))
-                self._gathered[stage] = 0
-        learn = []
-        if method.signal.learns and stage < self.stages - 1 and (arrived - df - db) in entered:
-            learn.append(Action("T", stage, entered[arrived - df - db]))
-        if delay and method.order == "backward-first":
-            return backward + forward + learn
-        return forward + backward + learn
+        """The updates with gradients that are too few for one, once nothing is in flight."""
+        return tuple(action for column in self.columns for action in column.flush())
 
     def _merge(self, columns: list[list[Action]]) -> Tick:
         """The columns as one list in which whatever an action needs of this tick is earlier.
 
         An edge without delay makes a stage wait inside the tick: that is its lock.
         """
-        method, last = self.method, self.stages - 1
+        method, last = self.method, len(self.columns) - 1
         merged: list[Action] = []
         here = {action for column in columns for action in column}
 
@@ -177,9 +201,31 @@ def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterato
     yield from finish(program)
 
 
-def finish(program: Program) -> Iterator[Tick]:
-    """The ticks that complete everything in flight and apply every gradient."""
-    yield from program.drain()
+Actions = TypeVar("Actions", bound=Sequence[Action], covariant=True)
+
+
+class Unfinished(Protocol[Actions]):
+    """A program, or one stage's column of it."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is in flight."""
+
+    def turn(self) -> Actions:
+        """The actions of the next tick, at which no batch enters."""
+
+    def flush(self) -> Actions:
+        """The updates with gradients that are too few for one."""
+
+
+def finish(program: Unfinished[Actions]) -> Iterator[Actions]:
+    """The ticks that complete everything in flight and apply every gradient.
+
+    A group of gradients that is not full is applied when nothing is in flight any more, so
+    that no stage needs to know beforehand which batch is the last.
+    """
+    while not program.idle:
+        yield program.turn()
     if flushed := program.flush():
         yield flushed
 
