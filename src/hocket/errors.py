@@ -39,6 +39,24 @@ class LinearizeError(HocketError, RuntimeError):
     """A stage does something that the chosen `linearize` cannot honour."""
 
 
+class WorldError(HocketError, RuntimeError):
+    """The processes that train together are not what the training needs."""
+
+
+class LostError(HocketError, ConnectionError):
+    """Another process is gone and did not say why."""
+
+
+class HangError(HocketError, TimeoutError):
+    """Another process has let this one wait for too long."""
+
+
+class WitnessError(HocketError, RuntimeError):
+    """Another process failed first; this one only says what that one said."""
+
+    exit_code = 74
+
+
 class RunFolderError(HocketError, FileExistsError):
     """The folder of a run exists already, or cannot be made."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from hocket.engine.trace import Event
 
@@ -57,6 +58,20 @@ class Tally:
                 self._staleness.setdefault(stage, []).append(report.staleness or 0)
                 if report.loss is not None:
                     self._losses.setdefault((stage, report.epoch), []).append(report.loss)
+
+    def values(self) -> dict[str, Any]:
+        """What was counted, as plain values."""
+        return {
+            "losses": [[*key, values] for key, values in self._losses.items()],
+            "staleness": [[key, values] for key, values in self._staleness.items()],
+        }
+
+    def merge(self, values: dict[str, Any]) -> None:
+        """Count what another process has counted, too."""
+        for stage, epoch, losses in values["losses"]:
+            self._losses.setdefault((stage, epoch), []).extend(losses)
+        for stage, staleness in values["staleness"]:
+            self._staleness.setdefault(stage, []).extend(staleness)
 
     def losses(self, epoch: int) -> list[float]:
         """The losses of an epoch's batches at the last stage that has any."""

@@ -1,31 +1,37 @@
 """What a user holds: a network in stages that trains on whatever batches it is given."""
 
+import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
 
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
-from hocket.engine.build import Setup, build_serial
+from hocket.engine.build import Setup, build_distributed, build_serial
 from hocket.engine.compare import Compare, Listener
-from hocket.engine.serial import Serial
+from hocket.engine.engine import Engine
 from hocket.engine.trace import Event, Watcher
 from hocket.errors import CutError, DataError, HocketError, OptionError
 from hocket.history import Epoch, Score, Tally
+from hocket.interrupt import Interrupt
 from hocket.losses import cross_entropy, wrong
 from hocket.method import Loss, Method
 from hocket.methods import FDG
 from hocket.modes import evaluating
 from hocket.progress import Progress, progress_bar
+from hocket.relay import wire
 from hocket.signals import Delayed
 from hocket.signals.targets import fitting
 from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
+from hocket.world import join
 
 # Their steps do not depend on the scale of the gradient.
 SCALE_FREE = (
@@ -53,10 +59,16 @@ class Trainer:
         watchers: Called after every action with its event and its stage.
         compare_every: Compare the gradients of every n-th batch with the true ones.
         on_comparison: Called with each comparison.
+        replicas: Where processes train together: how many share the work of a stage.
+        timeout_s: How long a process may let another one wait before that is a hang.
+
+    Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
+    each takes one stage; the script stays the same. The data are read where the first stage is.
 
     Raises:
         CutError: The network cannot be cut so.
         OptionError: An option is out of range or contradicts another.
+        WorldError: There are not as many processes as stages times replicas.
     """
 
     def __init__(
@@ -76,6 +88,8 @@ class Trainer:
         watchers: Sequence[Watcher] = (),
         compare_every: int = 0,
         on_comparison: Listener | None = None,
+        replicas: int = 1,
+        timeout_s: float = 60.0,
     ) -> None:
         if precision not in ("fp32", "bf16"):
             raise OptionError(f"precision is {precision!r}; use 'fp32' or 'bf16'")
@@ -113,11 +127,27 @@ class Trainer:
         self._compare = (
             Compare(compare_every, loss, on_comparison) if on_comparison is not None else None
         )
-        self._engine: Serial | None = None
+        self._engine: Engine | None = None
+        self._world = join(_count(stages), replicas, timeout_s)
+        if self._world is None and replicas != 1:
+            raise OptionError(
+                f"replicas is {replicas}, but there is only this process; start "
+                f"{replicas * _count(stages)}, with `hocket run --processes` or torchrun"
+            )
+        if self._world is not None and compare_every:
+            raise OptionError(
+                "compare_every needs all stages in one process, and there are "
+                f"{self._world.size}; train in one process, or leave compare_every at 0"
+            )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that should print and write files."""
+        return self._world is None or self._world.leads
 
     @property
     def stages(self) -> Sequence[Stage]:
-        """The stages at work.
+        """The stages at work in this process.
 
         Raises:
             HocketError: No batch has been seen yet, so that nothing has been built.
@@ -134,21 +164,25 @@ class Trainer:
             OptionError: A stage cannot honour the method.
         """
         if self._engine is None:
-            with untouched(self._device):
+            with self._reporting(), untouched(self._device):
                 self._engine = self._build(inputs)
 
     def step(self, inputs: Tree, targets: Tree) -> float | None:
         """One tick, at which a batch enters; gives the loss of the batch that reached the end.
 
-        With delays that is an earlier batch, and None until the first one has arrived.
+        With delays that is an earlier batch, and None until the first one has arrived. Among
+        several processes the batch is that of the first stage, and the last one has the loss.
 
         Raises:
             NonFiniteError: A loss or gradient is NaN or infinite.
         """
-        last = len(self._built(inputs).stages) - 1
+        self.prepare(inputs)
+        with self._reporting():
+            events = self._tick(inputs, targets)
+        last = len(self._modules) - 1
         losses = [
             event.report.loss
-            for event in self._tick(inputs, targets)
+            for event in events
             if event.action.kind == "B" and event.action.stage == last
         ]
         return losses[0] if losses else None
@@ -190,90 +224,172 @@ class Trainer:
             raise OptionError(f"epochs is {epochs}; use at least 1")
         history = []
         length = len(train) if isinstance(train, Sized) else None
-        with progress_bar(epochs, length, shown=progress) as bar:
+        with (
+            self._reporting(),
+            progress_bar(epochs, length, shown=progress and self.leads) as bar,
+            Interrupt() if self._world is not None else nullcontext() as interrupt,
+        ):
             for left in reversed(range(epochs)):
-                epoch = self._epoch(train, validation, bar, final=left == 0)
+                epoch = self._epoch(train, validation, bar, interrupt, final=left == 0)
                 history.append(epoch)
                 bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
                 if on_epoch is not None:
                     on_epoch(epoch)
+            self.collect()
         return history
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
         """The network as it is now on other data; training goes on as if nothing had been.
 
+        Among several processes all must call it, and all get the same score.
+
         Raises:
             DataError: There are no batches.
         """
         total, wrongs, predictions, samples = 0.0, 0, 0, 0
         scored = True
-        with untouched(self._device), evaluating(self.network, *self._modules):
-            for inputs, targets in batches:
-                engine = self._built(inputs)
-                own_inputs, own_targets = self._moved((inputs, targets))
-                count = len(tensors(inputs)[0])
-                output = engine.predict(own_inputs)
+        with (
+            self._reporting(),
+            untouched(self._device),
+            evaluating(self.network, *self._modules),
+        ):
+            own = map(self._moved, self._started(batches))
+            for output, targets in self._engine.predict(own) if self._engine else ():
+                count = len(tensors(targets)[0])
                 with fitting(output):
-                    total += float(self._setup.loss(output, own_targets)) * count
+                    total += float(self._setup.loss(output, targets)) * count
                 samples += count
-                missed = wrong(output, own_targets)
+                missed = wrong(output, targets)
                 scored = scored and missed is not None
                 wrongs += missed[0] if missed else 0
                 predictions += missed[1] if missed else 0
+            found = self.gather([total, wrongs, predictions, samples, scored])
+        total, wrongs, predictions, samples = (sum(row[i] for row in found) for i in range(4))
         if samples == 0:
             raise DataError("there are no batches to evaluate on; an iterator can be used once")
+        scored = all(row[4] for row in found)
         return Score(total / samples, wrongs / predictions if scored else None, samples)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every process gives here, in the order of stages; plain JSON values."""
+        return [value] if self._world is None else self._world.gather(value)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Bring the weights and statistics of all stages into ``network``, in every process.
+
+        ``fit`` ends with it. Among several processes all must call it.
+        """
+        if self._world is None:
+            return
+        for k, module in enumerate(self._modules):
+            own = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
+            gapless = [wire.dense(tensor) for tensor in own]
+            source = k * self._world.replicas
+            self._world.spread(gapless, source)
+            if self._world.rank != source:
+                for tensor, value in zip(own, gapless, strict=True):
+                    tensor.copy_(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights and statistics of all stages, under the names of the network.
+
+        Among several processes all must call it, and all get all of it.
+        """
+        self.collect()
+        state: dict[str, Any] = self.network.state_dict()
+        return state
 
     def _epoch(
         self,
         train: Iterable[tuple[Tree, Tree]],
         validation: Iterable[tuple[Tree, Tree]] | None,
         bar: Progress,
+        interrupt: Interrupt | None,
         *,
         final: bool,
     ) -> Epoch:
         number, samples, start = self.epoch, 0, time.perf_counter()
         tally = Tally()
-        for inputs, targets in train:
+        batches = self._started(train)
+        if interrupt is not None and self._world is not None and self._world.replicas == 1:
+            batches = itertools.takewhile(lambda _: not interrupt.asked, batches)
+        for inputs, targets in self._engine.feed(batches) if self._engine else ():
             tally.add(self._tick(inputs, targets))
-            samples += len(tensors(inputs)[0])
+            samples += _samples(inputs)
             bar.batch(tally.losses(number)[-1:])
-        if samples == 0:
+        if samples == 0 and self._reads and not (interrupt and interrupt.asked):
             raise DataError(
                 f"epoch {number}: the training data have no batches; an iterator can be used "
                 "once, so pass a list or a DataLoader"
             )
+        asked = interrupt is not None and interrupt.asked
+        if any(self.gather(asked)):
+            raise KeyboardInterrupt
         tally.add(self.end_epoch())
         if final:
             tally.add(self.finish())
         seconds = time.perf_counter() - start
+        rows = self.gather([tally.values(), samples, seconds])
+        whole = Tally()
+        for values, _, _ in rows:
+            whole.merge(values)
+        samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
         score = self.evaluate(validation) if validation is not None else None
-        return tally.epoch(number, len(self.stages), score, seconds, samples)
+        return whole.epoch(number, len(self._modules), score, seconds, samples)
+
+    @property
+    def _reads(self) -> bool:
+        """Whether this process reads the data."""
+        return self._world is None or self._world.stage == 0
+
+    def _started(self, batches: Iterable[tuple[Tree, Tree]]) -> Iterator[tuple[Tree, Tree]]:
+        """The batches, once the engine is built for the first of them."""
+        own = iter(batches) if self._reads else iter(())
+        if self._engine is not None:
+            return own
+        first = list(itertools.islice(own, 1))
+        if first or not self._reads:
+            self.prepare(first[0][0] if first else None)
+        return itertools.chain(first, own)
 
     def _tick(self, inputs: Tree, targets: Tree) -> list[Event]:
-        engine = self._built(inputs)
-        own_inputs, own_targets = self._moved((inputs, targets))
-        return engine.step(own_inputs, own_targets, self.epoch)
-
-    def _built(self, inputs: Tree) -> Serial:
-        self.prepare(inputs)
         assert self._engine is not None
-        return self._engine
+        own_inputs, own_targets = self._moved((inputs, targets)) if self._reads else (None,) * 2
+        return self._engine.step(own_inputs, own_targets, self.epoch)
 
-    def _build(self, inputs: Tree) -> Serial:
-        count = len(tensors(inputs)[0])
+    def _build(self, inputs: Tree) -> Engine:
+        count = _samples(inputs)
 
         def first(value: Tensor) -> Tensor:
             return value[:2] if value.dim() and len(value) == count else value
 
-        sample = map_tensors(first, self._moved(inputs))
+        sample = map_tensors(first, inputs)
+        if self._world is not None:
+            sample = self._world.broadcast(sample)
+        sample = self._moved(sample)
         if isinstance(self._asked, int):
             self.plan = balanced(chain(self.network), self._asked, sample)
             self._modules = stages_of(self.network, self.plan)
-        engine = build_serial(self._setup, self._modules, sample, self._watchers, self._compare)
+        setup, modules, watchers = self._setup, self._modules, self._watchers
+        engine: Engine
+        if self._world is None:
+            engine = build_serial(setup, modules, sample, watchers, self._compare)
+        else:
+            engine = build_distributed(setup, modules, sample, watchers, self._world)
         self._warn_of_shrink(engine)
         return engine
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Inside, whatever goes wrong is told to the other processes."""
+        try:
+            yield
+        except Exception as error:
+            if self._world is not None:
+                self._world.alarm.report(error)
+            raise
 
     def _moved(self, values: Tree) -> Tree:
         """Values on the device, images in the memory format of the network."""
@@ -301,11 +417,12 @@ class Trainer:
         require_separate(self.network, stages)
         return list(stages)
 
-    def _warn_of_shrink(self, engine: Serial) -> None:
+    def _warn_of_shrink(self, engine: Engine) -> None:
         signal = self._setup.method.signal
-        if not isinstance(signal, Delayed) or signal.shrink == 1:
+        if not isinstance(signal, Delayed) or signal.shrink == 1 or not self.leads:
             return
-        shrunk = [stage.updater.optimizer for stage in engine.stages[:-1]]
+        last = len(self._modules) - 1
+        shrunk = [stage.updater.optimizer for stage in engine.stages if stage.index < last]
         kinds = {type(o).__name__ for o in shrunk if isinstance(o, SCALE_FREE)}
         if kinds:
             warnings.warn(
@@ -318,3 +435,16 @@ class Trainer:
 def _home(network: nn.Module) -> torch.device:
     """Where the network's parameters are."""
     return next((p.device for p in network.parameters()), torch.device("cpu"))
+
+
+def _count(stages: int | Plan | Sequence[nn.Module]) -> int:
+    """How many stages are asked for."""
+    if isinstance(stages, int):
+        return stages
+    return stages.stages if isinstance(stages, Plan) else len(stages)
+
+
+def _samples(inputs: Tree) -> int:
+    """How many inputs a batch has; 0 for a placeholder."""
+    found = tensors(inputs)
+    return len(found[0]) if found else 0

@@ -7,12 +7,15 @@ import torch
 from torch import nn
 
 from hocket.engine.compare import Compare
+from hocket.engine.distributed import Distributed
 from hocket.engine.serial import Serial
 from hocket.engine.trace import Watcher
 from hocket.errors import OptionError
 from hocket.method import Loss, Method, Signal
 from hocket.modes import evaluating
 from hocket.relay.memory import Edge, End
+from hocket.relay.p2p import Connection, Horizon, Lower, Upper
+from hocket.relay.port import After, Before
 from hocket.signals import Objective
 from hocket.stage.honour import require_honoured
 from hocket.stage.linearize import build_linearizer
@@ -20,6 +23,7 @@ from hocket.stage.rewind import randomness
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, copied
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory, Updater
+from hocket.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +76,67 @@ def build_serial(
         OptionError: A stage cannot honour the method.
     """
     last = len(modules) - 1
-    signals: list[Signal] = [setup.method.signal] * last + [Objective()]
+    signals = _signals(setup.method, last + 1)
     networks = _signal_networks(setup, modules, signals, sample)
     edges = [
         Edge(f"stage {k - 1}" if k else "the source", f"stage {k}") for k in range(last + 1)
     ]
+    afters: list[After] = [edge.upper() for edge in edges[1:]]
     stages = [
-        _stage(setup, k, last + 1, module, signals[k], networks[k], edges)
-        for k, module in enumerate(modules)
+        _stage(setup, k, last + 1, module, signals[k], networks[k], edge.lower(), after)
+        for k, (module, edge, after) in enumerate(
+            zip(modules, edges, [*afters, End()], strict=True)
+        )
     ]
     return Serial(setup.method, stages, edges[0], watchers, compare)
+
+
+def build_distributed(
+    setup: Setup,
+    modules: Sequence[nn.Module],
+    sample: Tree,
+    watchers: Sequence[Watcher],
+    world: World,
+) -> Distributed:
+    """The stage of this process, connected to those before and after it.
+
+    Args:
+        setup: What the stages have in common.
+        modules: The layers of all stages.
+        sample: A small batch of inputs, on the device; the same in all processes.
+        watchers: Called after every action of this stage.
+        world: This process among the others.
+
+    Raises:
+        OptionError: The stage cannot honour the method.
+    """
+    k, count, method = world.stage, len(modules), setup.method
+    signals = _signals(method, count)
+    networks = _signal_networks(setup, modules, signals, sample)
+    # What a neighbour can be ahead by, an opening, and what it may send of an evaluation.
+    room = method.forward_delay + method.backward_delay + 4
+
+    def connect(step: int) -> Connection:
+        return Connection(world, world.neighbour(step), room, setup.device)
+
+    source, horizon = Edge("the source", "stage 0"), Horizon()
+    before = connect(-1) if k > 0 else None
+    after = connect(1) if k < count - 1 else None
+    stage = _stage(
+        setup,
+        k,
+        count,
+        modules[k],
+        signals[k],
+        networks[k],
+        Lower(before, horizon) if before is not None else source.lower(),
+        Upper(after, horizon) if after is not None else End(),
+    )
+    return Distributed(method, stage, world, source, before, after, horizon, watchers)
+
+
+def _signals(method: Method, count: int) -> list[Signal]:
+    return [method.signal] * (count - 1) + [Objective()]
 
 
 def _stage(
@@ -91,7 +146,8 @@ def _stage(
     module: nn.Module,
     signal: Signal,
     signal_network: nn.Module,
-    edges: Sequence[Edge],
+    before: Before,
+    after: After,
 ) -> Stage:
     method = setup.method
     delay = method.delay(index, count)
@@ -106,8 +162,8 @@ def _stage(
         signal_network=signal_network,
         loss=setup.loss,
         linearizer=build_linearizer(method.linearize, delay, method.statistics),
-        before=edges[index].lower(),
-        after=edges[index + 1].upper() if index + 1 < count else End(),
+        before=before,
+        after=after,
         updater=Updater(
             trained if signal.learns else trained + helping,
             setup.optimizer,

@@ -1,8 +1,9 @@
 """The whole program in one process, in order: what it computes defines what is correct."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.engine.compare import Compare
+from hocket.engine.engine import Batch
 from hocket.engine.trace import Event, Watcher
 from hocket.method import Method
 from hocket.program import Program, Tick, finish
@@ -57,11 +58,17 @@ class Serial:
         )
         return self._execute(self.program.now, self.program.tick())
 
-    def predict(self, inputs: Tree) -> Tree:
-        """The output of the whole network, in the mode its layers are in; nothing is kept."""
-        for stage in self.stages:
-            inputs = stage.predict(inputs)
-        return inputs
+    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches to train on, one for each tick."""
+        return iter(batches)
+
+    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
+        """What the network makes of each batch, beside its targets; nothing is kept."""
+        for inputs, targets in batches:
+            value = inputs
+            for stage in self.stages:
+                value = stage.predict(value)
+            yield value, targets
 
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""

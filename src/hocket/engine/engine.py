@@ -1,0 +1,30 @@
+"""What a trainer asks of whatever executes the program."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from hocket.engine.trace import Event
+from hocket.stage.stage import Stage
+from hocket.tree import Tree
+
+Batch: TypeAlias = tuple[Tree, Tree]
+
+
+class Engine(Protocol):
+    """Executes a program, or one stage's column of it."""
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stages of this process."""
+
+    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches to train on, one for each tick; placeholders where no data are read."""
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """One tick, at which a batch enters; the events of this process."""
+
+    def finish(self) -> list[Event]:
+        """The ticks that complete every batch in flight and apply every gradient."""
+
+    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
+        """What the network makes of each batch, beside its targets, where it comes out."""

@@ -1,0 +1,223 @@
+"""Edges between processes: packets as messages of torch.distributed, received ahead of need.
+
+A thread receives whatever the neighbour sends, so that packets travel while both compute; what
+has arrived waits in an inbox of limited room, and a neighbour that runs ahead waits for room.
+Sends return at once, and the memory they read is kept until it has been received.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, distributed
+
+from hocket.errors import HocketError
+from hocket.relay import wire
+from hocket.relay.inbox import Inbox
+from hocket.relay.packet import Activation, Gradient
+from hocket.tree import Tree, map_tensors
+from hocket.world import World
+
+Work: TypeAlias = Any
+"""A send on its way; torch names no public type for it."""
+
+IN_FLIGHT = 2
+"""Packets that may be on their way to a neighbour before a send waits."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What arrives in one piece: small values by name, and the tensors they speak of."""
+
+    header: dict[str, Any]
+    tensors: list[Tensor]
+
+    def tree(self, name: str, device: torch.device) -> Tree:
+        """One of the trees it holds, on a device."""
+        tree = wire.decode(self.header[name], self.tensors)
+        return tree if device.type == "cpu" else map_tensors(lambda t: t.to(device), tree)
+
+
+class Connection:
+    """Both directions between this process and a neighbour.
+
+    Args:
+        world: This process among the others.
+        rank: The neighbour's.
+        room: How many packets may have arrived before they are needed.
+        device: Where received tensors go.
+    """
+
+    def __init__(self, world: World, rank: int, room: int, device: torch.device) -> None:
+        self.rank = rank
+        self.place = world.places[rank]
+        self.device = device
+        self.sent_bytes = 0
+        self._world = world
+        self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
+        self._sending: deque[tuple[list[Work], list[Tensor]]] = deque()
+        self._thread = threading.Thread(
+            target=self._receive, name=f"hocket-from-{rank}", daemon=True
+        )
+        self._thread.start()
+
+    def send(self, kind: str, number: int, header: dict[str, Any], **trees: Tree) -> None:
+        """Send a parcel; it goes on its way while this process does other things.
+
+        Raises:
+            PacketError: A tree holds what cannot cross to another process.
+            HocketError: The neighbour is gone or does not receive.
+        """
+        found: list[Tensor] = []
+        specs = {name: wire.encode(tree, found) for name, tree in trees.items()}
+        own = [wire.dense(tensor) for tensor in found]
+        forms = [wire.form(tensor) for tensor in own]
+        first, rest = wire.written(
+            {**header, **specs, "kind": kind, "number": number, "tensors": forms}
+        )
+        parts = [first, *([rest] if rest is not None else [])]
+        parts += [wire.memory(tensor) for tensor in own if tensor.numel()]
+        self._world.alarm.doing(f"sending {kind} {number} to {self.place}", self.rank)
+        start = time.monotonic()
+        try:
+            while len(self._sending) >= IN_FLIGHT:
+                self._finish_one()
+            group = self._world.packets
+            works = [distributed.isend(part, self.rank, group=group) for part in parts]
+        except RuntimeError as error:
+            what = f"{self.place} to take {kind} {number}"
+            raise self._failed(error, what, time.monotonic() - start) from error
+        self.sent_bytes += sum(len(part) for part in parts)
+        self._sending.append((works, parts))
+
+    def take(self, kind: str, number: int) -> Parcel:
+        """The parcel of this kind and number, once it is there.
+
+        Raises:
+            PacketError: Another one came in its place.
+            HocketError: The neighbour is gone, or sends nothing.
+        """
+        alarm = self._world.alarm
+        alarm.doing(f"waiting for {kind} {number} from {self.place}", self.rank)
+        try:
+            return self._inbox.take((kind, number), alarm.timeout_s)
+        except (TimeoutError, RuntimeError, ConnectionError) as error:
+            waited_s = alarm.timeout_s if isinstance(error, TimeoutError) else 0.0
+            what = f"{kind} {number} from {self.place}"
+            raise self._failed(error, what, waited_s) from error
+
+    def close(self) -> None:
+        """Tell the neighbour that nothing more will come, and wait until it says the same."""
+        try:
+            self.send("end", 0, {})
+            while self._sending:
+                self._finish_one()
+        except Exception:
+            return  # It has ended already.
+        self._thread.join(self._world.alarm.timeout_s)
+
+    def _finish_one(self) -> None:
+        works, _ = self._sending[0]
+        for work in works:
+            work.wait(timedelta(seconds=self._world.alarm.timeout_s))
+        self._sending.popleft()
+
+    def _failed(self, error: Exception, what: str, waited_s: float) -> Exception:
+        """What to raise when the neighbour did not do its part."""
+        if isinstance(error, HocketError):
+            return error
+        alarm = self._world.alarm
+        if waited_s >= alarm.timeout_s:
+            return alarm.silent(self.rank, what)
+        return alarm.lost(self.rank, error)
+
+    def _receive(self) -> None:
+        try:
+            while (parcel := self._next()).header["kind"] != "end":
+                header = parcel.header
+                self._inbox.put((header["kind"], header["number"]), parcel)
+            self._inbox.fail(ConnectionError(f"{self.place} has ended its training"))
+        except Exception as error:
+            self._inbox.fail(error)  # whoever takes next raises it
+
+    def _next(self) -> Parcel:
+        first = self._filled(torch.empty(wire.PREFIX, dtype=torch.uint8))
+        length = wire.remaining(first)
+        rest = self._filled(torch.empty(length, dtype=torch.uint8)) if length else None
+        header = wire.read(first, rest)
+        tensors = [wire.empty(form) for form in header["tensors"]]
+        for tensor in tensors:
+            if tensor.numel():
+                self._filled(wire.memory(tensor))
+        return Parcel(header, tensors)
+
+    def _filled(self, room: Tensor) -> Tensor:
+        distributed.recv(room, self.rank, group=self._world.packets)
+        return room
+
+
+@dataclass
+class Horizon:
+    """Until when it is certain that a batch enters in every tick.
+
+    The first stage reads ahead in the data and tells the others with every packet, so that a
+    stage goes on by itself and yet stops at the tick at which all stop.
+    """
+
+    until: int = 0
+
+
+class Upper:
+    """What the stage above an edge sees: it sends activations and receives gradients."""
+
+    def __init__(self, connection: Connection, horizon: Horizon) -> None:
+        self._connection = connection
+        self._horizon = horizon
+
+    def send(self, packet: Activation) -> None:
+        """Send an activation ahead."""
+        self._connection.send(
+            "activation",
+            packet.batch,
+            {
+                "epoch": packet.epoch,
+                "differentiable": packet.differentiable,
+                "until": self._horizon.until,
+            },
+            values=packet.values,
+            targets=packet.targets,
+        )
+
+    def receive(self, batch: int) -> Gradient:
+        """The gradient of a batch."""
+        parcel = self._connection.take("gradient", batch)
+        return Gradient(batch, parcel.tree("values", self._connection.device))
+
+
+class Lower:
+    """What the stage below an edge sees: it receives activations and sends gradients."""
+
+    def __init__(self, connection: Connection, horizon: Horizon) -> None:
+        self._connection = connection
+        self._horizon = horizon
+
+    def receive(self, batch: int) -> Activation:
+        """The activation of a batch."""
+        parcel = self._connection.take("activation", batch)
+        self._horizon.until = max(self._horizon.until, parcel.header["until"])
+        device = self._connection.device
+        return Activation(
+            batch=batch,
+            epoch=parcel.header["epoch"],
+            values=parcel.tree("values", device),
+            differentiable=tuple(parcel.header["differentiable"]),
+            targets=parcel.tree("targets", device),
+        )
+
+    def send(self, packet: Gradient) -> None:
+        """Send a gradient back."""
+        self._connection.send("gradient", packet.batch, {}, values=packet.values)

@@ -1,0 +1,180 @@
+"""The processes that train one network together: which stage and which copy of it each has."""
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+from hocket.alarm import Alarm
+from hocket.errors import WorldError
+from hocket.relay import wire
+from hocket.tree import Tree
+
+# Receives are posted long before anything is sent; who waits too long is for the alarm to say.
+NEVER = timedelta(days=365)
+
+
+class World:
+    """This process among those of a training; a stage's replicas have neighbouring ranks.
+
+    Args:
+        stages: K.
+        replicas: How many processes share the work of a stage.
+        timeout_s: How long a process may let another one wait.
+
+    Raises:
+        WorldError: There are not K times R processes.
+    """
+
+    def __init__(self, stages: int, replicas: int, timeout_s: float) -> None:
+        self.rank = distributed.get_rank()
+        self.size = distributed.get_world_size()
+        self.stages = stages
+        self.replicas = replicas
+        if self.size != stages * replicas:
+            copies = f" x {replicas} replicas" if replicas > 1 else ""
+            raise WorldError(
+                f"there are {self.size} processes, but {stages} stages{copies} need "
+                f"{stages * replicas}; start that many, or ask for other stages"
+            )
+        self.stage, self.replica = divmod(self.rank, replicas)
+        # Private, but the only way to the store of a group that the caller has made.
+        store = _get_default_store()
+        self.places = [
+            f"stage {rank // replicas}"
+            + (f", replica {rank % replicas}" if replicas > 1 else "")
+            for rank in range(self.size)
+        ]
+        self.place = self.places[self.rank]
+        self.alarm = Alarm(
+            PrefixStore("hocket/alarm", store), self.places, self.rank, timeout_s
+        )
+        self.packets = distributed.new_group(backend="gloo", timeout=NEVER)
+        self._ends: list[Callable[[], None]] = []
+        self._shared = distributed.new_group(
+            backend="gloo", timeout=timedelta(seconds=timeout_s)
+        )
+
+    def at_end(self, do: Callable[[], None]) -> None:
+        """Have something done before this process leaves the others in good order."""
+        self._ends.append(do)
+
+    def close(self) -> None:
+        """Leave the others in good order."""
+        for do in self._ends:
+            do()
+        self.alarm.close()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that reads data, shows progress and writes files."""
+        return self.rank == 0
+
+    def neighbour(self, step: int) -> int:
+        """The rank of this replica's stage so many stages ahead."""
+        return self.rank + step * self.replicas
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every process gives here, in the order of ranks; plain JSON."""
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        with self._together("gathering what all have to say"):
+            distributed.all_gather(lengths, torch.tensor([len(data)]), group=self._shared)
+            longest = int(max(map(int, lengths)))
+            own = torch.zeros(longest, dtype=torch.uint8)
+            own[: len(data)] = data
+            rows = [torch.empty_like(own) for _ in range(self.size)]
+            distributed.all_gather(rows, own, group=self._shared)
+        texts = zip(rows, lengths, strict=True)
+        return [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
+
+    def broadcast(self, tree: Tree) -> Tree:
+        """The first process's value, in every process; the others' are ignored."""
+        found: list[Tensor] = []
+        spec = wire.encode(tree, found) if self.leads else None
+        own = [wire.dense(tensor) for tensor in found]
+        spec, forms = self.gather([spec, [wire.form(tensor) for tensor in own]])[0]
+        tensors = own if self.leads else [wire.empty(form) for form in forms]
+        self.spread(tensors, source=0)
+        return wire.decode(spec, tensors)
+
+    def spread(self, tensors: Iterable[Tensor], source: int) -> None:
+        """Overwrite every process's tensors, gapless and on the CPU, with those of one rank."""
+        with self._together("receiving tensors that all need"):
+            for tensor in tensors:
+                if tensor.numel():
+                    distributed.broadcast(wire.memory(tensor), source, group=self._shared)
+
+    @contextmanager
+    def _together(self, words: str) -> Iterator[None]:
+        """A stretch in which all processes take part."""
+        self.alarm.doing(words)
+        start = time.monotonic()
+        try:
+            yield
+        except RuntimeError as error:
+            late = time.monotonic() - start >= self.alarm.timeout_s
+            raise (
+                self.alarm.absent(words) if late else self.alarm.lost(None, error)
+            ) from error
+        self.alarm.doing("going on")
+
+
+_joined: list[World] = []
+
+
+def join(stages: int, replicas: int, timeout_s: float) -> World | None:
+    """The world that this process belongs to; None where it is alone.
+
+    Processes started by torchrun or by ``hocket run`` form one; a group that the caller has
+    initialised is used as it is.
+
+    Raises:
+        WorldError: There are not K times R processes.
+    """
+    if not distributed.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return None
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    if distributed.get_world_size() == 1:
+        return None
+    world = World(stages, replicas, timeout_s)
+    if not _joined:
+        atexit.register(part)
+        sys.excepthook = _end_badly
+    _joined.append(world)
+    return world
+
+
+def part() -> None:
+    """Leave all worlds that this process has joined, in good order."""
+    while _joined:
+        _joined.pop().close()
+
+
+def report(error: BaseException) -> None:
+    """Tell the others of all worlds that this process has joined why it ends."""
+    for world in _joined:
+        world.alarm.report(error)
+
+
+def _end_badly(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """What becomes of an error that nobody has caught."""
+    report(error)
+    sys.__excepthook__(kind, error, trace)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads that wait for packets would hold the process.
+    os._exit(getattr(error, "exit_code", 1))
