@@ -10,6 +10,7 @@ import cyclopts
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.tables import render
@@ -51,7 +52,7 @@ def train(
         A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar.
     """
     summary = train_run(run)
-    for table in summary_tables(summary):
+    for table in summary_tables(summary) if world.leading() else ():
         console.print(table)
     if summary.state == "interrupted":
         messages.print(f"interrupted: {summary.message}; what was reached is saved")
@@ -123,9 +124,11 @@ def main(words: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             return int(app(words, exit_on_error=False, print_error=False) or 0)
     except cyclopts.CycloptsError as error:
-        return _refuse(str(error))
+        return _refuse(error)
     except HocketError as error:
-        return _refuse("\n".join([str(error), *getattr(error, "__notes__", [])]))
+        code = _refuse(error)
+        world.leave(error, code)
+        return code
     except KeyboardInterrupt:
         messages.print("interrupted")
         return 130
@@ -133,7 +136,8 @@ def main(words: Sequence[str] | None = None) -> int:
         app.config = ()
 
 
-def _refuse(message: str) -> int:
+def _refuse(error: Exception) -> int:
+    message = "\n".join([str(error), *getattr(error, "__notes__", [])])
     messages.print(
         f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True
     )

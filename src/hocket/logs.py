@@ -21,13 +21,18 @@ class Logs:
         folder: The run folder; rows go to ``metrics.jsonl`` in it.
         every: Log every n-th batch.
         tensorboard: Whether to write event files into the folder, too.
+        part: What this process is called among several, which each write a file of their own:
+            ``metrics.stage1.jsonl``. The rows of epochs are for one of them to write.
     """
 
-    def __init__(self, folder: Path, every: int, *, tensorboard: bool) -> None:
+    def __init__(
+        self, folder: Path, every: int, *, tensorboard: bool, part: str | None = None
+    ) -> None:
         self._every = every
         self._board: Any = tensorboard_writer()(str(folder)) if tensorboard else None
+        name = f"metrics.{part}.jsonl" if part else "metrics.jsonl"
         # Buffered by lines: what was written stays if the process dies.
-        self._file = (folder / "metrics.jsonl").open("w", buffering=1)
+        self._file = (folder / name).open("w", buffering=1)
 
     def __enter__(self) -> "Logs":
         return self

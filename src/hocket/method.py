@@ -5,7 +5,7 @@ from 1, so stage k here is module k+1 there.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from torch import Tensor, nn
@@ -148,6 +148,29 @@ class Method:
             )
         if problems:
             raise OptionError(listed(f"method {self.name!r} cannot be built", problems))
+
+    def slackened(self, ticks: int) -> "Method":
+        """The same method with packets that take so many ticks longer, to hide a slow link.
+
+        Raises:
+            OptionError: No edge has a delay, so that stages wait inside a tick.
+
+        >>> from hocket.methods import DDG, FDG
+        >>> [FDG().slackened(1).delay(k, stages=3) for k in range(3)]
+        [8, 4, 0]
+        >>> [DDG().slackened(1).delay(k, stages=3) for k in range(3)]
+        [4, 2, 0]
+        """
+        if ticks and not (self.forward_delay or self.backward_delay):
+            raise OptionError(
+                f"method {self.name!r} has no delay to which slack could be added: its stages "
+                "wait for each other inside a tick; leave slack at 0, or use another method"
+            )
+        return replace(
+            self,
+            forward_delay=self.forward_delay + ticks * (self.forward_delay > 0),
+            backward_delay=self.backward_delay + ticks * (self.backward_delay > 0),
+        )
 
     def delay(self, stage: int, stages: int) -> int:
         """Ticks between a stage's forward of a batch and its backward.

@@ -51,6 +51,12 @@ class Run:
     """What to compute in; bf16 means autocast."""
     channels_last: bool = False
     """Whether images are kept in the memory format that convolutions like best."""
+    slack: int = 0
+    """Ticks that packets may take longer, which hides a slow link and adds to the delays."""
+    replicas: int = 1
+    """Processes that share the work of each stage, where there are several processes."""
+    timeout_s: float = 60.0
+    """Seconds that a process may let another one wait before that is a hang."""
     threads: int = 0
     """Threads of PyTorch; 0 leaves its own choice."""
     log_every: int = 10
@@ -71,12 +77,16 @@ class Run:
                 ("batch_size", self.batch_size, 1),
                 ("warmup_epochs", self.warmup_epochs, 0),
                 ("seed", self.seed, 0),
+                ("slack", self.slack, 0),
+                ("replicas", self.replicas, 1),
                 ("threads", self.threads, 0),
                 ("log_every", self.log_every, 1),
                 ("compare_every", self.compare_every, 0),
             )
             if value < least
         ]
+        if not self.timeout_s > 0:
+            problems.append(f"timeout_s is {self.timeout_s}; use a number above 0")
         if not 0 < self.warmup_rate <= 1:
             problems.append(f"warmup_rate is {self.warmup_rate}; use a number in (0, 1]")
         if problems:

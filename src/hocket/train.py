@@ -2,8 +2,9 @@
 
 import dataclasses
 import itertools
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,18 +74,21 @@ def train(run: Run) -> Summary:
     """Train as the run says, in a new run folder.
 
     Whatever ends the training, the network as it was reached is saved: Ctrl-C gives the state
-    ``interrupted``; an error gives ``failed``, and is raised after that.
+    ``interrupted``; an error gives ``failed``, and is raised after that. Among several
+    processes the first one writes the folder, and each adds the metrics of its stage; after an
+    error each saves its own stage, as the others cannot be asked any more.
 
     Raises:
         HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
     """
-    method = method_of(run.method)
+    method = method_of(run.method).slackened(run.slack)
     stages = plan_of(run)
     optimizer, scheduler = optimizer_of(run), scheduler_of(run)
     _require_device(run.device)
     if run.tensorboard:
         tensorboard_writer()
-    _require_new(run.out)
+    if int(os.environ.get("RANK", "0")) == 0:
+        _require_new(run.out)
     if run.threads:
         torch.set_num_threads(run.threads)
     chosen = Named.parse(run.data)
@@ -110,14 +114,21 @@ def train(run: Run) -> Summary:
         watchers=[late.watch],
         compare_every=run.compare_every,
         on_comparison=late.comparison if run.compare_every else None,
+        replicas=run.replicas,
+        timeout_s=run.timeout_s,
     )
     _try(trainer, data, run)
-    folder = _new_folder(run)
+    folder = Path(trainer.gather(str(_new_folder(run)) if trainer.leads else "")[0])
     run = dataclasses.replace(run, out=folder)
-    run.write(folder / "run.json")
-    publish(folder / "environment.json", environment())
-    with Logs(folder, run.log_every, tensorboard=run.tensorboard) as late.logs:
-        return _fit(run, trainer, data, method, folder, late.logs)
+    if trainer.leads:
+        run.write(folder / "run.json")
+        publish(folder / "environment.json", environment())
+    else:
+        folder.mkdir(parents=True, exist_ok=True)  # on another machine
+    part = None if trainer.leads else trainer.part
+    with Logs(folder, run.log_every, tensorboard=run.tensorboard, part=part) as logs:
+        late.logs = logs
+        return _fit(run, trainer, data, method, folder, logs)
 
 
 def _try(trainer: Trainer, data: datasets.Data, run: Run) -> None:
@@ -158,63 +169,71 @@ def _fit(
 
     def on_epoch(epoch: Epoch) -> None:
         epochs.append(epoch)
-        logs.epoch(epoch)
+        if trainer.leads:
+            logs.epoch(epoch)
 
-    def end(state: str, message: str = "") -> Summary:
-        summary = _summary(trainer, method, folder, epochs, state, message, start)
-        _save(folder, trainer.network, summary)
+    def end(state: str, message: str, rows: Sequence[StageSummary]) -> Summary:
+        seconds = sum(epoch.seconds for epoch in epochs) or time.perf_counter() - start
+        summary = Summary(
+            state=state,
+            message=message,
+            folder=folder,
+            epochs=tuple(epochs),
+            seconds=seconds,
+            samples_per_s=sum(epoch.samples for epoch in epochs) / seconds,
+            stages=tuple(rows),
+            cuts=trainer.plan.cuts if trainer.plan else (),
+        )
+        if trainer.leads:
+            publish(folder / "summary.json", dataclasses.asdict(summary))
         return summary
+
+    def end_together(state: str, message: str = "") -> Summary:
+        trainer.collect()
+        if trainer.leads:
+            _save(trainer.network, folder / "network.pt")
+        own = [dataclasses.asdict(row) for row in _rows(trainer, method, epochs)]
+        rows = [row for rows in trainer.gather(own)[:: run.replicas] for row in rows]
+        return end(state, message, [StageSummary(**row) for row in rows])
 
     try:
         trainer.fit(data.train, data.test, epochs=run.epochs, on_epoch=on_epoch)
     except KeyboardInterrupt:
-        return end("interrupted", f"stopped in epoch {len(epochs) + 1} of {run.epochs}")
+        return end_together(
+            "interrupted", f"stopped in epoch {len(epochs) + 1} of {run.epochs}"
+        )
     except Exception as error:
-        end("failed", "\n".join([str(error), *getattr(error, "__notes__", [])]))
+        if trainer.part is None:
+            _save(trainer.network, folder / "network.pt")
+        else:
+            _save(trainer.stages[0].module, folder / f"network.{trainer.part}.pt")
+        message = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        end("failed", message, _rows(trainer, method, epochs))
         error.add_note(f"what was reached is in {folder}")
         raise
-    return end("finished")
+    return end_together("finished")
 
 
-def _summary(
-    trainer: Trainer,
-    method: Method,
-    folder: Path,
-    epochs: list[Epoch],
-    state: str,
-    message: str,
-    start: float,
-) -> Summary:
-    count = len(trainer.stages)
-    seconds = sum(epoch.seconds for epoch in epochs) or time.perf_counter() - start
-    staleness = epochs[-1].staleness if epochs else (None,) * count
-    return Summary(
-        state=state,
-        message=message,
-        folder=folder,
-        epochs=tuple(epochs),
-        seconds=seconds,
-        samples_per_s=sum(epoch.samples for epoch in epochs) / seconds,
-        stages=tuple(
-            StageSummary(
-                layers=len(list(stage.module.children())),
-                parameters=_numbers(stage.module),
-                extra_parameters=_numbers(stage.signal_network),
-                delay=method.delay(stage.index, count),
-                staleness=staleness[stage.index],
-            )
-            for stage in trainer.stages
-        ),
-        cuts=trainer.plan.cuts if trainer.plan else (),
-    )
+def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[StageSummary]:
+    """What there is to say of the stages of this process."""
+    count = trainer.count
+    return [
+        StageSummary(
+            layers=len(list(stage.module.children())),
+            parameters=_numbers(stage.module),
+            extra_parameters=_numbers(stage.signal_network),
+            delay=method.delay(stage.index, count),
+            staleness=epochs[-1].staleness[stage.index] if epochs else None,
+        )
+        for stage in trainer.stages
+    ]
 
 
-def _save(folder: Path, network: nn.Module, summary: Summary) -> None:
-    """The weights under the network's own names, and the summary beside them."""
-    part = folder / "network.pt.part"
+def _save(network: nn.Module, file: Path) -> None:
+    """The weights under the network's own names."""
+    part = file.with_name(file.name + ".part")
     torch.save({k: v.cpu() for k, v in network.state_dict().items()}, part)
-    part.replace(folder / "network.pt")
-    publish(folder / "summary.json", dataclasses.asdict(summary))
+    part.replace(file)
 
 
 def _numbers(module: nn.Module) -> int:

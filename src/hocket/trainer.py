@@ -128,11 +128,12 @@ class Trainer:
             Compare(compare_every, loss, on_comparison) if on_comparison is not None else None
         )
         self._engine: Engine | None = None
-        self._world = join(_count(stages), replicas, timeout_s)
+        self.count = _count(stages)
+        self._world = join(self.count, replicas, timeout_s)
         if self._world is None and replicas != 1:
             raise OptionError(
                 f"replicas is {replicas}, but there is only this process; start "
-                f"{replicas * _count(stages)}, with `hocket run --processes` or torchrun"
+                f"{replicas * self.count}, with `hocket run --processes` or torchrun"
             )
         if self._world is not None and compare_every:
             raise OptionError(
@@ -144,6 +145,14 @@ class Trainer:
     def leads(self) -> bool:
         """Whether this is the process that should print and write files."""
         return self._world is None or self._world.leads
+
+    @property
+    def part(self) -> str | None:
+        """What this process is called among several, such as stage1; None where it is alone."""
+        if self._world is None:
+            return None
+        replica = f"-replica{self._world.replica}" if self._world.replicas > 1 else ""
+        return f"stage{self._world.stage}{replica}"
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -179,7 +188,7 @@ class Trainer:
         self.prepare(inputs)
         with self._reporting():
             events = self._tick(inputs, targets)
-        last = len(self._modules) - 1
+        last = self.count - 1
         losses = [
             event.report.loss
             for event in events
@@ -337,7 +346,7 @@ class Trainer:
             whole.merge(values)
         samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
         score = self.evaluate(validation) if validation is not None else None
-        return whole.epoch(number, len(self._modules), score, seconds, samples)
+        return whole.epoch(number, self.count, score, seconds, samples)
 
     @property
     def _reads(self) -> bool:
@@ -421,7 +430,7 @@ class Trainer:
         signal = self._setup.method.signal
         if not isinstance(signal, Delayed) or signal.shrink == 1 or not self.leads:
             return
-        last = len(self._modules) - 1
+        last = self.count - 1
         shrunk = [stage.updater.optimizer for stage in engine.stages if stage.index < last]
         kinds = {type(o).__name__ for o in shrunk if isinstance(o, SCALE_FREE)}
         if kinds:

@@ -151,7 +151,7 @@ def join(stages: int, replicas: int, timeout_s: float) -> World | None:
     world = World(stages, replicas, timeout_s)
     if not _joined:
         atexit.register(part)
-        sys.excepthook = _end_badly
+        sys.excepthook = _uncaught
     _joined.append(world)
     return world
 
@@ -162,19 +162,28 @@ def part() -> None:
         _joined.pop().close()
 
 
-def report(error: BaseException) -> None:
-    """Tell the others of all worlds that this process has joined why it ends."""
+def leading() -> bool:
+    """Whether this is the process that should print and write files."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def leave(error: BaseException, code: int) -> None:
+    """Tell the others why this process ends, and end it; alone, it goes on.
+
+    Not by sys.exit: threads that wait for packets would hold the process.
+    """
+    if not _joined:
+        return
     for world in _joined:
         world.alarm.report(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(getattr(error, "exit_code", code))
 
 
-def _end_badly(
+def _uncaught(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """What becomes of an error that nobody has caught."""
-    report(error)
     sys.__excepthook__(kind, error, trace)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: threads that wait for packets would hold the process.
-    os._exit(getattr(error, "exit_code", 1))
+    leave(error, code=1)
