@@ -16,12 +16,19 @@ from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.tables import render
 from hocket.errors import HocketError, OptionError
 from hocket.parts import method_of
-from hocket.picture import draw_picture
+from hocket.picture import draw_panels, draw_picture, program_panel, timeline_panel
 from hocket.program import draw as draw_text
 from hocket.program import unroll
 from hocket.recipes import recipe
-from hocket.report import method_markdown, method_table, option_table, summary_tables
+from hocket.report import (
+    method_markdown,
+    method_table,
+    option_table,
+    summary_tables,
+    timeline_table,
+)
 from hocket.run import Run, run_of, values_in
+from hocket.timeline import Timeline
 from hocket.train import train as train_run
 
 app = App(
@@ -31,6 +38,7 @@ app = App(
     result_action="return_value",
 )
 DEFAULTS = Run()
+SHOWN = 6  # batches in a picture or program, if nothing is said
 console = Console()
 messages = Console(stderr=True)
 
@@ -82,29 +90,83 @@ def list_methods(*, stages: int = 4, markdown: bool = False) -> int:
 
 @app.command
 def draw(
-    *, method: str = "fdg", stages: int = 3, batches: int = 6, out: Path | None = None
+    *,
+    method: str | None = None,
+    stages: int | None = None,
+    batches: int | None = None,
+    first: int | None = None,
+    trace: Path | None = None,
+    out: Path | None = None,
 ) -> int:
-    """Print the program of a method tick by tick, or draw it as a picture.
+    """Print the program of a method tick by tick, or draw it; or a trace that was measured.
 
     Parameters
     ----------
     method
-        For example ddg, or adl:accumulate=2.
+        For example ddg, or adl:accumulate=2; fdg if no trace is given. With a trace its program
+        is drawn above what was measured.
     stages
-        How many stages.
+        How many stages: 3, or those of the trace.
     batches
-        How many batches to train on.
+        How many batches to train on, 6 if nothing is said; of a trace, how many to show.
+    first
+        The first batch of a trace to show.
+    trace
+        A timeline to draw; without --out its busy, sending and waiting times are printed.
     out
         A picture to write: .svg, .png or .pdf.
     """
-    chosen = method_of(method)
-    if batches < 1:
+    if batches is not None and batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
-    ticks = list(unroll(chosen, stages, batches))
+    if trace is not None:
+        return _draw_trace(trace, method, stages, batches, first, out)
+    if first is not None:
+        raise OptionError(
+            f"first is {first}, but there is no trace; add --trace or drop --first"
+        )
+    method, stages = method or "fdg", 3 if stages is None else stages
+    ticks = list(unroll(method_of(method), stages, batches or SHOWN))
     if out is not None:
         draw_picture(ticks, stages, f"{method} on {stages} stages", out)
         messages.print(f"drawn to {out}", soft_wrap=True)
     console.print(draw_text(ticks, stages), highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def _draw_trace(
+    trace: Path,
+    method: str | None,
+    stages: int | None,
+    batches: int | None,
+    first: int | None,
+    out: Path | None,
+) -> int:
+    """Print or draw what was measured; if there is a method, below its program."""
+    timeline = Timeline.read(trace)
+    count = len(timeline.stages)
+    if stages not in (None, count):
+        raise OptionError(f"stages is {stages}, but {str(trace)!r} has {count}; drop --stages")
+    if out is None:
+        if method is not None:
+            raise OptionError(
+                f"method is {method!r}, but a program stands beside a trace only in a picture; "
+                f"add --out or drop --method"
+            )
+        chosen = (first, batches) != (None, None)
+        console.print(timeline_table(timeline.window(first, batches) if chosen else timeline))
+        return 0
+    shown = batches or SHOWN
+    panels = [timeline_panel(timeline.window(first, shown), f"measured: {trace.name}")]
+    if method is not None:
+        plan = method_of(method)
+        first = timeline.batches[0] if first is None else first
+        # As many as enter before the last one shown has left.
+        enter = min(timeline.batches[-1] + 1, first + shown + plan.delay(0, count))
+        ticks = list(unroll(plan, count, enter))
+        title = f"{method} on {count} stages"
+        panels.insert(0, program_panel(ticks, count, title, first, shown))
+    draw_panels(panels, out)
+    messages.print(f"drawn to {out}", soft_wrap=True)
     return 0
 
 

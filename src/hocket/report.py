@@ -4,6 +4,7 @@ from rich.table import Table
 
 from hocket.errors import OptionError
 from hocket.methods import METHODS, build, options_of
+from hocket.timeline import Timeline
 from hocket.train import Summary
 
 
@@ -101,4 +102,17 @@ def option_table() -> Table:
     for name in METHODS:
         given = ", ".join(f"{key}={value}" for key, value in options_of(name).items())
         table.add_row(name, given)
+    return table
+
+
+def timeline_table(timeline: Timeline) -> Table:
+    """What every stage spent its time on; the rest went unrecorded."""
+    table = Table(title=f"{timeline.length_s:.4g} s", title_justify="left")
+    for name in ("stage", "busy", "communication", "waiting", "rest"):
+        table.add_column(name, justify="right")
+    for stage, parts in timeline.fractions().items():
+        spent = (parts.busy, parts.communication, parts.waiting)
+        # Sums of rounded times may exceed the whole by a rounding.
+        rest = max(1 - sum(spent), 0.0)
+        table.add_row(str(stage), *(f"{part:.1%}" for part in (*spent, rest)))
     return table

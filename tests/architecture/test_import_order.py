@@ -17,7 +17,7 @@ SOURCE = Path(hocket.__file__).parent
 LEVELS = (
     ("errors", "tree", "typed", "modes", "progress", "environment", "relay"),
     ("relay.packet", "method", "losses", "cut", "zoo", "data", "named", "recipes", "run"),
-    ("relay.port", "relay.memory", "program", "signals", "update"),
+    ("relay.port", "relay.memory", "program", "signals", "update", "timeline"),
     ("methods", "stage", "picture"),
     ("engine", "parts"),
     ("history",),

@@ -1,0 +1,8 @@
+"""A training as it was measured: what each stage did, from when to when."""
+
+from hocket.timeline.recorder import Recorder as Recorder
+from hocket.timeline.span import Fractions as Fractions
+from hocket.timeline.span import Span as Span
+from hocket.timeline.span import SpanKind as SpanKind
+from hocket.timeline.span import Totals as Totals
+from hocket.timeline.timeline import Timeline as Timeline

@@ -1,0 +1,150 @@
+"""A timeline is a value: how its time is spent, parts of it, and what is none."""
+
+import math
+
+import pytest
+
+from hocket.errors import DataError, OptionError
+from hocket.timeline import Fractions, Span, Timeline, Totals
+from unit.timeline.made import fdg
+
+
+def span(kind, start_s, end_s, *, stage=0, batch=0, tick=0):
+    return Span(stage, kind, batch, tick, start_s, end_s)
+
+
+def test_fractions_are_of_the_whole_timeline():
+    timeline = Timeline(
+        (
+            span("F", 10.0, 11.0),
+            span("send", 11.0, 11.5),
+            span("B", 12.0, 16.0),
+            span("wait", 13.0, 15.0),  # inside the backward
+            span("U", 16.0, 17.0),
+            span("wait", 15.0, 18.0, stage=1),
+            span("F", 18.0, 20.0, stage=1),
+        )
+    )
+    assert timeline.length_s == 10
+    assert timeline.stages == (0, 1)
+    assert timeline.fractions() == {
+        0: Fractions(busy=0.4, communication=0.05, waiting=0.2),
+        1: Fractions(busy=0.2, communication=0.0, waiting=0.3),
+    }
+
+
+def test_a_send_inside_a_wait_inside_a_backward_counts_as_what_it_is():
+    timeline = Timeline((span("B", 0, 10), span("wait", 2, 8), span("send", 3, 4)))
+    assert timeline.totals() == {0: Totals(busy_s=4, communication_s=1, waiting_s=5)}
+    pieces = [(p.kind, p.start_s, p.end_s) for p in timeline.flat().spans]
+    assert pieces == [
+        ("B", 0, 2),
+        ("wait", 2, 3),
+        ("send", 3, 4),
+        ("wait", 4, 8),
+        ("B", 8, 10),
+    ]
+
+
+def test_a_wait_may_fill_its_action():
+    for spans in ((span("B", 0, 1), span("wait", 0, 1)), (span("wait", 0, 1), span("B", 0, 1))):
+        assert Timeline(spans).totals() == {0: Totals(0, 0, 1)}
+
+
+def test_nothing_takes_no_time():
+    assert Timeline(()).length_s == 0
+    assert Timeline(()).fractions() == {}
+    at_once = Timeline((span("U", 1, 1),))
+    assert at_once.fractions() == {0: Fractions(0, 0, 0)}
+
+
+def test_the_order_of_spans_does_not_matter():
+    spans = fdg().spans
+    assert Timeline(spans[::-1]) == Timeline(spans)
+
+
+def test_a_span_says_what_it_is():
+    assert str(span("wait", 1.5, 2, stage=3, batch=12)) == "wait 12 of stage 3, 1.5 s to 2 s"
+
+
+# Parts.
+
+
+def test_a_window_is_from_a_batchs_first_action_to_anothers_last():
+    whole = fdg(stages=3, batches=12)
+    part = whole.window(first=4, batches=3)
+    (first,) = (s for s in whole.spans if (s.kind, s.stage, s.batch) == ("F", 0, 4))
+    (last,) = (s for s in whole.spans if (s.kind, s.stage, s.batch) == ("U", 0, 6))
+    assert part.spans[0].start_s == first.start_s
+    assert part.length_s == pytest.approx(last.end_s - first.start_s)
+    # Other batches are in flight meanwhile; they are shown as far as they lie in it.
+    assert {0, 11} & set(part.batches) == set()
+    assert {3, 4, 5, 6, 7} <= set(part.batches)
+
+
+def test_a_window_cuts_what_reaches_over_its_ends():
+    timeline = Timeline(
+        (
+            span("F", 1, 3, batch=0),
+            span("B", 0, 2, batch=9, stage=1),
+            span("wait", 1.5, 4, batch=0, stage=2),
+            span("wait", 3, 8, batch=9),
+        )
+    )
+    times = {(s.stage, s.start_s, s.end_s) for s in timeline.window(0, 1).spans}
+    assert times == {(0, 1, 3), (1, 1, 2), (2, 1.5, 3)}
+
+
+def test_a_window_may_ask_for_more_than_there_is():
+    timeline = fdg(batches=4)
+    assert timeline.window() == timeline.window(0, 4) == timeline.window(batches=100)
+    assert timeline.window(3).batches[-1] == 3
+
+
+@pytest.mark.parametrize("first", [-1, 4, 100])
+def test_a_window_begins_with_a_batch_that_there_is(first):
+    said = rf"the timeline has no batch {first}; choose one of 0 to 3"
+    with pytest.raises(OptionError, match=said):
+        fdg(batches=4).window(first)
+
+
+def test_there_is_no_window_of_nothing():
+    with pytest.raises(OptionError, match="has no batches; record a training that has some"):
+        Timeline((span("wait", 0, 1),)).window()
+
+
+# What is none.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (span("X", 0, 1), r"X 0 of stage 0, 0 s to 1 s: the kind is 'X'; wanted one of F, B"),
+        (span("F", 2, 1), r"forward 0 of stage 0, 2 s to 1 s: it must end after it starts"),
+        (span("F", math.nan, 1), "it must end after it starts; take both times from one clock"),
+        (span("F", 0, math.inf), "it must end after it starts"),
+        (span("F", 0, 1, stage=-1), "forward 0 of stage -1, .* counted from 0"),
+        (span("F", 0, 1, batch=-1), "one of them is negative"),
+        (span("F", 0, 1, tick=-1), "one of them is negative"),
+    ],
+)
+def test_a_span_that_cannot_be_is_refused(wrong, said):
+    with pytest.raises(DataError, match=said):
+        Timeline((span("F", 0, 1), wrong))
+
+
+def test_a_stage_does_one_thing_at_a_time():
+    both = (span("F", 0, 2, batch=3), span("B", 1, 3, batch=1))
+    said = (
+        r"backward 1 of stage 0, 1 s to 3 s: overlaps forward 3 of stage 0, 0 s to 2 s; "
+        r"use one recorder for each stage"
+    )
+    with pytest.raises(DataError, match=said):
+        Timeline(both)
+    assert Timeline((both[0], span("B", 1, 3, stage=1))).stages == (0, 1)
+
+
+def test_of_many_problems_the_first_are_told():
+    with pytest.raises(DataError, match=r"  - 95 more$") as caught:
+        Timeline((span("F", 2, 1),) * 100)
+    assert len(str(caught.value).splitlines()) == 7
