@@ -9,7 +9,7 @@ from hocket.train import Summary
 
 
 def summary_tables(summary: Summary) -> list[Table]:
-    """The result as a whole, and a line for each stage."""
+    """The result as a whole, each stage, and what each stage spent its time on."""
     whole = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
     for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
         whole.add_column(name, justify="right")
@@ -35,7 +35,19 @@ def summary_tables(summary: Summary) -> list[Table]:
             f"{stage.delay} ticks",
             "-" if stage.staleness is None else f"{stage.staleness:.2f} updates",
         )
-    return [whole, stages]
+    times = Table(title_justify="left")
+    for name in ("stage", "busy", "waiting", "sending", "sent", "peak memory"):
+        times.add_column(name, justify="right")
+    for k, stage in enumerate(summary.stages):
+        times.add_row(
+            str(k),
+            f"{stage.busy:.1%}",
+            f"{stage.waiting:.1%}",
+            f"{stage.communication:.1%}",
+            f"{stage.sent_mib:,.1f} MiB",
+            f"{stage.peak_mib:,.0f} MiB",
+        )
+    return [whole, stages, times]
 
 
 METHOD_COLUMNS = (

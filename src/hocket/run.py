@@ -63,6 +63,8 @@ class Run:
     """Write metrics of every n-th batch."""
     compare_every: int = 0
     """Compare the gradients of every n-th batch with the true ones; 0 for none."""
+    trace: Path | None = None
+    """Write a timeline to this file, for Perfetto and `hocket draw --trace`."""
     tensorboard: bool = False
     """Whether to write for TensorBoard as well."""
     out: Path | None = None
@@ -141,7 +143,7 @@ def run_of(values: dict[str, Any], where: str) -> Run:
     problems += mistyped(values, hints)
     if problems:
         raise OptionError(listed(f"cannot use {where}", problems))
-    paths = {"data_dir", "out"}
+    paths = {"data_dir", "out", "trace"}
     checked: dict[str, Any] = {
         k: Path(v) if k in paths and v is not None else v for k, v in values.items()
     }

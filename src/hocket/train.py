@@ -14,7 +14,7 @@ from torch import nn
 from hocket import data as datasets
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
-from hocket.environment import environment
+from hocket.environment import environment, peak_mib
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.history import Epoch
 from hocket.logs import Logs, tensorboard_writer
@@ -36,6 +36,11 @@ class StageSummary:
         extra_parameters: Numbers in its head or synthesizer.
         delay: Ticks between forward and backward of a batch.
         staleness: Updates in between, mean of the last epoch, measured; None without one.
+        busy: Part of the training time in which it computed.
+        communication: Part in which it handed packets over.
+        waiting: Part in which it waited for packets.
+        sent_mib: What its process sent to others, evaluations included.
+        peak_mib: The most memory that its process held at a time.
     """
 
     layers: int
@@ -43,6 +48,11 @@ class StageSummary:
     extra_parameters: int
     delay: int
     staleness: float | None
+    busy: float
+    communication: float
+    waiting: float
+    sent_mib: float
+    peak_mib: float
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,7 @@ def train(run: Run) -> Summary:
         on_comparison=late.comparison if run.compare_every else None,
         replicas=run.replicas,
         timeout_s=run.timeout_s,
+        trace=run.trace is not None,
     )
     _try(trainer, data, run)
     folder = Path(trainer.gather(str(_new_folder(run)) if trainer.leads else "")[0])
@@ -192,6 +203,7 @@ def _fit(
         trainer.collect()
         if trainer.leads:
             _save(trainer.network, folder / "network.pt")
+        _write_timeline(trainer, run.trace)
         own = [dataclasses.asdict(row) for row in _rows(trainer, method, epochs)]
         rows = [row for rows in trainer.gather(own)[:: run.replicas] for row in rows]
         return end(state, message, [StageSummary(**row) for row in rows])
@@ -203,10 +215,7 @@ def _fit(
             "interrupted", f"stopped in epoch {len(epochs) + 1} of {run.epochs}"
         )
     except Exception as error:
-        if trainer.part is None:
-            _save(trainer.network, folder / "network.pt")
-        else:
-            _save(trainer.stages[0].module, folder / f"network.{trainer.part}.pt")
+        _save_part(trainer, folder)
         message = "\n".join([str(error), *getattr(error, "__notes__", [])])
         end("failed", message, _rows(trainer, method, epochs))
         error.add_note(f"what was reached is in {folder}")
@@ -217,6 +226,7 @@ def _fit(
 def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[StageSummary]:
     """What there is to say of the stages of this process."""
     count = trainer.count
+    seconds = sum(epoch.seconds for epoch in epochs)
     return [
         StageSummary(
             layers=len(list(stage.module.children())),
@@ -224,9 +234,27 @@ def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[Sta
             extra_parameters=_numbers(stage.signal_network),
             delay=method.delay(stage.index, count),
             staleness=epochs[-1].staleness[stage.index] if epochs else None,
+            **dataclasses.asdict(stage.recorder.totals.over(seconds)),
+            sent_mib=trainer.sent_bytes / 2**20,
+            peak_mib=peak_mib(),
         )
         for stage in trainer.stages
     ]
+
+
+def _write_timeline(trainer: Trainer, file: Path | None) -> None:
+    if file is not None:
+        timeline = trainer.timeline()
+        if trainer.leads:
+            timeline.write(file)
+
+
+def _save_part(trainer: Trainer, folder: Path) -> None:
+    """What this process has of the network."""
+    if trainer.part is None:
+        _save(trainer.network, folder / "network.pt")
+    else:
+        _save(trainer.stages[0].module, folder / f"network.{trainer.part}.pt")
 
 
 def _save(network: nn.Module, file: Path) -> None:

@@ -29,6 +29,7 @@ from hocket.signals import Delayed
 from hocket.signals.targets import fitting
 from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
+from hocket.timeline import Span, Timeline
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
 from hocket.world import join
@@ -61,6 +62,7 @@ class Trainer:
         on_comparison: Called with each comparison.
         replicas: Where processes train together: how many share the work of a stage.
         timeout_s: How long a process may let another one wait before that is a hang.
+        trace: Whether to keep the span of every action, for ``timeline``.
 
     Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
@@ -90,6 +92,7 @@ class Trainer:
         on_comparison: Listener | None = None,
         replicas: int = 1,
         timeout_s: float = 60.0,
+        trace: bool = False,
     ) -> None:
         if precision not in ("fp32", "bf16"):
             raise OptionError(f"precision is {precision!r}; use 'fp32' or 'bf16'")
@@ -122,6 +125,7 @@ class Trainer:
             seed=seed,
             device=self._device,
             precision=precision,
+            trace=trace,
         )
         self._watchers = list(watchers)
         self._compare = (
@@ -284,6 +288,26 @@ class Trainer:
         """What every process gives here, in the order of stages; plain JSON values."""
         return [value] if self._world is None else self._world.gather(value)
 
+    def timeline(self) -> Timeline:
+        """What all stages spent their time on so far, on the clock of the first process.
+
+        Among several processes all must call it. Only of use with ``trace``.
+        """
+        offset = 0.0 if self._world is None else self._world.clock()
+        own = [
+            (s.stage, s.kind, s.batch, s.tick, s.start_s + offset, s.end_s + offset)
+            for stage in self.stages
+            for s in stage.recorder.spans
+        ]
+        replicas = 1 if self._world is None else self._world.replicas
+        rows = self.gather(own)[::replicas]
+        return Timeline(tuple(Span(*row) for spans in rows for row in spans))
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this process has sent to others so far."""
+        return self._engine.sent_bytes if self._engine is not None else 0
+
     @torch.no_grad()
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into ``network``, in every process.
@@ -395,7 +419,7 @@ class Trainer:
         """Inside, whatever goes wrong is told to the other processes."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self._world is not None:
                 self._world.alarm.report(error)
             raise

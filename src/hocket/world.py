@@ -115,6 +115,28 @@ class World:
                 if tensor.numel():
                     distributed.broadcast(wire.memory(tensor), source, group=self._shared)
 
+    def clock(self) -> float:
+        """What to add to this process's ``perf_counter`` to have the first process's.
+
+        Of several exchanges the quickest is taken to be symmetric: exact to some 0.1 ms.
+        """
+        offsets = [(0.0, 0.0)] if self.leads else []
+        with self._together("comparing clocks"):
+            for other in range(1, self.size):
+                for _ in range(8 if self.rank in (0, other) else 0):
+                    value = torch.zeros(1, dtype=torch.float64)
+                    if self.leads:
+                        distributed.recv(value, other, group=self._shared)
+                        value.fill_(time.perf_counter())
+                        distributed.send(value, other, group=self._shared)
+                        continue
+                    start = time.perf_counter()
+                    distributed.send(value, 0, group=self._shared)
+                    distributed.recv(value, 0, group=self._shared)
+                    end = time.perf_counter()
+                    offsets.append((end - start, float(value) - (start + end) / 2))
+        return min(offsets)[1]
+
     @contextmanager
     def _together(self, words: str) -> Iterator[None]:
         """A stretch in which all processes take part."""

@@ -21,6 +21,7 @@ from hocket.stage.honour import require_honoured
 from hocket.stage.linearize import build_linearizer
 from hocket.stage.rewind import randomness
 from hocket.stage.stage import Stage
+from hocket.timeline import Recorder
 from hocket.tree import Tree, copied
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory, Updater
 from hocket.world import World
@@ -39,6 +40,7 @@ class Setup:
         seed: Where initial weights of signals and all randomness of the stages come from.
         device: Where all stages compute.
         precision: ``fp32`` or ``bf16`` (autocast).
+        trace: Whether to keep the span of every action.
     """
 
     method: Method
@@ -49,6 +51,7 @@ class Setup:
     seed: int
     device: torch.device
     precision: str
+    trace: bool
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -83,7 +86,17 @@ def build_serial(
     ]
     afters: list[After] = [edge.upper() for edge in edges[1:]]
     stages = [
-        _stage(setup, k, last + 1, module, signals[k], networks[k], edge.lower(), after)
+        _stage(
+            setup,
+            k,
+            last + 1,
+            module,
+            signals[k],
+            networks[k],
+            edge.lower(),
+            after,
+            Recorder(k, keep=setup.trace),
+        )
         for k, (module, edge, after) in enumerate(
             zip(modules, edges, [*afters, End()], strict=True)
         )
@@ -120,6 +133,7 @@ def build_distributed(
         return Connection(world, world.neighbour(step), room, setup.device)
 
     source, horizon = Edge("the source", "stage 0"), Horizon()
+    recorder = Recorder(k, keep=setup.trace)
     before = connect(-1) if k > 0 else None
     after = connect(1) if k < count - 1 else None
     stage = _stage(
@@ -129,8 +143,9 @@ def build_distributed(
         modules[k],
         signals[k],
         networks[k],
-        Lower(before, horizon) if before is not None else source.lower(),
-        Upper(after, horizon) if after is not None else End(),
+        Lower(before, horizon, recorder) if before is not None else source.lower(),
+        Upper(after, horizon, recorder) if after is not None else End(),
+        recorder,
     )
     return Distributed(method, stage, world, source, before, after, horizon, watchers)
 
@@ -148,6 +163,7 @@ def _stage(
     signal_network: nn.Module,
     before: Before,
     after: After,
+    recorder: Recorder,
 ) -> Stage:
     method = setup.method
     delay = method.delay(index, count)
@@ -181,6 +197,7 @@ def _stage(
         seed=setup.seed,
         device=setup.device,
         precision=setup.dtype,
+        recorder=recorder,
     )
 
 

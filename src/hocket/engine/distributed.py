@@ -102,6 +102,11 @@ class Distributed:
                 until = {"until": horizon.until}
                 self._after.send("evaluation", number, until, values=output, targets=targets)
 
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent to the neighbours so far."""
+        return sum(c.sent_bytes for c in (self._before, self._after) if c is not None)
+
     def _close(self) -> None:
         """Part from the neighbours."""
         for connection in (self._before, self._after):
@@ -147,15 +152,18 @@ class Distributed:
     def _execute(self, now: int, actions: list[Action]) -> list[Event]:
         events = []
         stage = self.stages[0]
+        self._horizon.now = now
         for action in actions:
             self._world.alarm.doing(f"executing {action} in tick {now}")
             try:
-                event = Event(now, action, stage.execute(action))
+                with stage.recorder.span(action.kind, action.batch, now):
+                    report = stage.execute(action)
             except Exception as error:
                 error.add_note(
                     f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})"
                 )
                 raise
+            event = Event(now, action, report)
             for watch in self._watchers:
                 watch(event, stage)
             events.append(event)

@@ -17,6 +17,10 @@ class Engine(Protocol):
     def stages(self) -> Sequence[Stage]:
         """The stages of this process."""
 
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent to other processes so far."""
+
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders where no data are read."""
 

@@ -58,6 +58,11 @@ class Serial:
         )
         return self._execute(self.program.now, self.program.tick())
 
+    @property
+    def sent_bytes(self) -> int:
+        """Nothing is sent anywhere."""
+        return 0
+
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick."""
         return iter(batches)
@@ -84,12 +89,14 @@ class Serial:
         for action in tick:
             stage = self.stages[action.stage]
             try:
-                event = Event(now, action, stage.execute(action))
+                with stage.recorder.span(action.kind, action.batch, now):
+                    report = stage.execute(action)
             except Exception as error:
                 error.add_note(
                     f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})"
                 )
                 raise
+            event = Event(now, action, report)
             for watch in self._watchers:
                 watch(event, stage)
             events.append(event)

@@ -19,6 +19,7 @@ from hocket.errors import HocketError
 from hocket.relay import wire
 from hocket.relay.inbox import Inbox
 from hocket.relay.packet import Activation, Gradient
+from hocket.timeline import Recorder
 from hocket.tree import Tree, map_tensors
 from hocket.world import World
 
@@ -90,7 +91,8 @@ class Connection:
             works = [distributed.isend(part, self.rank, group=group) for part in parts]
         except RuntimeError as error:
             what = f"{self.place} to take {kind} {number}"
-            raise self._failed(error, what, time.monotonic() - start) from error
+            # The words of the transport are about ports, not about what happened.
+            raise self._failed(error, what, time.monotonic() - start) from None
         self.sent_bytes += sum(len(part) for part in parts)
         self._sending.append((works, parts))
 
@@ -108,7 +110,7 @@ class Connection:
         except (TimeoutError, RuntimeError, ConnectionError) as error:
             waited_s = alarm.timeout_s if isinstance(error, TimeoutError) else 0.0
             what = f"{kind} {number} from {self.place}"
-            raise self._failed(error, what, waited_s) from error
+            raise self._failed(error, what, waited_s) from None
 
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
@@ -162,52 +164,59 @@ class Connection:
 
 @dataclass
 class Horizon:
-    """Until when it is certain that a batch enters in every tick.
+    """The tick that a stage is in, and until when a batch is certain to enter in every tick.
 
     The first stage reads ahead in the data and tells the others with every packet, so that a
     stage goes on by itself and yet stops at the tick at which all stop.
     """
 
+    now: int = 0
     until: int = 0
 
 
 class Upper:
     """What the stage above an edge sees: it sends activations and receives gradients."""
 
-    def __init__(self, connection: Connection, horizon: Horizon) -> None:
+    def __init__(self, connection: Connection, horizon: Horizon, recorder: Recorder) -> None:
         self._connection = connection
         self._horizon = horizon
+        self._recorder = recorder
 
     def send(self, packet: Activation) -> None:
         """Send an activation ahead."""
-        self._connection.send(
-            "activation",
-            packet.batch,
-            {
-                "epoch": packet.epoch,
-                "differentiable": packet.differentiable,
-                "until": self._horizon.until,
-            },
-            values=packet.values,
-            targets=packet.targets,
-        )
+        header = {
+            "epoch": packet.epoch,
+            "differentiable": packet.differentiable,
+            "until": self._horizon.until,
+        }
+        with self._recorder.span("send", packet.batch, self._horizon.now):
+            self._connection.send(
+                "activation",
+                packet.batch,
+                header,
+                values=packet.values,
+                targets=packet.targets,
+            )
 
     def receive(self, batch: int) -> Gradient:
         """The gradient of a batch."""
-        parcel = self._connection.take("gradient", batch)
+        with self._recorder.span("wait", batch, self._horizon.now):
+            parcel = self._connection.take("gradient", batch)
         return Gradient(batch, parcel.tree("values", self._connection.device))
 
 
 class Lower:
     """What the stage below an edge sees: it receives activations and sends gradients."""
 
-    def __init__(self, connection: Connection, horizon: Horizon) -> None:
+    def __init__(self, connection: Connection, horizon: Horizon, recorder: Recorder) -> None:
         self._connection = connection
         self._horizon = horizon
+        self._recorder = recorder
 
     def receive(self, batch: int) -> Activation:
         """The activation of a batch."""
-        parcel = self._connection.take("activation", batch)
+        with self._recorder.span("wait", batch, self._horizon.now):
+            parcel = self._connection.take("activation", batch)
         self._horizon.until = max(self._horizon.until, parcel.header["until"])
         device = self._connection.device
         return Activation(
@@ -220,4 +229,5 @@ class Lower:
 
     def send(self, packet: Gradient) -> None:
         """Send a gradient back."""
-        self._connection.send("gradient", packet.batch, {}, values=packet.values)
+        with self._recorder.span("send", packet.batch, self._horizon.now):
+            self._connection.send("gradient", packet.batch, {}, values=packet.values)

@@ -21,6 +21,7 @@ from hocket.stage.honour import NoForward
 from hocket.stage.linearize import Linearizer
 from hocket.stage.pending import Forwarded, Pending
 from hocket.stage.rewind import Pass, randomness, uncounted
+from hocket.timeline import Recorder
 from hocket.tree import Tree, copied, map_tensors, tensors
 from hocket.update.accumulate import total_norm
 from hocket.update.step import Updater
@@ -65,6 +66,7 @@ class Stage:
         seed: Where the randomness of all its passes comes from.
         device: Where it computes.
         precision: The dtype to compute in where that is safe; None for that of the weights.
+        recorder: What its time is recorded by.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Stage:
         seed: int,
         device: torch.device,
         precision: torch.dtype | None,
+        recorder: Recorder,
     ) -> None:
         self.index = index
         self.module = module
@@ -90,6 +93,7 @@ class Stage:
         self.signal_network = signal_network
         self.updater = updater
         self.signal_updater = signal_updater
+        self.recorder = recorder
         self.pending = Pending(index)
         self.gradients: list[Tensor | None] = []  # of the last backward, for whoever watches
         self._loss = loss
