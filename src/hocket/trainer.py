@@ -268,7 +268,9 @@ class Trainer:
             evaluating(self.network, *self._modules),
         ):
             own = map(self._moved, self._started(batches))
-            for output, targets in self._engine.predict(own) if self._engine else ():
+            # Replicas differ in their statistics; the first one is the network that is saved.
+            first = self._world is None or self._world.replica == 0
+            for output, targets in self._engine.predict(own) if self._engine and first else ():
                 count = len(tensors(targets)[0])
                 with fitting(output):
                     total += float(self._setup.loss(output, targets)) * count

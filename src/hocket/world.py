@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from hocket.alarm import Alarm
@@ -59,6 +59,21 @@ class World:
         self.alarm = Alarm(
             PrefixStore("hocket/alarm", store), self.places, self.rank, timeout_s
         )
+        if replicas > 1 and stages == 1:
+            raise WorldError(
+                f"one stage with {replicas} replicas is data parallelism; use "
+                "torch.nn.parallel.DistributedDataParallel for that"
+            )
+        # Every process must make every group, whether it belongs to it or not.
+        groups = [
+            distributed.new_group(
+                range(k * replicas, (k + 1) * replicas),
+                timeout=timedelta(seconds=timeout_s),
+                backend="gloo",
+            )
+            for k in range(stages)
+        ]
+        self.siblings = groups[self.stage]
         self.packets = distributed.new_group(backend="gloo", timeout=NEVER)
         self._ends: list[Callable[[], None]] = []
         self._shared = distributed.new_group(
@@ -88,7 +103,7 @@ class World:
         """What every process gives here, in the order of ranks; plain JSON."""
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with self._together("gathering what all have to say"):
+        with self.meeting("gathering what all have to say"):
             distributed.all_gather(lengths, torch.tensor([len(data)]), group=self._shared)
             longest = int(max(map(int, lengths)))
             own = torch.zeros(longest, dtype=torch.uint8)
@@ -110,10 +125,22 @@ class World:
 
     def spread(self, tensors: Iterable[Tensor], source: int) -> None:
         """Overwrite every process's tensors, gapless and on the CPU, with those of one rank."""
-        with self._together("receiving tensors that all need"):
+        with self.meeting("receiving tensors that all need"):
             for tensor in tensors:
                 if tensor.numel():
                     distributed.broadcast(wire.memory(tensor), source, group=self._shared)
+
+    @torch.no_grad()
+    def align(self, modules: Iterable[nn.Module]) -> None:
+        """Give the replicas of this stage the weights of the first of them."""
+        if self.replicas == 1:
+            return
+        with self.meeting("receiving the weights of the first replica"):
+            for value in (v for module in modules for v in module.state_dict().values()):
+                own = wire.dense(value)
+                if own.numel():
+                    distributed.broadcast(wire.memory(own), group_src=0, group=self.siblings)
+                value.copy_(own)
 
     def clock(self) -> float:
         """What to add to this process's ``perf_counter`` to have the first process's.
@@ -121,7 +148,7 @@ class World:
         Of several exchanges the quickest is taken to be symmetric: exact to some 0.1 ms.
         """
         offsets = [(0.0, 0.0)] if self.leads else []
-        with self._together("comparing clocks"):
+        with self.meeting("comparing clocks"):
             for other in range(1, self.size):
                 for _ in range(8 if self.rank in (0, other) else 0):
                     value = torch.zeros(1, dtype=torch.float64)
@@ -138,7 +165,7 @@ class World:
         return min(offsets)[1]
 
     @contextmanager
-    def _together(self, words: str) -> Iterator[None]:
+    def meeting(self, words: str) -> Iterator[None]:
         """A stretch in which all processes take part."""
         self.alarm.doing(words)
         start = time.monotonic()

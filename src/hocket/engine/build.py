@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from hocket.stage.rewind import randomness
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.tree import Tree, copied
+from hocket.update.average import Average
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory, Updater
 from hocket.world import World
 
@@ -146,7 +148,9 @@ def build_distributed(
         Lower(before, horizon, recorder) if before is not None else source.lower(),
         Upper(after, horizon, recorder) if after is not None else End(),
         recorder,
+        world,
     )
+    world.align([stage.module, stage.signal_network])
     return Distributed(method, stage, world, source, before, after, horizon, watchers)
 
 
@@ -164,6 +168,7 @@ def _stage(
     before: Before,
     after: After,
     recorder: Recorder,
+    world: World | None = None,
 ) -> Stage:
     method = setup.method
     delay = method.delay(index, count)
@@ -171,6 +176,12 @@ def _stage(
     trained = [p for p in module.parameters() if p.requires_grad]
     helping = list(signal_network.parameters())
     rate = method.first_stage_rate if index == 0 and count > 1 else 1.0
+    average = None
+    seed = setup.seed
+    if world is not None and world.replicas > 1:
+        average = partial(Average, world=world)
+        # Replicas have other samples, and want other numbers for their dropout.
+        seed += world.replica << 32
     return Stage(
         index=index,
         module=module,
@@ -187,14 +198,16 @@ def _stage(
             per=setup.scheduler_per,
             reduce=method.reduce,
             rate=rate,
+            average=average,
         ),
         signal_updater=Updater(
             helping if signal.learns else [],
             setup.optimizer,
             setup.scheduler,
             per=setup.scheduler_per,
+            average=average,
         ),
-        seed=setup.seed,
+        seed=seed,
         device=setup.device,
         precision=setup.dtype,
         recorder=recorder,

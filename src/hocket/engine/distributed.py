@@ -8,15 +8,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from torch import Tensor
+
 from hocket.engine.engine import Batch
 from hocket.engine.trace import Event, Watcher
+from hocket.errors import DataError
 from hocket.method import Method
 from hocket.program import Action, Column, finish
 from hocket.relay.memory import Edge
 from hocket.relay.p2p import Connection, Horizon
 from hocket.relay.packet import Activation
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, copied, tensors
+from hocket.tree import Tree, copied, map_tensors, tensors
 from hocket.world import World
 
 NOTHING: Batch = (None, None)
@@ -66,10 +69,13 @@ class Distributed:
         return self._announced(batches, self._horizon, self._column.now, self._ahead)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """One tick, at which a batch enters."""
+        """One tick, at which a batch enters.
+
+        Raises:
+            DataError: The batch has fewer inputs than there are replicas.
+        """
         if self._before is None:
-            # Copied: the caller may fill the same memory with the next batch.
-            own = copied((inputs, targets))
+            share, own = self._share((inputs, targets))
             self._source.upper().send(
                 Activation(
                     batch=self._column.fed,
@@ -77,6 +83,7 @@ class Distributed:
                     values=own[0],
                     differentiable=tuple(False for _ in tensors(inputs)),
                     targets=own[1],
+                    share=share,
                 )
             )
         return self._execute(self._column.now, self._column.tick())
@@ -112,6 +119,28 @@ class Distributed:
         for connection in (self._before, self._after):
             if connection is not None:
                 connection.close()
+
+    def _share(self, batch: Batch) -> tuple[float, Batch]:
+        """What part of a batch is this replica's, and a copy of it.
+
+        Copied, as the caller may fill the same memory with the next batch.
+        """
+        replica, replicas = self._world.replica, self._world.replicas
+        if replicas == 1:
+            return 1.0, copied(batch)
+        whole = len(tensors(batch)[0])
+        if whole < replicas:
+            raise DataError(
+                f"a batch of {whole} cannot be shared by {replicas} replicas; use larger "
+                "batches, or drop a short last one"
+            )
+        first, last = (whole * r // replicas for r in (replica, replica + 1))
+
+        def part(tensor: Tensor) -> Tensor:
+            shared = tensor.dim() and len(tensor) == whole
+            return tensor[first:last].clone() if shared else tensor.clone()
+
+        return (last - first) / whole, map_tensors(part, batch)
 
     def _passed_on(self, number: int, horizon: Horizon) -> Batch:
         assert self._before is not None

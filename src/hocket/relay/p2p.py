@@ -188,6 +188,7 @@ class Upper:
             "epoch": packet.epoch,
             "differentiable": packet.differentiable,
             "until": self._horizon.until,
+            "share": packet.share,
         }
         with self._recorder.span("send", packet.batch, self._horizon.now):
             self._connection.send(
@@ -225,6 +226,7 @@ class Lower:
             values=parcel.tree("values", device),
             differentiable=tuple(parcel.header["differentiable"]),
             targets=parcel.tree("targets", device),
+            share=parcel.header["share"],
         )
 
     def send(self, packet: Gradient) -> None:

@@ -17,6 +17,7 @@ class Activation:
         values: The output, without a graph.
         differentiable: For each tensor of ``values``, whether the sender wants its gradient.
         targets: The targets of the batch; they travel with it.
+        share: What part of the batch this is, where replicas of a stage share it.
     """
 
     batch: int
@@ -24,6 +25,7 @@ class Activation:
     values: Tree
     differentiable: tuple[bool, ...]
     targets: Tree
+    share: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class Stage:
         self._seed = seed
         self._device = device
         self._precision = precision
-        self._lessons: dict[int, tuple[Lesson, int]] = {}  # with the epoch of the batch
+        self._lessons: dict[int, tuple[Lesson, Activation]] = {}  # with the batch's input
         self._epochs: dict[int, int] = {}  # of batches whose update is to come
 
     def execute(self, action: Action) -> Report:
@@ -149,6 +149,7 @@ class Stage:
                 values=map_tensors(lambda value: value.detach(), output),
                 differentiable=differentiable,
                 targets=activation.targets,
+                share=activation.share,
             )
         )
         forwarded = Forwarded(activation, leaves, graph, differentiable, self.updater.version)
@@ -168,13 +169,13 @@ class Stage:
                 self.signal_network, self._loss, output, targets, received
             )
         del output
-        self._differentiate(error)
+        self._differentiate(error, forwarded.activation.share)
         leaves = tensors(forwarded.leaves)
         if any(leaf.requires_grad for leaf in leaves):
             self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
         self.gradients = self.updater.gather()
         if error.lesson is not None:
-            self._lessons[batch] = error.lesson, forwarded.activation.epoch
+            self._lessons[batch] = error.lesson, forwarded.activation
         self._epochs[batch] = forwarded.activation.epoch
         loss = None if error.loss is None else float(error.loss)
         return Report(
@@ -185,9 +186,16 @@ class Stage:
             gradient_norm=_checked(loss, self.gradients),
         )
 
-    def _differentiate(self, error: Error) -> None:
-        """Back-propagate the error into the weights and the leaves."""
-        pairs = zip(error.roots, error.gradients, strict=True)
+    def _differentiate(self, error: Error, share: float) -> None:
+        """Back-propagate the error into the weights and the leaves.
+
+        A loss counts with the batch's share; a gradient that was received has it already.
+        """
+        gradients = [
+            torch.full_like(root, share) if gradient is None and share != 1 else gradient
+            for root, gradient in zip(error.roots, error.gradients, strict=True)
+        ]
+        pairs = zip(error.roots, gradients, strict=True)
         # A root without a graph: nothing of this stage or before it is trained.
         live = [(root, gradient) for root, gradient in pairs if root.requires_grad]
         guard = NoForward(self.index) if self._linearizer.guarded else nullcontext()
@@ -209,10 +217,13 @@ class Stage:
                 f"stage {self.index}: no lesson waits for a target of batch {batch}"
             )
         received = self._after.receive(batch).values
-        lesson, epoch = self._lessons.pop(batch)
+        lesson, activation = self._lessons.pop(batch)
         with self._computing(batch, "learn"):
             loss = lesson(received)
-        loss.backward()
+        loss.backward(
+            None if activation.share == 1 else torch.full_like(loss, activation.share)
+        )
+        epoch = activation.epoch
         value = float(loss.detach())
         norm = _checked(value, self.signal_updater.gather())
         version = self.signal_updater.version

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hocket.errors import OptionError
 from hocket.method import Reduce
 from hocket.update.accumulate import Accumulate
+from hocket.update.average import Average
 
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
@@ -30,6 +31,7 @@ class Updater:
         per: Whether the scheduler counts epochs or updates.
         reduce: What becomes of several gradients.
         rate: Factor on the optimizer's learning rates.
+        average: Brings the gradients of a stage's replicas together, if there are several.
 
     Raises:
         OptionError: The scheduler needs a metric, which a stage does not have.
@@ -44,6 +46,7 @@ class Updater:
         per: Per = "epoch",
         reduce: Reduce = "mean",
         rate: float = 1.0,
+        average: Callable[[Sequence[nn.Parameter]], Average] | None = None,
     ) -> None:
         self.optimizer = optimizer(parameters) if parameters else None
         self.scheduler: LRScheduler | None = None
@@ -56,6 +59,7 @@ class Updater:
                 "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
                 "use a scheduler that counts epochs or updates"
             )
+        self._average = average(parameters) if average is not None and parameters else None
         self._gradients = Accumulate(parameters, reduce)
         self._per = per
         self._epoch = 0
@@ -63,6 +67,8 @@ class Updater:
 
     def gather(self) -> list[Tensor | None]:
         """Take the gradients of one batch from the parameters; they are returned as well."""
+        if self._average is not None:
+            self._average.finish()
         return self._gradients.add()
 
     def update(self, epoch: int) -> float:
