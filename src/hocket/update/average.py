@@ -16,7 +16,7 @@ Work: TypeAlias = Any
 """A collective on its way; torch names no public type for it."""
 
 BUCKET_BYTES = 2**22
-"""Enough for a link to be busy with, small enough for most to leave before the backward ends."""
+"""Enough to keep a link busy, small enough for most to leave before the backward ends."""
 
 
 class Average:
