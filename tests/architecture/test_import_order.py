@@ -15,9 +15,20 @@ from hocket.methods import METHODS
 SOURCE = Path(hocket.__file__).parent
 # A unit is a module or a whole package. It may import itself and units of earlier lines only.
 LEVELS = (
-    ("errors", "tree", "typed", "modes", "progress", "environment", "relay"),
-    ("relay.packet", "method", "losses", "cut", "zoo", "data", "named", "recipes", "run"),
-    ("relay.port", "relay.memory", "program", "signals", "update"),
+    ("errors", "tree", "typed", "modes", "progress", "environment", "relay", "worker"),
+    (
+        "relay.packet",
+        "method",
+        "losses",
+        "cut",
+        "zoo",
+        "data",
+        "named",
+        "recipes",
+        "run",
+        "launch",
+    ),
+    ("relay.port", "relay.memory", "program", "signals", "update", "launch"),
     ("methods", "stage", "picture"),
     ("engine", "parts"),
     ("history",),
