@@ -14,7 +14,8 @@ from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.tables import render
-from hocket.errors import HocketError, OptionError
+from hocket.errors import HocketError, OptionError, WitnessError
+from hocket.launch import launch, run_script
 from hocket.parts import method_of
 from hocket.picture import draw_panels, draw_picture, program_panel, timeline_panel
 from hocket.program import draw as draw_text
@@ -49,6 +50,7 @@ def train(
     *,
     base: Annotated[Path | None, Parameter(name="--run")] = None,
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
+    processes: int = 1,
 ) -> int:
     """Train a network; everything it leaves is in a new run folder.
 
@@ -58,7 +60,33 @@ def train(
         A run file to begin from, such as run.json of a run folder; options given here win.
     from_recipe
         A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar.
+    processes
+        Processes of this machine to train in, one for each stage (times replicas).
     """
+    if processes == 1:
+        return _train_here(run)
+    wanted = run.stages * run.replicas
+    if processes != wanted:
+        raise OptionError(
+            f"processes is {processes}, but {run.stages} stages x {run.replicas} replicas want "
+            f"{wanted}; give --processes {wanted}, or change --stages"
+        )
+    return launch(_train_as_one_of_several, run, processes=processes, threads=run.threads)
+
+
+def _train_as_one_of_several(run: Run) -> int:
+    """What a launched process does."""
+    try:
+        return _train_here(run)
+    except WitnessError:
+        raise  # the process that failed has said it
+    except HocketError as error:
+        code = _refuse(error)
+        world.leave(error, code)
+        return code
+
+
+def _train_here(run: Run) -> int:
     summary = train_run(run)
     for table in summary_tables(summary) if world.leading() else ():
         console.print(table)
@@ -170,6 +198,26 @@ def _draw_trace(
     return 0
 
 
+@app.command(name="run")
+def run_in_processes(script: Path, /, *words: str, processes: int, threads: int = 0) -> int:
+    """Run a Python script in several processes of this machine that can talk to each other.
+
+    Parameters
+    ----------
+    script
+        The script; options of Hocket's come before it.
+    words
+        What follows it, options too, is for the script.
+    processes
+        How many processes.
+    threads
+        Of PyTorch in each process; 0 shares the cores out.
+    """
+    if not script.is_file():
+        raise OptionError(f"there is no script {str(script)!r}; name a Python file")
+    return launch(run_script, str(script), words, processes=processes, threads=threads)
+
+
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_overhead, name="overhead")
@@ -179,9 +227,9 @@ app.command(bench)
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; 0 if it went well, 2 for an error, 130 for Ctrl-C."""
-    words = list(sys.argv[1:] if words is None else words)
+    words = _mark_script(list(sys.argv[1:] if words is None else words))
     try:
-        app.config = (_base(words),)
+        app.config = (_base(words),) if words[:1] == ["train"] else ()
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             return int(app(words, exit_on_error=False, print_error=False) or 0)
@@ -210,6 +258,19 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     messages.print(
         f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True
     )
+
+
+def _mark_script(words: list[str]) -> list[str]:
+    """Put ``--`` behind the script of ``hocket run``, so that its own options stay its own."""
+    if words[:1] != ["run"]:
+        return words
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        alone = "=" in words[place] or words[place] in app.help_flags
+        place += 1 if alone else 2
+    if place < len(words) and words[place] != "--":
+        words.insert(place + 1, "--")
+    return words
 
 
 def _base(words: Sequence[str]) -> cyclopts.config.Dict:

@@ -216,6 +216,12 @@ def leading() -> bool:
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
+def report(error: BaseException) -> None:
+    """Tell the others why this process ends."""
+    for world in _joined:
+        world.alarm.report(error)
+
+
 def leave(error: BaseException, code: int) -> None:
     """Tell the others why this process ends, and end it; alone, it goes on.
 
@@ -223,8 +229,7 @@ def leave(error: BaseException, code: int) -> None:
     """
     if not _joined:
         return
-    for world in _joined:
-        world.alarm.report(error)
+    report(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(getattr(error, "exit_code", code))

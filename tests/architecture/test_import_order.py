@@ -15,10 +15,12 @@ from hocket.methods import METHODS
 SOURCE = Path(hocket.__file__).parent
 # A unit is a module or a whole package. It may import itself and units of earlier lines only.
 LEVELS = (
-    ("errors", "tree", "typed", "modes", "progress", "environment", "relay"),
-    ("relay.packet", "method", "losses", "cut", "zoo", "data", "named", "recipes", "run"),
-    ("relay.port", "relay.memory", "program", "signals", "update", "timeline"),
-    ("methods", "stage", "picture"),
+    ("errors", "tree", "typed", "modes", "progress", "environment", "interrupt", "relay"),
+    ("relay.packet", "relay.wire", "relay.inbox", "alarm", "method", "losses", "cut"),
+    ("zoo", "data", "named", "recipes", "run", "world"),
+    ("relay.port", "relay.memory", "worker", "program", "signals", "timeline"),
+    ("relay.p2p", "update", "workers"),
+    ("methods", "stage", "picture", "launch"),
     ("engine", "parts"),
     ("history",),
     ("trainer",),
