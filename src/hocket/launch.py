@@ -59,7 +59,7 @@ def launch(
     """
     _require(processes, threads, grace_s, timeout_s)
     cores = _usable_cores()
-    if threads * processes > cores:
+    if threads > 1 and threads * processes > cores:
         warnings.warn(
             f"{processes} processes of {threads} threads want {threads * processes} cores and "
             f"{cores} can be used, which makes them several times slower; leave threads at 0",

@@ -64,16 +64,17 @@ class World:
                 f"one stage with {replicas} replicas is data parallelism; use "
                 "torch.nn.parallel.DistributedDataParallel for that"
             )
-        # Every process must make every group, whether it belongs to it or not.
-        groups = [
-            distributed.new_group(
-                range(k * replicas, (k + 1) * replicas),
-                timeout=timedelta(seconds=timeout_s),
-                backend="gloo",
-            )
-            for k in range(stages)
-        ]
-        self.siblings = groups[self.stage]
+        if replicas > 1:
+            # Every process must make every group, whether it belongs to it or not.
+            groups = [
+                distributed.new_group(
+                    range(k * replicas, (k + 1) * replicas),
+                    timeout=timedelta(seconds=timeout_s),
+                    backend="gloo",
+                )
+                for k in range(stages)
+            ]
+            self.siblings = groups[self.stage]
         self.packets = distributed.new_group(backend="gloo", timeout=NEVER)
         self._ends: list[Callable[[], None]] = []
         self._shared = distributed.new_group(

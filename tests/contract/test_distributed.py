@@ -1,0 +1,86 @@
+"""Serial = distributed: equal bits of weights, optimizers, metrics and events."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from contract.small import LINEARIZE, different, far
+from contract.worlds import NETS, Case, Left, trained, trained_apart
+from hocket.methods import METHODS
+
+CASES = [
+    *(Case(name, net) for name in METHODS for net in NETS),
+    *(
+        Case(name, net, (("linearize", kind),))
+        for name in ("fdg", "ddg", "adl")
+        for net in NETS
+        for kind in LINEARIZE
+    ),
+    Case("fdg", options=(("order", "forward-first"),)),
+    Case("fdg", options=(("epoch_end", "drain"),)),
+    Case("adl", options=(("accumulate", 3), ("epoch_end", "drain"))),
+    Case("fdg", options=(("forward_delay", 2), ("backward_delay", 3))),
+    Case("dgl", options=(("forward_delay", 3),)),
+    Case("fdg", "conv", trainer=(("channels_last", True),)),
+    Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
+    # Epochs with fewer batches than there are stages: each is in flight over several of them.
+    Case("fdg", batches=1, last=4, epochs=5),
+    Case("dgl", batches=2, epochs=4),
+]
+STAGES = [1, 2, 3, 4]
+
+
+@cache
+def apart(stages: int) -> dict[Case, list[Left]]:
+    """All cases in one world, as starting one takes longer than a training."""
+    return trained_apart(CASES, stages)
+
+
+@pytest.mark.xdist_group("worlds")
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_process_has_what_the_serial_engine_has(case, stages):
+    alone = trained(case, stages)
+    processes = apart(stages)[case]
+    for left in processes:
+        assert str(left.history) == str(alone.history)  # as text, nan equals nan
+        assert different(left.weights, alone.weights) == []
+    assert {k for left in processes for k in left.events} == set(range(stages))
+    for stage, left in enumerate(processes):
+        assert left.events == {stage: alone.events[stage]}
+        assert _flat(left.optimizers[stage]) == _flat(alone.optimizers[stage])
+
+
+def _flat(state: object) -> object:
+    """A state in which tensors can be compared by their bits."""
+    if isinstance(state, torch.Tensor):
+        return state.dtype, tuple(state.shape), state.numpy().tobytes()
+    if isinstance(state, dict):
+        return {key: _flat(value) for key, value in state.items()}
+    return [_flat(value) for value in state] if isinstance(state, list) else state
+
+
+REPLICATED = [
+    Case(name, dropout=0.0, last=3) for name in ("bp", "ddg", "fdg", "adl", "fr", "dsp")
+]
+
+
+@cache
+def replicated() -> dict[Case, list[Left]]:
+    return trained_apart(
+        [Case(c.method, dropout=0.0, last=3, trainer=(("replicas", 2),)) for c in REPLICATED],
+        stages=2,
+        replicas=2,
+    )
+
+
+@pytest.mark.xdist_group("worlds")
+@pytest.mark.parametrize("case", REPLICATED, ids=str)
+def test_replicas_are_the_larger_batch(case):
+    """Close in float64: each has its share of every batch, also where the shares differ."""
+    alone = trained(case, stages=2)
+    for left in replicated()[
+        Case(case.method, dropout=0.0, last=3, trainer=(("replicas", 2),))
+    ]:
+        assert far(left.weights, alone.weights) == []
