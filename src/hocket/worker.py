@@ -3,7 +3,6 @@
 It ends when the launcher ends, whatever it is doing: the kernel sees to that where it can.
 """
 
-import ctypes
 import fcntl
 import os
 import pickle
@@ -30,7 +29,6 @@ from hocket.errors import WitnessError
 WITNESS = WitnessError.exit_code
 # Held back while a process starts, and heard once it can act on them.
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 
 class Stream:
@@ -150,9 +148,10 @@ def _join(start: Start) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Be killed when the launcher ends, or the server that forked this process.
+    """Be killed when the launcher ends, or gives this process up.
 
-    The server alone is not enough: it stays for as long as a worker lives.
+    That the parent ended would say less: it is the server that forks all workers, which stays
+    for as long as one of them lives.
     """
     launcher = parent_process()
     assert launcher is not None, "only a launcher starts workers"
@@ -163,10 +162,7 @@ def _end_with_launcher() -> None:
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-        server = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        # Either may have ended before it was asked to tell.
-        if connection.wait([pipe], timeout=0) or os.getppid() != server:
+        if connection.wait([pipe], timeout=0):  # it closed before that
             os._exit(WITNESS)
     else:
         Thread(target=_wait_for_end_of, args=(pipe,), daemon=True).start()

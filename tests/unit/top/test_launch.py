@@ -20,6 +20,7 @@ import hocket
 from hocket.cli import main
 from hocket.errors import OptionError
 from hocket.launch import WITNESS, launch
+from hocket.workers import Workers
 from unit.top import launched
 
 SOURCE = str(Path(hocket.__file__).parents[1])
@@ -89,7 +90,7 @@ def test_the_processes_form_a_world(processes):
 
 
 def test_one_that_ends_at_once_does_not_break_the_others_beginning():
-    assert {launch(launched.give, 0, processes=4) for _ in range(5)} == {0}
+    assert {launch(launched.give, 0, processes=8) for _ in range(5)} == {0}
 
 
 def reports(folder, **options):
@@ -99,12 +100,14 @@ def reports(folder, **options):
 
 def test_each_process_knows_its_place(folder, monkeypatch):
     # The server that forks the processes has the variables of the first launch.
+    launch(launched.give, 0, processes=1)
     monkeypatch.setenv("SET_AFTER_AN_EARLIER_LAUNCH", "yes")
     found = reports(folder, processes=2)
     for rank, own in enumerate(found):
         variables = own["environment"]
         assert variables["RANK"] == variables["LOCAL_RANK"] == str(rank)
         assert variables["WORLD_SIZE"] == variables["LOCAL_WORLD_SIZE"] == "2"
+        assert variables["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
         assert variables["SET_AFTER_AN_EARLIER_LAUNCH"] == "yes"
         assert own["leads a session"]
         assert own["ignores Ctrl-C"] == (rank != 0)
@@ -199,6 +202,36 @@ def test_an_exception_is_told_once(capfd, kind, code):
 def test_a_death_by_signal_is_told(capfd, number, code, said):
     assert launch(launched.die, int(number), processes=2) == code
     assert said in capfd.readouterr().err
+
+
+def test_a_death_by_signal_is_taken_for_the_cause_of_what_came_with_it():
+    with Workers(grace_s=0) as world:
+        for code in (1, -signal.SIGSEGV):
+            world.start(Ended(code))
+        bell, ringer = os.pipe()
+        assert world.until_all_ended(bell) == 128 + signal.SIGSEGV
+    os.close(bell)
+    os.close(ringer)
+
+
+class Ended:
+    """A process of which the launcher hears only once it has ended."""
+
+    pid = None
+
+    def __init__(self, code):
+        self.exitcode = code
+        self.sentinel, other = os.pipe()
+        os.close(other)
+
+    def start(self):
+        pass
+
+    def join(self):
+        pass
+
+    def close(self):
+        os.close(self.sentinel)
 
 
 def test_a_thread_left_behind_does_not_hold_the_process():
@@ -309,7 +342,7 @@ def test_a_thread_ends_the_process_where_the_kernel_cannot(line):
 
 
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, time
 from torch import distributed
 from unit.top import launched
 
@@ -319,6 +352,7 @@ os.write(line, b"here\\n")
 if sys.argv[1:2] == ["--hang"] and distributed.get_rank() == 1:
     launched.hold_the_interpreter()
 def save(*_):
+    time.sleep(0.5)  # is something that could be cut short
     os.write(line, b"saved\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
