@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from hocket.alarm import Alarm
-from hocket.errors import WorldError
+from hocket.errors import LostError, WorldError
 from hocket.relay import wire
 from hocket.tree import Tree
 
@@ -168,16 +168,15 @@ class World:
     @contextmanager
     def meeting(self, words: str) -> Iterator[None]:
         """A stretch in which all processes take part."""
-        self.alarm.doing(words)
         start = time.monotonic()
         try:
-            yield
+            with self.alarm.waiting(words, None):
+                yield
         except RuntimeError as error:
-            late = time.monotonic() - start >= self.alarm.timeout_s
-            raise (
-                self.alarm.absent(words) if late else self.alarm.lost(None, error)
-            ) from error
-        self.alarm.doing("going on")
+            if time.monotonic() - start >= self.alarm.timeout_s:
+                raise self.alarm.absent(words) from None
+            found = self.alarm.lost(None)
+            raise found from (error if isinstance(found, LostError) else None)
 
 
 _joined: list[World] = []

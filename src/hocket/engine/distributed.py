@@ -192,9 +192,9 @@ class Distributed:
                     f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})"
                 )
                 raise
+            self._world.alarm.doing(f"going on after {action} in tick {now}")
             event = Event(now, action, report)
             for watch in self._watchers:
                 watch(event, stage)
             events.append(event)
-        self._world.alarm.doing(f"between tick {now} and the next")
         return events

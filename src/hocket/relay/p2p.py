@@ -8,6 +8,8 @@ Sends return at once, and the memory they read is kept until it has been receive
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -15,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, distributed
 
-from hocket.errors import HocketError
+from hocket.errors import HocketError, LostError
 from hocket.relay import wire
 from hocket.relay.inbox import Inbox
 from hocket.relay.packet import Activation, Gradient
@@ -82,17 +84,12 @@ class Connection:
         )
         parts = [first, *([rest] if rest is not None else [])]
         parts += [wire.memory(tensor) for tensor in own if tensor.numel()]
-        self._world.alarm.doing(f"sending {kind} {number} to {self.place}", self.rank)
-        start = time.monotonic()
-        try:
+        what = f"{self.place} to take {kind} {number}"
+        with self._waiting(f"sending {kind} {number} to {self.place}", what):
             while len(self._sending) >= IN_FLIGHT:
                 self._finish_one()
             group = self._world.packets
             works = [distributed.isend(part, self.rank, group=group) for part in parts]
-        except RuntimeError as error:
-            what = f"{self.place} to take {kind} {number}"
-            # The words of the transport are about ports, not about what happened.
-            raise self._failed(error, what, time.monotonic() - start) from None
         self.sent_bytes += sum(len(part) for part in parts)
         self._sending.append((works, parts))
 
@@ -103,14 +100,9 @@ class Connection:
             PacketError: Another one came in its place.
             HocketError: The neighbour is gone, or sends nothing.
         """
-        alarm = self._world.alarm
-        alarm.doing(f"waiting for {kind} {number} from {self.place}", self.rank)
-        try:
-            return self._inbox.take((kind, number), alarm.timeout_s)
-        except (TimeoutError, RuntimeError, ConnectionError) as error:
-            waited_s = alarm.timeout_s if isinstance(error, TimeoutError) else 0.0
-            what = f"{kind} {number} from {self.place}"
-            raise self._failed(error, what, waited_s) from None
+        what = f"{kind} {number} from {self.place}"
+        with self._waiting(f"waiting for {what}", what):
+            return self._inbox.take((kind, number), self._world.alarm.timeout_s)
 
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
@@ -128,14 +120,21 @@ class Connection:
             work.wait(timedelta(seconds=self._world.alarm.timeout_s))
         self._sending.popleft()
 
-    def _failed(self, error: Exception, what: str, waited_s: float) -> Exception:
-        """What to raise when the neighbour did not do its part."""
-        if isinstance(error, HocketError):
-            return error
-        alarm = self._world.alarm
-        if waited_s >= alarm.timeout_s:
-            return alarm.silent(self.rank, what)
-        return alarm.lost(self.rank, error)
+    @contextmanager
+    def _waiting(self, words: str, what: str) -> Iterator[None]:
+        """Inside, the neighbour has to do its part; what it is said to have done if not."""
+        alarm, start = self._world.alarm, time.monotonic()
+        try:
+            with alarm.waiting(words, self.rank):
+                yield
+        except HocketError:
+            raise
+        except (RuntimeError, OSError) as error:
+            if time.monotonic() - start >= alarm.timeout_s:
+                raise alarm.silent(self.rank, what) from None
+            found = alarm.lost(self.rank)
+            # The words of the transport are about ports; they help where there are no others.
+            raise found from (error if isinstance(found, LostError) else None)
 
     def _receive(self) -> None:
         try:
