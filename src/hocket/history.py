@@ -1,10 +1,15 @@
 """What a training came to, epoch by epoch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hocket.engine.trace import Event
+from hocket.errors import DataError
+from hocket.losses import wrong
+from hocket.method import Loss
+from hocket.signals.targets import fitting
+from hocket.tree import Tree, tensors
 
 
 @dataclass(frozen=True)
@@ -92,3 +97,46 @@ class Tally:
             samples=samples,
             staleness=tuple(sum(s) / len(s) if s else 0.0 for s in staleness),
         )
+
+
+class Marks:
+    """What a network's outputs on other data add up to."""
+
+    def __init__(self) -> None:
+        self._loss = 0.0
+        self._wrongs = self._predictions = self._samples = 0
+        self._countable = True  # whether targets are class numbers
+
+    def add(self, output: Tree, targets: Tree, loss: Loss) -> None:
+        """Count the outputs for one batch."""
+        count = len(tensors(targets)[0])
+        with fitting(output):
+            self._loss += float(loss(output, targets)) * count
+        self._samples += count
+        missed = wrong(output, targets)
+        self._countable = self._countable and missed is not None
+        self._wrongs += missed[0] if missed else 0
+        self._predictions += missed[1] if missed else 0
+
+    def values(self) -> list[Any]:
+        """What was counted, as plain values."""
+        return [self._loss, self._wrongs, self._predictions, self._samples, self._countable]
+
+    def merge(self, values: Sequence[Any]) -> None:
+        """Count what another process has counted, too."""
+        self._loss += values[0]
+        self._wrongs += values[1]
+        self._predictions += values[2]
+        self._samples += values[3]
+        self._countable = self._countable and values[4]
+
+    def score(self) -> Score:
+        """The means.
+
+        Raises:
+            DataError: Nothing was counted.
+        """
+        if not self._samples:
+            raise DataError("there are no batches to evaluate on; an iterator can be used once")
+        error = self._wrongs / self._predictions if self._countable else None
+        return Score(self._loss / self._samples, error, self._samples)

@@ -2,13 +2,12 @@
 
 import itertools
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
@@ -17,28 +16,21 @@ from hocket.engine.compare import Compare, Listener
 from hocket.engine.engine import Engine
 from hocket.engine.trace import Event, Watcher
 from hocket.errors import CutError, DataError, HocketError, OptionError
-from hocket.history import Epoch, Score, Tally
+from hocket.history import Epoch, Marks, Score, Tally
 from hocket.interrupt import Interrupt
-from hocket.losses import cross_entropy, wrong
+from hocket.losses import cross_entropy
 from hocket.method import Loss, Method
 from hocket.methods import FDG
 from hocket.modes import evaluating
 from hocket.progress import Progress, progress_bar
-from hocket.relay import wire
 from hocket.signals import Delayed
-from hocket.signals.targets import fitting
 from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
 from hocket.timeline import Span, Timeline
 from hocket.tree import Tree, map_tensors, tensors
+from hocket.update.scale_free import warn_if_it_cancels
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
 from hocket.world import join
-
-# Their steps do not depend on the scale of the gradient.
-SCALE_FREE = (
-    optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, optim.AdamW,
-    optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop,
-)  # fmt: skip
 
 
 class Trainer:
@@ -260,31 +252,21 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        total, wrongs, predictions, samples = 0.0, 0, 0, 0
-        scored = True
+        marks = Marks()
+        # Replicas differ in their statistics; the first one is the network that is saved.
+        first = self._world is None or self._world.replica == 0
         with (
             self._reporting(),
             untouched(self._device),
             evaluating(self.network, *self._modules),
         ):
             own = map(self._moved, self._started(batches))
-            # Replicas differ in their statistics; the first one is the network that is saved.
-            first = self._world is None or self._world.replica == 0
             for output, targets in self._engine.predict(own) if self._engine and first else ():
-                count = len(tensors(targets)[0])
-                with fitting(output):
-                    total += float(self._setup.loss(output, targets)) * count
-                samples += count
-                missed = wrong(output, targets)
-                scored = scored and missed is not None
-                wrongs += missed[0] if missed else 0
-                predictions += missed[1] if missed else 0
-            found = self.gather([total, wrongs, predictions, samples, scored])
-        total, wrongs, predictions, samples = (sum(row[i] for row in found) for i in range(4))
-        if samples == 0:
-            raise DataError("there are no batches to evaluate on; an iterator can be used once")
-        scored = all(row[4] for row in found)
-        return Score(total / samples, wrongs / predictions if scored else None, samples)
+                marks.add(output, targets, self._setup.loss)
+            whole = Marks()
+            for values in self.gather(marks.values()):
+                whole.merge(values)
+        return whole.score()
 
     def gather(self, value: Any) -> list[Any]:
         """What every process gives here, in the order of stages; plain JSON values."""
@@ -310,22 +292,13 @@ class Trainer:
         """What this process has sent to others so far."""
         return self._engine.sent_bytes if self._engine is not None else 0
 
-    @torch.no_grad()
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into ``network``, in every process.
 
         ``fit`` ends with it. Among several processes all must call it.
         """
-        if self._world is None:
-            return
-        for k, module in enumerate(self._modules):
-            own = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
-            gapless = [wire.dense(tensor) for tensor in own]
-            source = k * self._world.replicas
-            self._world.spread(gapless, source)
-            if self._world.rank != source:
-                for tensor, value in zip(own, gapless, strict=True):
-                    tensor.copy_(value)
+        if self._world is not None:
+            self._world.collect(self._modules)
 
     def state_dict(self) -> dict[str, Any]:
         """The weights and statistics of all stages, under the names of the network.
@@ -413,7 +386,10 @@ class Trainer:
             engine = build_serial(setup, modules, sample, watchers, self._compare)
         else:
             engine = build_distributed(setup, modules, sample, watchers, self._world)
-        self._warn_of_shrink(engine)
+        signal = self._setup.method.signal
+        if isinstance(signal, Delayed) and self.leads:
+            shrunk = [s.updater.optimizer for s in engine.stages if s.index < self.count - 1]
+            warn_if_it_cancels(signal.shrink, shrunk, stacklevel=4)
         return engine
 
     @contextmanager
@@ -451,20 +427,6 @@ class Trainer:
             return stages_of(self.network, stages)
         require_separate(self.network, stages)
         return list(stages)
-
-    def _warn_of_shrink(self, engine: Engine) -> None:
-        signal = self._setup.method.signal
-        if not isinstance(signal, Delayed) or signal.shrink == 1 or not self.leads:
-            return
-        last = self.count - 1
-        shrunk = [stage.updater.optimizer for stage in engine.stages if stage.index < last]
-        kinds = {type(o).__name__ for o in shrunk if isinstance(o, SCALE_FREE)}
-        if kinds:
-            warnings.warn(
-                f"shrink={signal.shrink} cancels under {', '.join(kinds)}, whose steps do not "
-                "depend on the scale of the gradient; use SGD, or leave shrink at 1",
-                stacklevel=4,
-            )
 
 
 def _home(network: nn.Module) -> torch.device:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -142,6 +142,18 @@ class World:
                 if own.numel():
                     distributed.broadcast(wire.memory(own), group_src=0, group=self.siblings)
                 value.copy_(own)
+
+    @torch.no_grad()
+    def collect(self, modules: Sequence[nn.Module]) -> None:
+        """Give every process the weights of all stages, those of the first replicas."""
+        for stage, module in enumerate(modules):
+            own = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
+            gapless = [wire.dense(tensor) for tensor in own]
+            source = stage * self.replicas
+            self.spread(gapless, source)
+            if self.rank != source:
+                for tensor, value in zip(own, gapless, strict=True):
+                    tensor.copy_(value)
 
     def clock(self) -> float:
         """What to add to this process's ``perf_counter`` to have the first process's.

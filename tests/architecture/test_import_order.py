@@ -32,7 +32,7 @@ LEVELS = (
 )
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 # Larger than the rule allows, and why.
-LARGE_FILES: dict[str, str] = {}
+LARGE_FILES = {"trainer": "all that a user calls is one class, half of it documentation"}
 LONG_FUNCTIONS: dict[str, str] = {}
 # Needed by the command line or by one data set; a program of the user's may do without them.
 OPTIONAL = ("cyclopts", "sklearn", "pyarrow", "matplotlib", "tensorboard", "datasets")

@@ -65,7 +65,16 @@ def test_no_stages_are_refused():
 
 def test_a_training_stopped_in_its_first_epoch_has_dashes():
     stage = StageSummary(
-        layers=2, parameters=1234, extra_parameters=5, delay=2, staleness=float("nan")
+        layers=2,
+        parameters=1234,
+        extra_parameters=5,
+        delay=2,
+        staleness=float("nan"),
+        busy=0.75,
+        communication=0.0,
+        waiting=0.0,
+        sent_mib=0.0,
+        peak_mib=100.0,
     )
     summary = Summary(
         state="interrupted",
@@ -77,8 +86,9 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
         stages=(stage,),
         cuts=(),
     )
-    whole, stages = (printed(table) for table in summary_tables(summary))
+    whole, stages, times = (printed(table) for table in summary_tables(summary))
     assert "interrupted: runs/x" in whole
     assert whole.splitlines()[4].count(" - ") == 3, "training loss, test loss and error"
     assert "1,234" in stages
+    assert "75.0%" in times
     assert "2 ticks" in stages
