@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.overhead import overhead as measure_overhead
+from hocket.bench.speed import speed as measure_speed
 from hocket.bench.tables import render
 from hocket.errors import HocketError, OptionError
 from hocket.parts import method_of
@@ -110,6 +111,7 @@ def draw(
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_overhead, name="overhead")
+bench.command(measure_speed, name="speed")
 bench.command(render)
 app.command(bench)
 
