@@ -13,8 +13,9 @@ from hocket.bench.work import Work
 from hocket.bench.worker import Failure, Question, Seat, highest, work_in
 from hocket.errors import HocketError
 
-# Loaded once, in the server from which all processes are forked.
-PRELOADED = ("torch", "torch.distributed", "hocket.bench.worker")
+# Loaded once, in the server from which all processes are forked. Not this package: the server
+# does not know this process's path, and might find another copy of it.
+PRELOADED = ("torch", "torch.distributed.pipelining", "torch.utils.flop_counter")
 
 
 class World:
