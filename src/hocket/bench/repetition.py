@@ -1,17 +1,14 @@
 """Some steps of all processes of a row, timed together."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import distributed
 
+from hocket.bench.load import Load
 from hocket.bench.peers import Training
 from hocket.bench.world import World
-
-STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -71,27 +68,11 @@ def repetition(world: World, steps: int) -> Repetition:
     Raises:
         HocketError: A process failed.
     """
-    busy_s, own_s, start_s = _busy_s(), time.process_time(), time.perf_counter()
+    load = Load()
     laps: Sequence[Lap] = world.ask(Steps(steps))
-    passed_s = time.perf_counter() - start_s
-    own_s = time.process_time() - own_s + sum(lap.whole_cpu_s for lap in laps)
-    foreign = None
-    if busy_s is not None and (busy_after_s := _busy_s()) is not None:
-        others_s = busy_after_s - busy_s - own_s
-        foreign = max(0.0, others_s / passed_s / (os.cpu_count() or 1))
+    foreign = load.foreign(sum(lap.whole_cpu_s for lap in laps))
     return Repetition(
         wall_s=max(lap.end_s for lap in laps) - min(lap.start_s for lap in laps),
         cpu_s=sum(lap.cpu_s for lap in laps),
         foreign=foreign,
     )
-
-
-def _busy_s() -> float | None:
-    """Seconds of all cores together that were not idle since the machine started."""
-    if not STAT.is_file():
-        return None
-    # user nice system idle iowait irq softirq steal; steal is what other machines took.
-    ticks = [
-        int(word) for word in STAT.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-    ]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

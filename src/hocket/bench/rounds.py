@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from hocket.bench.load import await_quiet
 from hocket.bench.repetition import Repetition
 
 Repeat = Callable[[], Repetition]
@@ -19,10 +20,12 @@ class Quiet:
         foreign: The largest share of the machine that others may use meanwhile.
         retries: How often a disturbed repetition is done again before the least disturbed of
             them is taken.
+        patience_s: How long to wait before each retry for others to end.
     """
 
     foreign: float
     retries: int
+    patience_s: float
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ def turn(repeat: Repeat, quiet: Quiet) -> Turn:
     """Repeat until others leave the machine alone, or often enough."""
     tried = [repeat()]
     while (tried[-1].foreign or 0.0) > quiet.foreign and len(tried) <= quiet.retries:
+        await_quiet(quiet.foreign, quiet.patience_s)
         tried.append(repeat())
     return Turn(min(tried, key=lambda one: one.foreign or 0.0), len(tried) - 1)
 

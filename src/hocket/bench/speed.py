@@ -57,6 +57,7 @@ def speed(
     at_once: int = 6,
     foreign: float = 0.04,
     retries: int = 3,
+    patience_s: float = 20,
 ) -> None:
     """Time every row in processes of its own, in turns, and write the record.
 
@@ -75,6 +76,7 @@ def speed(
         at_once: Rows whose processes are kept in memory beside the base; then come the next.
         foreign: The share of the machine that other programs may use in a turn that counts.
         retries: How often a turn that was disturbed is tried again.
+        patience_s: How long to wait at most, before each retry, for other programs to end.
 
     Raises:
         OptionError: A row or a number is out of range.
@@ -82,7 +84,8 @@ def speed(
     """
     chosen = dict(locals())
     numbers = {"repetitions": repetitions, "steps": steps, "batch": batch, "stages": stages}
-    _check(rows, numbers | {"threads": threads, "at_once": at_once}, foreign, retries)
+    quiet = Quiet(foreign, retries, patience_s)
+    _check(rows, numbers | {"threads": threads, "at_once": at_once}, quiet)
     work = Work(
         network=network,
         shape=shape,
@@ -97,7 +100,7 @@ def speed(
     record = Record.begin("speed", command, settings, threads)
     others = [row for row in dict.fromkeys(rows) if row != BASE]
     groups = [others[n : n + at_once] for n in range(0, len(others), at_once)] or [[]]
-    quiet, balance = Quiet(foreign, retries), Balance(work)
+    balance = Balance(work)
     measured: list[dict[str, Any]] = []
     for group in groups:
         found = _together([BASE, *group], work, balance, repetitions, steps, quiet)
@@ -149,13 +152,13 @@ def _parameters(training: Training) -> int:
     return sum(weight.numel() for weight in training.weights.values())
 
 
-def _check(rows: Sequence[str], numbers: dict[str, int], foreign: float, retries: int) -> None:
+def _check(rows: Sequence[str], numbers: dict[str, int], quiet: Quiet) -> None:
     """Refuses what cannot be measured, before anything is."""
     problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
-    if not 0 <= foreign <= 1:
-        problems.append(f"foreign is {foreign}; give a share from 0 to 1")
-    if retries < 0:
-        problems.append(f"retries is {retries}; give 0 or more")
+    if not 0 <= quiet.foreign <= 1:
+        problems.append(f"foreign is {quiet.foreign}; give a share from 0 to 1")
+    if quiet.retries < 0:
+        problems.append(f"retries is {quiet.retries}; give 0 or more")
     if not rows:
         problems.append("there are no rows; give at least one")
     for row in rows:

@@ -12,7 +12,7 @@ from hocket.bench.rounds import Quiet, Repeat, Turn, rounds, summary, turn
 from hocket.bench.speed import speed
 from hocket.errors import HocketError, OptionError
 
-QUIET = Quiet(foreign=0.04, retries=2)
+QUIET = Quiet(foreign=0.04, retries=2, patience_s=0)
 
 
 def took(wall_s: float, foreign: float | None = 0.0) -> Repetition:

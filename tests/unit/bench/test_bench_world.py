@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench import repetition as module
 from hocket.bench.balance import Balance
 from hocket.bench.peers import peer_of
 from hocket.bench.repetition import repetition
@@ -84,21 +83,3 @@ def test_a_repetition_counts_what_all_processes_worked() -> None:
     assert found.wall_s > 0
     assert 0 < found.cpu_s < 2.5 * found.wall_s
     assert found.foreign is None or 0 <= found.foreign <= 1
-
-
-def test_where_the_system_does_not_tell_others_are_not_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "STAT", tmp_path / "stat")
-    with world("bp") as one:
-        assert repetition(one, steps=1).foreign is None
-
-
-def test_idle_and_waiting_cores_are_not_busy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stat = tmp_path / "stat"
-    stat.write_text("cpu  100 20 3 9000 800 40 5 60 0 0\ncpu0 1 2 3\n")
-    monkeypatch.setattr(module, "STAT", stat)
-    monkeypatch.setattr(module.os, "sysconf", lambda _: 100)
-    assert module._busy_s() == pytest.approx(2.28)
