@@ -9,6 +9,7 @@ from torch import Tensor, nn, optim
 
 from hocket import zoo
 from hocket.bench.cuts import cut
+from hocket.cut import Plan
 from hocket.losses import cross_entropy
 from hocket.method import Method
 from hocket.trainer import Trainer
@@ -57,17 +58,26 @@ class Work:
             torch.manual_seed(0)
             return zoo.fitted(self.network, self.shape, classes=10)
 
+    def in_format(self) -> nn.Sequential:
+        """The network at its initial weights, in its memory format."""
+        network = self.initial()
+        if self.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network
+
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
         """The optimizer of both sides."""
         return optim.SGD(parameters, lr=self.rate, momentum=0.9)
 
     def plain(self) -> Step:
         """A loop as anyone writes it, which reads the loss to show it."""
-        network = self.initial()
-        if self.channels_last:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = self.in_format()
+        return self.loop(network, self.batch_of_noise())
+
+    def loop(self, network: nn.Module, batch: tuple[Tensor, Tensor]) -> Step:
+        """That loop over a given network and batch."""
         optimizer = self.optimizer(list(network.parameters()))
-        inputs, targets = self.batch_of_noise()
+        inputs, targets = batch
 
         def step() -> float:
             optimizer.zero_grad(set_to_none=True)
@@ -78,11 +88,11 @@ class Work:
 
         return step
 
-    def trainer(self, method: Method) -> Trainer:
-        """A trainer whose stages are built."""
+    def trainer(self, method: Method, plan: Plan | None = None) -> Trainer:
+        """A trainer whose stages are built, cut by a plan or else as :func:`cut` does."""
         trainer = Trainer(
             self.initial(),
-            stages=cut(self.network, self.stages),
+            stages=plan or cut(self.network, self.stages),
             method=method,
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,
