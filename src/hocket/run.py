@@ -53,8 +53,12 @@ class Run:
     """Whether images are kept in the memory format that convolutions like best."""
     slack: int = 0
     """Ticks that packets may take longer, which hides a slow link and adds to the delays."""
+    wire: Literal["exact", "bf16"] = "exact"
+    """What stages send to each other: all of it, or rounded to 16 bits."""
     replicas: int = 1
     """Processes that share the work of each stage, where there are several processes."""
+    batchnorm: Literal["local", "shared"] = "local"
+    """Over which inputs BatchNorm has its statistics: those of each replica, or of all."""
     timeout_s: float = 60.0
     """Seconds that a process may let another one wait before that is a hang."""
     threads: int = 0

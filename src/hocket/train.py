@@ -125,6 +125,8 @@ def train(run: Run) -> Summary:
         compare_every=run.compare_every,
         on_comparison=late.comparison if run.compare_every else None,
         replicas=run.replicas,
+        wire=run.wire,
+        batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
         trace=run.trace is not None,
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
-from hocket.engine.build import Setup, build_distributed, build_serial
+from hocket.engine.build import BatchNorm, Setup, Wire, build_distributed, build_serial
 from hocket.engine.compare import Compare, Listener
 from hocket.engine.engine import Engine
 from hocket.engine.trace import Event, Watcher
@@ -55,6 +55,9 @@ class Trainer:
         replicas: Where processes train together: how many share the work of a stage.
         timeout_s: How long a process may let another one wait before that is a hang.
         trace: Whether to keep the span of every action, for ``timeline``.
+        batchnorm: Over which inputs BatchNorm takes its statistics where replicas share a
+            batch: ``local`` for those of each, ``shared`` for all of them.
+        wire: ``exact``; or ``bf16``, which rounds what stages send to each other.
 
     Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
@@ -85,9 +88,15 @@ class Trainer:
         replicas: int = 1,
         timeout_s: float = 60.0,
         trace: bool = False,
+        wire: Wire = "exact",
+        batchnorm: BatchNorm = "local",
     ) -> None:
         if precision not in ("fp32", "bf16"):
             raise OptionError(f"precision is {precision!r}; use 'fp32' or 'bf16'")
+        if wire not in ("exact", "bf16"):
+            raise OptionError(f"wire is {wire!r}; use 'exact' or 'bf16'")
+        if batchnorm not in ("local", "shared"):
+            raise OptionError(f"batchnorm is {batchnorm!r}; use 'local' or 'shared'")
         if compare_every < 0 or bool(compare_every) != bool(on_comparison):
             raise OptionError("compare_every and on_comparison belong together; give both")
         if not isinstance(network, nn.Module):
@@ -118,6 +127,8 @@ class Trainer:
             device=self._device,
             precision=precision,
             trace=trace,
+            wire=wire,
+            batchnorm=batchnorm,
         )
         self._watchers = list(watchers)
         self._compare = (

@@ -18,7 +18,7 @@ LEVELS = (
     ("errors", "tree", "typed", "modes", "progress", "environment", "interrupt", "relay"),
     ("relay.packet", "relay.wire", "relay.inbox", "alarm", "method", "losses", "cut"),
     ("zoo", "data", "named", "recipes", "run", "world"),
-    ("relay.port", "relay.memory", "worker", "program", "signals", "timeline"),
+    ("relay.port", "relay.memory", "relay.rounded", "worker", "program", "signals", "timeline"),
     ("relay.p2p", "update", "workers"),
     ("methods", "stage", "picture", "launch"),
     ("engine", "parts"),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from hocket.modes import evaluating
 from hocket.relay.memory import Edge, End
 from hocket.relay.p2p import Connection, Horizon, Lower, Upper
 from hocket.relay.port import After, Before
+from hocket.relay.rounded import Rounded
 from hocket.signals import Objective
 from hocket.stage.honour import require_honoured
 from hocket.stage.linearize import build_linearizer
@@ -26,7 +28,11 @@ from hocket.timeline import Recorder
 from hocket.tree import Tree, copied
 from hocket.update.average import Average
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory, Updater
+from hocket.update.synchronized import synchronize
 from hocket.world import World
+
+Wire = Literal["exact", "bf16"]
+BatchNorm = Literal["local", "shared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,8 @@ class Setup:
         device: Where all stages compute.
         precision: ``fp32`` or ``bf16`` (autocast).
         trace: Whether to keep the span of every action.
+        batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
+        wire: ``exact``, or ``bf16`` to round what crosses an edge, and send it in 16 bits.
     """
 
     method: Method
@@ -54,6 +62,8 @@ class Setup:
     device: torch.device
     precision: str
     trace: bool
+    wire: Wire
+    batchnorm: BatchNorm
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -128,11 +138,14 @@ def build_distributed(
     k, count, method = world.stage, len(modules), setup.method
     signals = _signals(method, count)
     networks = _signal_networks(setup, modules, signals, sample)
+    if setup.batchnorm == "shared" and world.replicas > 1:
+        synchronize(nn.ModuleList([modules[k], networks[k]]), world)
     # What a neighbour can be ahead by, an opening, and what it may send of an evaluation.
     room = method.forward_delay + method.backward_delay + 4
 
     def connect(step: int) -> Connection:
-        return Connection(world, world.neighbour(step), room, setup.device)
+        narrow = setup.wire == "bf16"
+        return Connection(world, world.neighbour(step), room, setup.device, narrow=narrow)
 
     source, horizon = Edge("the source", "stage 0"), Horizon()
     recorder = Recorder(k, keep=setup.trace)
@@ -189,8 +202,8 @@ def _stage(
         signal_network=signal_network,
         loss=setup.loss,
         linearizer=build_linearizer(method.linearize, delay, method.statistics),
-        before=before,
-        after=after,
+        before=Rounded(before) if setup.wire == "bf16" else before,
+        after=Rounded(after) if setup.wire == "bf16" else after,
         updater=Updater(
             trained if signal.learns else trained + helping,
             setup.optimizer,

@@ -90,14 +90,30 @@ def empty(spec: Sequence[Any]) -> Tensor:
     """Room for a tensor of this form.
 
     Raises:
-        PacketError: There is no such form of a tensor.
+        PacketError: There is no such type of tensor.
     """
     name, shape, stride = spec
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
+    return torch.empty(math.prod(shape), dtype=dtype(name)).as_strided(shape, stride)
+
+
+def dtype(name: str) -> torch.dtype:
+    """The type of this name.
+
+    Raises:
+        PacketError: There is none.
+    """
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
         raise PacketError(f"a packet has a tensor of the unknown type {name!r}")
-    flat = torch.empty(math.prod(shape), dtype=dtype)
-    return flat.as_strided(shape, stride)
+    return found
+
+
+def narrowed(tensor: Tensor) -> Tensor:
+    """The tensor in bfloat16 where that loses nothing and takes fewer bytes, else itself."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return tensor
+    narrow = tensor.to(torch.bfloat16)
+    return narrow if torch.equal(narrow.to(tensor.dtype), tensor) else tensor
 
 
 def memory(tensor: Tensor) -> Tensor:
