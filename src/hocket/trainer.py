@@ -1,6 +1,7 @@
 """What a user holds: a network in stages that trains on whatever batches it is given."""
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
@@ -30,7 +31,7 @@ from hocket.timeline import Span, Timeline
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.scale_free import warn_if_it_cancels
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
-from hocket.world import join
+from hocket.world import join, placed
 
 
 class Trainer:
@@ -110,7 +111,9 @@ class Trainer:
         self.network = network
         self.plan: Plan | None = None
         self.epoch = 0
-        self._device = torch.device(device) if device is not None else _home(network)
+        place = int(os.environ.get("LOCAL_RANK", "0"))
+        asked = torch.device(device) if device is not None else _home(network)
+        self._device = placed(asked, place, torch.cuda.device_count())
         self._channels_last = channels_last
         network.to(self._device)
         if channels_last:

@@ -194,6 +194,21 @@ class World:
 _joined: list[World] = []
 
 
+def placed(device: torch.device, place: int, count: int) -> torch.device:
+    """The device of the process at this place on its machine, which has so many GPUs.
+
+    Several stages share a GPU where there are fewer GPUs than processes.
+
+    >>> placed(torch.device("cuda"), place=5, count=4)
+    device(type='cuda', index=1)
+    >>> placed(torch.device("cuda:3"), place=5, count=4), placed(torch.device("cpu"), 5, 0)
+    (device(type='cuda', index=3), device(type='cpu'))
+    """
+    if device.type == "cuda" and device.index is None and count:
+        return torch.device("cuda", place % count)
+    return device
+
+
 def join(stages: int, replicas: int, timeout_s: float) -> World | None:
     """The world that this process belongs to; None where it is alone.
 
