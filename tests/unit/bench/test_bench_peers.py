@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hocket.bench.balance import Balance
 from hocket.bench.peers import peer_of
+from hocket.bench.peers.decoupled import Decoupled
 from hocket.bench.peers.pipeline import SCHEDULES
 from hocket.bench.peers.rows import BUILDERS, builder_of, checked
 from hocket.bench.repetition import Steps
@@ -15,6 +16,8 @@ from hocket.bench.speed import ROWS
 from hocket.bench.work import Work
 from hocket.bench.world import World
 from hocket.errors import CutError, OptionError
+from hocket.methods import METHODS
+from hocket.parts import method_of
 from unit.bench.small_worlds import Exact, exact, vectors, weights
 
 STEPS = 2
@@ -101,7 +104,9 @@ def test_samples_are_those_of_all_processes() -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_default_row_can_be_read(row: str) -> None:
-    assert builder_of(checked(row).name) is BUILDERS[row.partition(":")[0]]
+    name = checked(row).name
+    assert name in BUILDERS or name in METHODS
+    assert callable(builder_of(name))
 
 
 def test_a_row_says_what_was_chosen() -> None:
@@ -140,3 +145,29 @@ def test_more_stages_than_layers_are_refused() -> None:
     )
     with pytest.raises(CutError, match="resnet8 into 6 stages: it has 5 layers; ask for fewer"):
         peer_of("zbv:microbatches=2", work, Balance(work))
+
+
+@pytest.mark.parametrize("row", ["fdg", "fdg:slack=1", "adl:accumulate=2", "dgl"])
+def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
+    work = exact()
+    balance = Balance(work)
+    peer = peer_of(row, work, balance)
+    assert isinstance(peer, Decoupled)
+    method = method_of(peer.method).slackened(peer.slack)
+    serial = work.trainer(method, peer.plan)
+    for _ in range(work.until_full(method) + STEPS):
+        work.decoupled(serial)()
+    with World(row, peer, work, timeout_s=30) as world:
+        world.ask(Steps(STEPS - 1))
+        found = world.ask(weights)
+    for stage, own in zip(serial.stages, found, strict=True):
+        plain = dict(stage.module.named_parameters())
+        assert own == {name: plain[name].tolist() for name in own}
+
+
+def test_a_method_s_own_options_and_slack_are_checked() -> None:
+    assert checked("fdg:shrink=0.5,slack=1").options == {"shrink": 0.5, "slack": 1}
+    with pytest.raises(OptionError, match="shrimp"):
+        checked("fdg:shrimp=1")
+    with pytest.raises(OptionError, match="no delay to which slack"):
+        checked("fr:forward_delay=0,backward_delay=0,slack=1")
