@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, distributed
 
-from hocket.errors import HocketError, LostError
+from hocket.errors import HocketError
 from hocket.relay import wire
 from hocket.relay.inbox import Inbox
 from hocket.relay.packet import Activation, Gradient
@@ -132,9 +132,7 @@ class Connection:
         except (RuntimeError, OSError) as error:
             if time.monotonic() - start >= alarm.timeout_s:
                 raise alarm.silent(self.rank, what) from None
-            found = alarm.lost(self.rank)
-            # The words of the transport are about ports; they help where there are no others.
-            raise found from (error if isinstance(found, LostError) else None)
+            raise alarm.lost(self.rank, str(error)) from None
 
     def _receive(self) -> None:
         try:

@@ -41,7 +41,9 @@ def same(a, b):
         )
     if isinstance(a, dict):
         return (
-            isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+            isinstance(b, dict)
+            and list(a) == list(b)
+            and all(same(a[key], b[key]) for key in a)
         )
     if isinstance(a, list | tuple):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
@@ -135,6 +137,18 @@ def test_a_tensor_that_requires_a_gradient_arrives_without_its_graph():
     assert not arrived.requires_grad
 
 
+@pytest.mark.parametrize(
+    "marked",
+    [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch._neg_view(torch.tensor([1.0, 2.0]))],
+    ids=["conjugate", "negative"],
+)
+def test_what_is_only_marked_arrives_computed(marked):
+    arrived = sent(marked)
+    assert arrived.tolist() == marked.tolist()
+    assert not arrived.is_conj()
+    assert not arrived.is_neg()
+
+
 @pytest.mark.parametrize("length", [1, 900, 1020, 1021, 1024, 5000, 70_000])
 def test_a_header_of_any_length_arrives(length):
     header = {"x": "é" * (length // 6) + "y" * (length % 6)}
@@ -165,13 +179,24 @@ def test_what_cannot_cross_is_refused(leaf):
         wire.encode((1, [leaf]), [])
 
 
+def test_a_tensor_that_is_not_dense_is_refused():
+    with pytest.raises(
+        PacketError, match=r"layout torch.sparse_coo .*let the stage give dense"
+    ):
+        wire.encode(torch.eye(2).to_sparse(), [])
+
+
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
 def test_a_key_that_would_come_out_different_is_refused(key):
-    with pytest.raises(PacketError, match=r"the key .* of a dict cannot cross .*; use a string"):
+    with pytest.raises(
+        PacketError, match=r"the key .* of a dict cannot cross .*; use a string"
+    ):
         wire.encode({key: 1}, [])
 
 
 @pytest.mark.parametrize("name", ["float33", "nn", "Tensor"])
 def test_an_unknown_type_is_refused(name):
-    with pytest.raises(PacketError, match=f"a packet has a tensor of the unknown type '{name}'"):
+    with pytest.raises(
+        PacketError, match=f"a packet has a tensor of the unknown type '{name}'"
+    ):
         wire.empty([name, [2], [1]])
