@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from hocket.errors import HocketError
 from hocket.relay import wire
@@ -89,7 +89,8 @@ class Connection:
             while len(self._sending) >= IN_FLIGHT:
                 self._finish_one()
             group = self._world.packets
-            works = [distributed.isend(part, self.rank, group=group) for part in parts]
+            # Not by isend, which refuses once the caller has destroyed all groups.
+            works = [group.send([part], self.rank, 0) for part in parts]
         self.sent_bytes += sum(len(part) for part in parts)
         self._sending.append((works, parts))
 
@@ -155,7 +156,7 @@ class Connection:
         return Parcel(header, tensors)
 
     def _filled(self, room: Tensor) -> Tensor:
-        distributed.recv(room, self.rank, group=self._world.packets)
+        self._world.packets.recv([room], self.rank, 0).wait()
         return room
 
 
