@@ -21,7 +21,8 @@ from hocket.errors import HangError, HocketError, LostError, WitnessError
 FAILURE = "failure"
 ASKED = "asked"
 PATIENCE_S = 3.0
-"""How long a failure may take to be written once a connection has been closed."""
+"""How long a failure may take to be written once a connection has been closed, and an answer
+once it has been asked for."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Alarm:
         self._rank = rank
         self._activity = Activity("starting", None, time.monotonic())
         self._over = threading.Event()
+        self._was_first = False
         # How often to look whether somebody asks.
         self._look_s = min(1.0, timeout_s / 16)
         threading.Thread(target=self._answer, name="hocket-alarm", daemon=True).start()
@@ -80,15 +82,35 @@ class Alarm:
         """Nothing can go wrong any more."""
         self._over.set()
 
-    def report(self, error: BaseException) -> None:
-        """Write down why this process ends, unless another one failed before."""
-        if isinstance(error, WitnessError):
-            return
-        text = "".join(traceback.format_exception(error)).rstrip()
-        self._first(f"{self._places[self._rank]} failed:\n{text}")
+    def meet(self) -> None:
+        """Wait until all processes have come here.
 
-    def lost(self, rank: int | None) -> HocketError:
-        """The error to raise when the connection to another process is gone."""
+        Raises:
+            WitnessError: One of them has failed instead.
+            HangError: One of them does not come.
+        """
+        self._write(f"here/{self._rank}", "yes")
+        end = time.monotonic() + self.timeout_s
+        missing = list(range(len(self._places)))
+        while True:
+            missing = [rank for rank in missing if self._read(f"here/{rank}") is None]
+            if (first := self._read(FAILURE)) is not None:
+                raise WitnessError(first)
+            if not missing:
+                return
+            if time.monotonic() >= end:
+                late = ", ".join(self._places[rank] for rank in missing)
+                raise self._hang(f"all to build their Trainer; {late} did not come so far")
+            time.sleep(0.01)
+
+    def report(self, error: BaseException) -> bool:
+        """Write down why this process ends; whether it is the first that says so."""
+        if not isinstance(error, WitnessError):
+            self._first(failure(self._places[self._rank], error))
+        return self._was_first
+
+    def lost(self, rank: int | None, said: str) -> HocketError:
+        """The error to raise when the connection to another process is gone, and said this."""
         end = time.monotonic() + PATIENCE_S
         while (first := self._read(FAILURE)) is None and time.monotonic() < end:
             time.sleep(0.05)
@@ -101,7 +123,11 @@ class Alarm:
             f"{self._activity.words})"
         )
         first = self._first(found)
-        return LostError(found) if first == found else WitnessError(first)
+        if not self._was_first:
+            return WitnessError(first)
+        error = LostError(found)
+        error.add_note(f"(the connection said: {said})")
+        return error
 
     def silent(self, rank: int, what: str) -> HocketError:
         """The error to raise when another process has let this one wait for too long."""
@@ -113,33 +139,35 @@ class Alarm:
             if further is None or further in seen:
                 break
             rank = further
-        return self._hang(what, rank, answers)
+        return self._hang(f"{what}; {self._said(rank, answers)}")
 
     def absent(self, words: str) -> HocketError:
         """The error to raise when all were to meet, doing this, and some did not come."""
         answers = self._ask()
         others = [rank for rank in range(len(self._places)) if rank != self._rank]
         missing = [r for r in others if r not in answers or answers[r][0] != words]
-        return self._hang("all to meet", (missing or others)[0], answers)
+        return self._hang(f"all to meet; {self._said((missing or others)[0], answers)}")
 
-    def _hang(self, what: str, culprit: int, answers: dict[int, Answer]) -> HocketError:
-        said = "does not answer: it is stopped, or cut off"
-        if culprit in answers:
-            words, _, seconds = answers[culprit]
-            said = f"has been {words} for {seconds:.0f} s"
+    def _said(self, rank: int, answers: dict[int, Answer]) -> str:
+        if rank not in answers:
+            return f"{self._places[rank]} does not answer: it is stopped, or cut off"
+        words, _, seconds = answers[rank]
+        return f"{self._places[rank]} has been {words} for {seconds:.0f} s"
+
+    def _hang(self, what: str) -> HocketError:
         found = (
-            f"{self._places[self._rank]} waited {self.timeout_s:g} s for {what}; "
-            f"{self._places[culprit]} {said}; if that is no hang, allow more with timeout_s"
+            f"{self._places[self._rank]} waited {self.timeout_s:g} s for {what}; if that is no "
+            "hang, allow more with timeout_s"
         )
         first = self._first(found)
-        return HangError(found) if first == found else WitnessError(first)
+        return HangError(found) if self._was_first else WitnessError(first)
 
     def _ask(self) -> dict[int, Answer]:
         """What every other process that still answers is doing."""
         self._write(ASKED, "now")
         left = {rank for rank in range(len(self._places)) if rank != self._rank}
         answers: dict[int, Answer] = {}
-        end = time.monotonic() + 3 * self._look_s
+        end = time.monotonic() + PATIENCE_S
         while left and time.monotonic() < end:
             for rank in sorted(left):
                 if (found := self._read(f"answer/{rank}")) is not None:
@@ -161,10 +189,11 @@ class Alarm:
 
     def _first(self, found: str) -> str:
         """What is written down as the first failure: this, unless another one was first."""
-        try:
-            return str(self._store.compare_set(FAILURE, "", found).decode())
-        except RuntimeError:
+        if self._was_first:
             return found
+        first = written_first(self._store, found)
+        self._was_first = first == found
+        return first
 
     def _write(self, key: str, value: str) -> None:
         try:
@@ -177,3 +206,17 @@ class Alarm:
             return self._store.get(key).decode() if self._store.check([key]) else None
         except RuntimeError:
             return None
+
+
+def failure(place: str, error: BaseException) -> str:
+    """What the others are told of an error: its words, as the traceback stays where it was."""
+    words = "".join(traceback.format_exception_only(error)).rstrip()
+    return f"{place} failed: {words}"
+
+
+def written_first(store: Store, found: str) -> str:
+    """What a store has as the first failure: this, unless there was another before."""
+    try:
+        return str(store.compare_set(FAILURE, "", found).decode())
+    except RuntimeError:
+        return found

@@ -79,12 +79,8 @@ def _train_as_one_of_several(run: Run) -> int:
     """What a launched process does."""
     try:
         return _train_here(run)
-    except WitnessError:
-        raise  # the process that failed has said it
     except HocketError as error:
-        code = _refuse(error)
-        world.leave(error, code)
-        return code
+        return _end(error)
 
 
 def _train_here(run: Run) -> int:
@@ -238,14 +234,19 @@ def main(words: Sequence[str] | None = None) -> int:
     except cyclopts.CycloptsError as error:
         return _refuse(error)
     except HocketError as error:
-        code = _refuse(error)
-        world.leave(error, code)
-        return code
+        return _end(error)
     except KeyboardInterrupt:
         messages.print("interrupted")
         return 130
     finally:
         app.config = ()
+
+
+def _end(error: HocketError) -> int:
+    """What becomes of an error, which one of several processes tells for all."""
+    code = _refuse(error) if world.report(error) else WitnessError.exit_code
+    world.leave(code)
+    return code
 
 
 def _refuse(error: Exception) -> int:

@@ -3,7 +3,7 @@
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class Interrupt:
@@ -14,7 +14,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.asked = False
-        self._before: signal.Handlers | object = None
+        self._before: Any = None
         self._installed = False
 
     def __enter__(self) -> Self:
@@ -30,7 +30,8 @@ class Interrupt:
         trace: TracebackType | None,
     ) -> None:
         if self._installed:
-            signal.signal(signal.SIGINT, self._before)  # type: ignore[arg-type]
+            # None is a handler that was not set from Python; nobody can set it again.
+            signal.signal(signal.SIGINT, self._before or signal.SIG_DFL)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

@@ -104,19 +104,23 @@ def _code(start: Start) -> int:
             world.part()
         sys.exit(code)
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
+        if not end.code:
+            return 0
+        world.report(end)
+        if isinstance(end.code, int):
+            return end.code
         print(end.code, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        world.report(error)
         return 128 + signal.SIGINT
     except BaseException as error:
-        world.report(error)
         code = int(getattr(type(error), "exit_code", 1))
-        if code != WITNESS:
-            # In one piece, as other processes write at the same time.
-            trace = "".join(traceback.format_exception(error))
-            sys.stderr.write(f"process {start.rank} of {start.processes} failed:\n{trace}")
+        if not world.report(error) or code == WITNESS:
+            return WITNESS
+        # In one piece, as other processes write at the same time.
+        trace = "".join(traceback.format_exception(error))
+        sys.stderr.write(f"process {start.rank} of {start.processes} failed:\n{trace}")
         return code
 
 

@@ -5,18 +5,19 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from hocket.alarm import Alarm
-from hocket.errors import LostError, WorldError
+from hocket.alarm import Alarm, failure, written_first
+from hocket.errors import WitnessError, WorldError
 from hocket.relay import wire
 from hocket.tree import Tree
 
@@ -31,12 +32,17 @@ class World:
         stages: K.
         replicas: How many processes share the work of a stage.
         timeout_s: How long a process may let another one wait.
+        store: Where all processes can read and write, and nobody else but they for this.
 
     Raises:
         WorldError: There are not K times R processes.
+        HocketError: Another process has failed, or does not come.
     """
 
-    def __init__(self, stages: int, replicas: int, timeout_s: float) -> None:
+    begun: ClassVar[int] = 0
+    """How many this process has begun to join; the same in all, wherever one of them fails."""
+
+    def __init__(self, stages: int, replicas: int, timeout_s: float, store: Store) -> None:
         self.rank = distributed.get_rank()
         self.size = distributed.get_world_size()
         self.stages = stages
@@ -48,22 +54,20 @@ class World:
                 f"{stages * replicas}; start that many, or ask for other stages"
             )
         self.stage, self.replica = divmod(self.rank, replicas)
-        # Private, but the only way to the store of a group that the caller has made.
-        store = _get_default_store()
         self.places = [
             f"stage {rank // replicas}"
             + (f", replica {rank % replicas}" if replicas > 1 else "")
             for rank in range(self.size)
         ]
         self.place = self.places[self.rank]
-        self.alarm = Alarm(
-            PrefixStore("hocket/alarm", store), self.places, self.rank, timeout_s
-        )
         if replicas > 1 and stages == 1:
             raise WorldError(
                 f"one stage with {replicas} replicas is data parallelism; use "
                 "torch.nn.parallel.DistributedDataParallel for that"
             )
+        self.alarm = Alarm(store, self.places, self.rank, timeout_s)
+        # Making a group would hang where another process does not come.
+        self.alarm.meet()
         if replicas > 1:
             # Every process must make every group, whether it belongs to it or not.
             groups = [
@@ -187,8 +191,7 @@ class World:
         except RuntimeError as error:
             if time.monotonic() - start >= self.alarm.timeout_s:
                 raise self.alarm.absent(words) from None
-            found = self.alarm.lost(None)
-            raise found from (error if isinstance(found, LostError) else None)
+            raise self.alarm.lost(None, str(error)) from None
 
 
 _joined: list[World] = []
@@ -224,10 +227,12 @@ def join(stages: int, replicas: int, timeout_s: float) -> World | None:
         distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
     if distributed.get_world_size() == 1:
         return None
-    world = World(stages, replicas, timeout_s)
     if not _joined:
         atexit.register(part)
         sys.excepthook = _uncaught
+    store = _next_store()
+    World.begun += 1
+    world = World(stages, replicas, timeout_s, store)
     _joined.append(world)
     return world
 
@@ -243,28 +248,44 @@ def leading() -> bool:
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
-def report(error: BaseException) -> None:
-    """Tell the others why this process ends."""
-    for world in _joined:
-        world.alarm.report(error)
+def report(error: BaseException) -> bool:
+    """Tell the others why this process ends; whether it is the first that fails."""
+    if isinstance(error, WitnessError):
+        return False
+    firsts = [world.alarm.report(error) for world in _joined]
+    if not distributed.is_initialized():
+        return all(firsts)
+    # Others may wait for this process to join the next one.
+    found = failure(f"process {distributed.get_rank()}", error)
+    return all([*firsts, written_first(_next_store(), found) == found])
 
 
-def leave(error: BaseException, code: int) -> None:
-    """Tell the others why this process ends, and end it; alone, it goes on.
+def leave(code: int) -> None:
+    """End this process, if others know it; alone, it goes on.
 
     Not by sys.exit: threads that wait for packets would hold the process.
     """
     if not _joined:
         return
-    report(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(getattr(error, "exit_code", code))
+    os._exit(code)
+
+
+def _next_store() -> Store:
+    """What the processes of the next training share; those that failed do not end that one."""
+    # Private, but the only way to the store of a group that the caller has made.
+    return PrefixStore(f"hocket/{World.begun}", _get_default_store())
 
 
 def _uncaught(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """What becomes of an error that nobody has caught."""
-    sys.__excepthook__(kind, error, trace)
-    leave(error, code=1)
+    if report(error):
+        told, code = "".join(traceback.format_exception(error)), 1
+    else:
+        told, code = "".join(traceback.format_exception_only(error)), WitnessError.exit_code
+    # In one piece, as other processes write at the same time.
+    sys.stderr.write(told)
+    leave(130 if isinstance(error, KeyboardInterrupt) else code)

@@ -15,9 +15,9 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
-from hocket.errors import HocketError, LostError
+from hocket.errors import HocketError
 from hocket.relay import wire
 from hocket.relay.inbox import Inbox
 from hocket.relay.packet import Activation, Gradient
@@ -97,7 +97,8 @@ class Connection:
             while len(self._sending) >= IN_FLIGHT:
                 self._finish_one()
             group = self._world.packets
-            works = [distributed.isend(part, self.rank, group=group) for part in parts]
+            # Not by isend, which refuses once the caller has destroyed all groups.
+            works = [group.send([part], self.rank, 0) for part in parts]
         self.sent_bytes += sum(len(part) for part in parts)
         self._sending.append((works, parts))
 
@@ -140,9 +141,7 @@ class Connection:
         except (RuntimeError, OSError) as error:
             if time.monotonic() - start >= alarm.timeout_s:
                 raise alarm.silent(self.rank, what) from None
-            found = alarm.lost(self.rank)
-            # The words of the transport are about ports; they help where there are no others.
-            raise found from (error if isinstance(found, LostError) else None)
+            raise alarm.lost(self.rank, str(error)) from None
 
     def _receive(self) -> None:
         try:
@@ -166,7 +165,7 @@ class Connection:
         return Parcel(header, [t.to(dtype) for t, dtype in zip(tensors, dtypes, strict=True)])
 
     def _filled(self, room: Tensor) -> Tensor:
-        distributed.recv(room, self.rank, group=self._world.packets)
+        self._world.packets.recv([room], self.rank, 0).wait()
         return room
 
 

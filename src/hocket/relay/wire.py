@@ -27,6 +27,11 @@ def encode(tree: Tree, found: list[Tensor]) -> Any:
     ({'tuple': [{'tensor': 0}, {'dict': [['scale', 0.5]]}]}, 1)
     """
     if isinstance(tree, Tensor):
+        if tree.layout != torch.strided or tree.is_quantized:
+            raise PacketError(
+                f"a tensor of layout {tree.layout} and type {tree.dtype} cannot cross to "
+                "another process; let the stage give dense tensors"
+            )
         found.append(tree)
         return {"tensor": len(found) - 1}
     if type(tree) in (tuple, list):
@@ -69,7 +74,8 @@ def form(tensor: Tensor) -> list[Any]:
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor, or a copy of it, on the CPU, every element once and without gaps."""
-    own = tensor.detach().cpu()
+    # A conjugate may exist as a mere mark on memory that holds something else.
+    own = tensor.detach().cpu().resolve_conj().resolve_neg()
     # A copy of a tensor with gaps or repeated elements takes strides in the same order.
     return own if _gapless(own) else own.clone()
 

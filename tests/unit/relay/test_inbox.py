@@ -1,0 +1,106 @@
+"""What one thread leaves another takes by name; room is limited."""
+
+import threading
+
+import pytest
+
+from hocket.errors import PacketError
+from hocket.relay.inbox import Inbox
+
+SOON = 10.0  # nothing here takes that long
+
+
+@pytest.fixture
+def inbox():
+    return Inbox("stage 1, from stage 0", room=2)
+
+
+def put(inbox, *numbers):
+    for number in numbers:
+        inbox.put(("thing", number), f"packet {number}")
+
+
+def aside(do, *arguments):
+    thread = threading.Thread(target=do, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_packets_are_taken_by_name_in_any_order(inbox):
+    put(inbox, 0, 1)
+    assert inbox.take(("thing", 1), SOON) == "packet 1"
+    assert inbox.take(("thing", 0), SOON) == "packet 0"
+
+
+def test_who_takes_waits_until_it_is_there(inbox):
+    filler = threading.Timer(0.05, put, (inbox, 0))
+    filler.start()
+    assert inbox.take(("thing", 0), SOON) == "packet 0"
+    filler.join()
+
+
+def test_who_fills_waits_for_room(inbox):
+    put(inbox, 0, 1)
+    filler = aside(put, inbox, 2)
+    filler.join(0.05)
+    assert filler.is_alive()
+    inbox.take(("thing", 0), SOON)
+    filler.join(SOON)
+    assert not filler.is_alive()
+    assert inbox.take(("thing", 2), SOON) == "packet 2"
+
+
+def test_a_doubled_packet_is_named(inbox):
+    put(inbox, 4)
+    with pytest.raises(PacketError, match="stage 1, from stage 0: thing 4 arrived twice"):
+        put(inbox, 4)
+
+
+def test_what_was_taken_may_come_again(inbox):
+    put(inbox, 4)
+    inbox.take(("thing", 4), SOON)
+    put(inbox, 4)
+    assert inbox.take(("thing", 4), SOON) == "packet 4"
+
+
+def test_others_that_take_all_the_room_are_named(inbox):
+    put(inbox, 1, 2)
+    with pytest.raises(
+        PacketError,
+        match="from stage 0: thing 0 was expected; in its place came thing 1, thing 2",
+    ):
+        inbox.take(("thing", 0), SOON)
+
+
+def test_names_need_not_be_in_parts(inbox):
+    inbox.put("one", 1)
+    inbox.put("two", 2)
+    with pytest.raises(PacketError, match="three was expected; in its place came one, two"):
+        inbox.take("three", SOON)
+
+
+def test_what_ended_the_arrivals_is_passed_on_again_and_again(inbox):
+    inbox.fail(ConnectionError("gone"))
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="gone"):
+            inbox.take(("thing", 0), SOON)
+
+
+def test_who_waits_already_hears_of_it(inbox):
+    ending = threading.Timer(0.05, inbox.fail, (ConnectionError("gone"),))
+    ending.start()
+    with pytest.raises(ConnectionError, match="gone"):
+        inbox.take(("thing", 0), SOON)
+    ending.join()
+
+
+def test_what_arrived_before_the_end_can_still_be_taken(inbox):
+    put(inbox, 0)
+    inbox.fail(ConnectionError("gone"))
+    assert inbox.take(("thing", 0), SOON) == "packet 0"
+
+
+def test_nobody_waits_for_ever(inbox):
+    put(inbox, 1)
+    with pytest.raises(TimeoutError):
+        inbox.take(("thing", 0), timeout_s=0.05)

@@ -1,0 +1,66 @@
+"""The first Ctrl-C asks, the second one ends; outside everything is as it was."""
+
+import signal
+import threading
+
+import pytest
+
+from hocket.interrupt import Interrupt
+
+
+@pytest.fixture(autouse=True)
+def heard():
+    """The signals that a handler from before hears; it is there again at the end."""
+    heard = []
+
+    def hear(number, frame):
+        heard.append(number)
+
+    before = signal.signal(signal.SIGINT, hear)
+    yield heard
+    assert signal.signal(signal.SIGINT, before) is hear
+
+
+def test_the_first_one_only_asks(heard):
+    with Interrupt() as interrupt:
+        assert not interrupt.asked
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.asked
+    assert heard == []
+
+
+def test_the_second_one_raises(heard):
+    with Interrupt():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert heard == []
+
+
+def test_afterwards_the_handler_from_before_hears(heard):
+    with Interrupt():
+        pass
+    signal.raise_signal(signal.SIGINT)
+    assert heard == [signal.SIGINT]
+
+
+def test_outside_the_main_thread_it_changes_nothing(heard):
+    found = []
+
+    def inside():
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            found.append(interrupt.asked)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert found == [False]
+    assert heard == [signal.SIGINT]
+
+
+def test_a_handler_that_was_not_set_from_python_becomes_the_default(monkeypatch):
+    mine = signal.getsignal(signal.SIGINT)
+    with Interrupt() as interrupt:
+        monkeypatch.setattr(interrupt, "_before", None)
+    assert signal.signal(signal.SIGINT, mine) is signal.SIG_DFL
