@@ -63,24 +63,24 @@ def measure(work: Work, row: str, steps: int) -> float:
     else:
         method = method_of(row)
         step, fill = work.decoupled(work.trainer(method)), work.until_full(method)
-    before_mib = _forget_peak()
+    before_mib = forget_peak()
     for _ in range(fill + steps):
         step()
-    return _highest_mib() - before_mib
+    return highest_mib() - before_mib
 
 
-def _forget_peak() -> float:
+def forget_peak() -> float:
     """Set the highest memory back to the present one, as far as possible, and give it."""
     if not STATUS.is_file():
-        return _highest_mib()
+        return highest_mib()
     try:
         CLEAR.write_text("5")  # 5: reset the peak
     except OSError:
-        return _highest_mib()
+        return highest_mib()
     return _status_mib("VmRSS")
 
 
-def _highest_mib() -> float:
+def highest_mib() -> float:
     """The most memory this process has held.
 
     Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its

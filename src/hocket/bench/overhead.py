@@ -1,16 +1,14 @@
 """What the serial engine costs beside a plain PyTorch loop that does the same work."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from hocket.bench.memory import peak_mib, predicted
 from hocket.bench.pairs import time_pairs
 from hocket.bench.record import Record, command_line
+from hocket.bench.threads import torch_threads
 from hocket.bench.work import PLAIN, Work, extra_parameters
 from hocket.errors import OptionError, listed
 from hocket.method import Method
@@ -95,7 +93,7 @@ def overhead(
 
 def timed(work: Work, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
     """One row: what it is, the times of `Pairs.summary`, and the goal for the ratio."""
-    with _threads(work.threads):
+    with torch_threads(work.threads):
         plain = work.plain()
         plain()
         if row == PLAIN:
@@ -154,14 +152,3 @@ def _line(found: dict[str, Any]) -> str:
     peak = "" if found["peak_mib"] is None else f", {found['peak_mib']:.0f} MiB"
     low, high = found["ratio_min"], found["ratio_max"]
     return f"{found['row']}: {found['ratio']:.3f} ({low:.3f} to {high:.3f}){peak}"
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Inside, PyTorch uses so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -54,6 +54,22 @@ def accuracy_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def speed_picture(record: Record, path: Path) -> Path:
+    """A bar for each row with the range of its ratios."""
+    figure = Figure(figsize=(8, 1.2 + 0.35 * len(record.rows)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, row in enumerate(record.rows):
+        ratio = row["ratio"]
+        spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
+        axes.barh(place, ratio, color="tab:blue", xerr=spread, ecolor="0.3", capsize=2)
+    axes.set_yticks(range(len(record.rows)), [row["row"] for row in record.rows])
+    axes.invert_yaxis()
+    axes.axvline(1, color="0.3", linewidth=0.8)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("samples per second, bp = 1")
+    return _save(figure, path)
+
+
 def _curve(
     axes: Axes, rows: list[dict[str, Any]], what: str, scale: float, number: int, label: str
 ) -> None:
@@ -79,4 +95,5 @@ def _save(figure: Figure, path: Path) -> Path:
 PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "overhead": overhead_picture,
     "accuracy": accuracy_picture,
+    "speed": speed_picture,
 }

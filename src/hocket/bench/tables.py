@@ -167,6 +167,55 @@ def _accuracy(record: Record) -> str:
     return f"{_lines(heads, lines)}\n\n{legend}"
 
 
+def _speed(record: Record) -> str:
+    """One line for each row of the record."""
+    heads = (
+        "row", "processes x threads", "samples/s", "ratio", "range", "CPU, ms/sample",
+        "CPU, ratio", "peak, MiB", "parameters", "choices", "disturbed",
+    )  # fmt: skip
+    lines = [
+        (
+            row["row"],
+            f"{row['processes']} x {row['threads']}",
+            f"{row['samples_per_s']:.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+            f"{1000 * row['cpu_s_per_sample']:.2f}",
+            f"{row['cpu_ratio']:.2f}",
+            _each(row["peak_mib"]),
+            _each(row["parameters"]),
+            _choices(row["choices"]),
+            str(row["disturbed"]),
+        )
+        for row in record.rows
+    ]
+    settings = record.settings
+    legend = (
+        "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
+        "samples per second beside bp in the same round, median and range over {repetitions} "
+        "rounds of {steps} steps. Peak and parameters: of each process; peak without PyTorch "
+        "itself. Disturbed: rounds in which others used more than {foreign:.0%} of the machine "
+        "however often they were repeated."
+    ).format(**settings)
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _each(numbers: Sequence[float]) -> str:
+    """The number of each process, once if all are nearly the same.
+
+    >>> _each([300.1, 300.4]), _each([300.1, 200.0])
+    ('300', '300, 200')
+    """
+    return ", ".join(dict.fromkeys(f"{number:.0f}" for number in numbers))
+
+
+def _choices(choices: Mapping[str, Any]) -> str:
+    """What was chosen for a row beside its options."""
+    if "cuts" in choices:
+        return f"cut at {', '.join(choices['cuts'])}"
+    return ", ".join(f"{name}={value}" for name, value in choices.items()) or "-"
+
+
 def _percent(error: float | None) -> str:
     return "-" if error is None else f"{error:.2%}"
 
@@ -198,4 +247,8 @@ def _place(marker: str | None = None) -> re.Pattern[str]:
     )
 
 
-TABLES: Mapping[str, Callable[[Record], str]] = {"overhead": _overhead, "accuracy": _accuracy}
+TABLES: Mapping[str, Callable[[Record], str]] = {
+    "overhead": _overhead,
+    "accuracy": _accuracy,
+    "speed": _speed,
+}

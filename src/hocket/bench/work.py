@@ -57,17 +57,26 @@ class Work:
             torch.manual_seed(0)
             return zoo.fitted(self.network, self.shape, classes=10)
 
+    def in_format(self) -> nn.Sequential:
+        """The network at its initial weights, in its memory format."""
+        network = self.initial()
+        if self.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network
+
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
         """The optimizer of both sides."""
         return optim.SGD(parameters, lr=self.rate, momentum=0.9)
 
     def plain(self) -> Step:
         """A loop as anyone writes it, which reads the loss to show it."""
-        network = self.initial()
-        if self.channels_last:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = self.in_format()
+        return self.loop(network, self.batch_of_noise())
+
+    def loop(self, network: nn.Module, batch: tuple[Tensor, Tensor]) -> Step:
+        """That loop over a given network and batch."""
         optimizer = self.optimizer(list(network.parameters()))
-        inputs, targets = self.batch_of_noise()
+        inputs, targets = batch
 
         def step() -> float:
             optimizer.zero_grad(set_to_none=True)

@@ -71,7 +71,37 @@ def accuracy_record() -> Record:
     return record.with_rows(rows)
 
 
-RECORDS = pytest.mark.parametrize("record", [overhead_record(), accuracy_record()])
+def speed_record() -> Record:
+    settings = {
+        "network": "resnet20",
+        "batch": 128,
+        "stages": 2,
+        "repetitions": 5,
+        "steps": 4,
+        "foreign": 0.04,
+    }
+    common = {"threads": 1, "dropped": 1, "foreign": [0.01], "ratios": [1.0], "cpu_ratio": 1.0}
+    common |= {"cpu_s_per_sample": 0.004, "samples_per_s": 250.0, "disturbed": 0}
+    even = {"ratio": 1.0, "ratio_min": 1.0, "ratio_max": 1.0}
+    rows: list[dict[str, Any]] = [
+        common
+        | even
+        | {"row": "bp", "processes": 1, "choices": {}, "peak_mib": [311.2], "parameters": [9]},
+        common
+        | even
+        | {"row": "ddp", "processes": 2, "choices": {"bucket_mib": 25}}
+        | {"peak_mib": [180.1, 180.4], "parameters": [9, 9]},
+        common
+        | {"row": "zbv microbatches=4", "processes": 2, "peak_mib": [150.0, 90.6]}
+        | {"ratio": 1.6, "ratio_min": 1.5, "ratio_max": 1.7, "parameters": [4, 5]}
+        | {"choices": {"microbatches": 4, "cuts": ["a", "b", "c"]}, "disturbed": 2},
+    ]
+    return Record.begin("speed", "hocket bench speed", settings, threads=1).with_rows(rows)
+
+
+RECORDS = pytest.mark.parametrize(
+    "record", [overhead_record(), accuracy_record(), speed_record()]
+)
 
 
 @RECORDS
@@ -104,6 +134,18 @@ def test_errors_are_of_the_last_epoch_and_break_downs_are_told() -> None:
     shown = table(accuracy_record())
     assert "| bp | 128 | 1.00 | 1.000 | 1.250 | 40.50% | 40.00%, 41.00% |" in shown
     assert "| ddg | 128 | - | - | - | - | seed 0 broke off in epoch 1 |" in shown
+
+
+def test_processes_that_are_alike_are_told_once() -> None:
+    shown = table(speed_record())
+    assert (
+        "| bp | 1 x 1 | 250.0 | 1.00 | 1.00 to 1.00 | 4.00 | 1.00 | 311 | 9 | - | 0 |" in shown
+    )
+    assert "| 1.00 | 180 | 9 | bucket_mib=25 | 0 |" in shown
+    assert (
+        "| 1.60 | 1.50 to 1.70 | 4.00 | 1.00 | 150, 91 | 4, 5 | cut at a, b, c | 2 |" in shown
+    )
+    assert "more than 4% of the machine" in shown
 
 
 def test_code_that_changed_in_between_is_told() -> None:

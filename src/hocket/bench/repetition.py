@@ -1,0 +1,78 @@
+"""Some steps of all processes of a row, timed together."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import distributed
+
+from hocket.bench.load import Load
+from hocket.bench.peers import Training
+from hocket.bench.world import World
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What one process saw of a repetition.
+
+    Attributes:
+        start_s: When its timed steps began, on a clock that all processes share.
+        end_s: When they ended.
+        cpu_s: Processor time of the timed steps, in all its threads.
+        whole_cpu_s: The same with the step before them.
+    """
+
+    start_s: float
+    end_s: float
+    cpu_s: float
+    whole_cpu_s: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The question to a process: take one step, meet the others, take so many, timed."""
+
+    number: int
+
+    def __call__(self, training: Training) -> Lap:
+        """Called in the process."""
+        before_s = time.process_time()
+        training.step()
+        distributed.barrier()
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
+        for _ in range(self.number):
+            training.step()
+        end_s, end_cpu_s = time.perf_counter(), time.process_time()
+        return Lap(start_s, end_s, end_cpu_s - start_cpu_s, end_cpu_s - before_s)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """What a repetition took.
+
+    Attributes:
+        wall_s: From the start to the end of the last process.
+        cpu_s: Processor time of all processes.
+        foreign: Share of the machine that others used meanwhile; None where the system does
+            not tell.
+    """
+
+    wall_s: float
+    cpu_s: float
+    foreign: float | None
+
+
+def repetition(world: World, steps: int) -> Repetition:
+    """So many steps of a row, after one that does not count.
+
+    Raises:
+        HocketError: A process failed.
+    """
+    load = Load()
+    laps: Sequence[Lap] = world.ask(Steps(steps))
+    foreign = load.foreign(sum(lap.whole_cpu_s for lap in laps))
+    return Repetition(
+        wall_s=max(lap.end_s for lap in laps) - min(lap.start_s for lap in laps),
+        cpu_s=sum(lap.cpu_s for lap in laps),
+        foreign=foreign,
+    )
