@@ -10,7 +10,6 @@ import os
 import pickle
 import runpy
 import signal
-import socket
 import sys
 import threading
 import warnings
@@ -22,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hocket.errors import OptionError, listed
+from hocket.interface import loopback
 from hocket.worker import HELD_BACK, Start, begin
 from hocket.worker import WITNESS as WITNESS
 from hocket.workers import Workers
@@ -66,7 +66,7 @@ def launch(
             stacklevel=2,
         )
     pickled = _pickled(work, arguments)
-    interface = _loopback()
+    interface = loopback()
     # Threads that spin while they wait take the core that another process needs.
     environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
     context = multiprocessing.get_context("forkserver")
@@ -165,18 +165,6 @@ def _pickled(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:
             f"cannot send {work!r} and its arguments to other processes: {error}; give a "
             "function of a module, and arguments that pickle can write"
         ) from error
-
-
-def _loopback() -> str:
-    """Name of the network interface that no other machine reaches."""
-    names = [name for _, name in socket.if_nameindex()]
-    for name in ("lo", "lo0"):
-        if name in names:
-            return name
-    raise OptionError(
-        f"processes talk over the loopback interface, lo or lo0, and there are only "
-        f"{', '.join(names) or 'none'}; bring it up with `ip link set lo up`"
-    )
 
 
 def _usable_cores() -> int:

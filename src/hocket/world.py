@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from hocket import interface
 from hocket.alarm import Alarm, failure, written_first
 from hocket.errors import WitnessError, WorldError
 from hocket.relay import wire
@@ -224,6 +225,7 @@ def join(stages: int, replicas: int, timeout_s: float) -> World | None:
     if not distributed.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return None
+        interface.choose()
         distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
     if distributed.get_world_size() == 1:
         return None

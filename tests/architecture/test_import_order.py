@@ -16,7 +16,8 @@ SOURCE = Path(hocket.__file__).parent
 # A unit is a module or a whole package. It may import itself and units of earlier lines only.
 LEVELS = (
     ("errors", "tree", "typed", "modes", "progress", "environment", "interrupt", "relay"),
-    ("relay.packet", "relay.wire", "relay.inbox", "alarm", "method", "losses", "cut"),
+    ("relay.packet", "relay.wire", "relay.inbox", "alarm", "interface"),
+    ("method", "losses", "cut"),
     ("zoo", "data", "named", "recipes", "run", "world"),
     ("relay.port", "relay.memory", "relay.rounded", "worker", "program", "signals", "timeline"),
     ("relay.p2p", "update", "workers"),

@@ -1,0 +1,85 @@
+"""Two machines for a test, or a reason why there are none, and torchrun on both of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hocket.bench.nodes import Link, NodesError, two_nodes
+
+SOURCE = Path(__file__).parents[2] / "src"
+# What torchrun and the launcher tell their processes must not reach those of a test.
+TOLD = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "GLOO_")
+
+
+@contextmanager
+def machines() -> Iterator[Link]:
+    """Two machines; a test that asks for them is skipped where they cannot be made."""
+    with ExitStack() as stack:
+        try:
+            link = stack.enter_context(two_nodes())
+        except NodesError as error:
+            pytest.skip(str(error))
+        yield link
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a command on one machine."""
+
+    code: int
+    out: str
+    err: str
+
+
+def torchrun(
+    link: Link,
+    folders: Sequence[Path],
+    *words: str,
+    per_node: int = 1,
+    timeout_s: float = 100,
+) -> list[Ended]:
+    """Start torchrun on both machines, each in a folder of its own; what came of it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(TOLD)}
+    environment = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    started = []
+    for number, (node, folder) in enumerate(zip(link.nodes, folders, strict=True)):
+        folder.mkdir(exist_ok=True)
+        command = node.command(
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--nnodes", "2", "--node-rank", str(number)),
+            *("--master-addr", link.nodes[0].address, "--master-port", "29500"),
+            *("--nproc-per-node", str(per_node)),
+            *words,
+        )
+        started.append(
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+    end = time.monotonic() + timeout_s
+    return [_ended(process, end) for process in started]
+
+
+def _ended(process: subprocess.Popen[str], end: float) -> Ended:
+    try:
+        out, err = process.communicate(timeout=max(0.1, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        # torchrun starts its processes in its own session, and so in its group.
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        err += "\n(killed by the test: it still ran)"
+    return Ended(process.returncode, out, err)
