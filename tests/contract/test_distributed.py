@@ -30,7 +30,10 @@ CASES = [
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),
 ]
-STAGES = [1, 2, 3, 4]
+# All of one world to one worker of pytest, as each would start it anew.
+STAGES = [
+    pytest.param(k, marks=pytest.mark.xdist_group(f"world of {k}")) for k in (1, 2, 3, 4)
+]
 
 
 @cache
@@ -39,7 +42,6 @@ def apart(stages: int) -> dict[Case, list[Left]]:
     return trained_apart(CASES, stages)
 
 
-@pytest.mark.xdist_group("worlds")
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_process_has_what_the_serial_engine_has(case, stages):
@@ -79,7 +81,7 @@ def replicated() -> dict[Case, list[Left]]:
     return trained_apart([with_replicas(case) for case in REPLICATED], stages=2, replicas=2)
 
 
-@pytest.mark.xdist_group("worlds")
+@pytest.mark.xdist_group("world of replicas")
 @pytest.mark.parametrize("case", REPLICATED, ids=str)
 def test_replicas_are_the_larger_batch(case):
     """Close in float64: each has its share of every batch, also where the shares differ."""
