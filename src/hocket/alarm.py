@@ -20,9 +20,14 @@ from hocket.errors import HangError, HocketError, LostError, WitnessError
 
 FAILURE = "failure"
 ASKED = "asked"
-PATIENCE_S = 3.0
-"""How long a failure may take to be written once a connection has been closed, and an answer
-once it has been asked for."""
+PATIENCE_S = 1.0
+"""How long a failure may take to be read once a connection has been closed.
+
+It is written before that; who is slower would be killed by a launcher before it can say whom
+it lost.
+"""
+ANSWER_S = 3.0
+"""How long an answer may take once it has been asked for."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ class Alarm:
         self._write(ASKED, "now")
         left = {rank for rank in range(len(self._places)) if rank != self._rank}
         answers: dict[int, Answer] = {}
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + ANSWER_S
         while left and time.monotonic() < end:
             for rank in sorted(left):
                 if (found := self._read(f"answer/{rank}")) is not None:

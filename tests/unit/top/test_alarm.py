@@ -27,6 +27,7 @@ def alarms():
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(module, "ANSWER_S", 0.5)
 
 
 def error(words="the reason", note=""):
