@@ -91,6 +91,7 @@ class World:
 
     def close(self) -> None:
         """Leave the others in good order."""
+        self.alarm.leave()
         for do in self._ends:
             do()
         self.alarm.close()

@@ -142,6 +142,12 @@ def test_too_few_processes_are_refused_once(failure):
     assert ends_well(err)
 
 
+def test_what_only_one_process_calls_is_explained(failure):
+    err = failure(failing.only_one_evaluates)
+    assert "stage 1 is gone, and it has left in good order; fit, evaluate and all else" in err
+    assert "hung" not in err
+
+
 def test_after_a_failure_that_all_have_caught_another_training_may_begin(line, capfd):
     assert launch(failing.caught_and_tried_again, line.name, processes=3) == 0
     assert capfd.readouterr().err == ""
