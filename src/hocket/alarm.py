@@ -20,9 +20,18 @@ from hocket.errors import HangError, HocketError, LostError, WitnessError
 
 FAILURE = "failure"
 ASKED = "asked"
-PATIENCE_S = 3.0
-"""How long a failure may take to be written once a connection has been closed, and an answer
-once it has been asked for."""
+PATIENCE_S = 1.0
+"""How long a failure may take to be read once a connection has been closed.
+
+It is written before that; who is slower would be killed by a launcher before it can say whom
+it lost.
+"""
+ANSWER_S = 3.0
+"""How long an answer may take once it has been asked for."""
+LEFT = (
+    "it has left in good order; fit, evaluate and all else that needs every stage must be "
+    "called in all processes"
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,10 @@ class Alarm:
         yield
         self._activity = before
 
+    def leave(self) -> None:
+        """Say that this process takes no further part."""
+        self._write(f"left/{self._rank}", "yes")
+
     def close(self) -> None:
         """Nothing can go wrong any more."""
         self._over.set()
@@ -117,9 +130,12 @@ class Alarm:
         if first is not None:
             return WitnessError(first)
         other = "another process" if rank is None else self._places[rank]
+        why = "it did not say why: it was killed, or its machine or network failed"
+        for left in range(len(self._places)) if rank is None else [rank]:
+            if self._read(f"left/{left}") is not None:
+                other, why = self._places[left], LEFT
         found = (
-            f"the connection to {other} is gone, and it did not say why: it was killed, or its "
-            f"machine or network failed ({self._places[self._rank]} was "
+            f"the connection to {other} is gone, and {why} ({self._places[self._rank]} was "
             f"{self._activity.words})"
         )
         first = self._first(found)
@@ -149,6 +165,8 @@ class Alarm:
         return self._hang(f"all to meet; {self._said((missing or others)[0], answers)}")
 
     def _said(self, rank: int, answers: dict[int, Answer]) -> str:
+        if self._read(f"left/{rank}") is not None:
+            return f"{self._places[rank]} is not there any more, and {LEFT}"
         if rank not in answers:
             return f"{self._places[rank]} does not answer: it is stopped, or cut off"
         words, _, seconds = answers[rank]
@@ -167,7 +185,7 @@ class Alarm:
         self._write(ASKED, "now")
         left = {rank for rank in range(len(self._places)) if rank != self._rank}
         answers: dict[int, Answer] = {}
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + ANSWER_S
         while left and time.monotonic() < end:
             for rank in sorted(left):
                 if (found := self._read(f"answer/{rank}")) is not None:

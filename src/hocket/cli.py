@@ -88,7 +88,8 @@ def _train_here(run: Run) -> int:
     for table in summary_tables(summary) if world.leading() else ():
         console.print(table)
     if summary.state == "interrupted":
-        messages.print(f"interrupted: {summary.message}; what was reached is saved")
+        if world.leading():
+            messages.print(f"interrupted: {summary.message}; what was reached is saved")
         return 130
     return 0
 

@@ -63,6 +63,7 @@ class Connection:
         self.place = world.places[rank]
         self.device = device
         self.sent_bytes = 0
+        self.received_bytes = 0
         self._world = world
         self._narrow = narrow
         self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
@@ -166,6 +167,7 @@ class Connection:
 
     def _filled(self, room: Tensor) -> Tensor:
         self._world.packets.recv([room], self.rank, 0).wait()
+        self.received_bytes += len(room)
         return room
 
 

@@ -6,12 +6,14 @@ import fcntl
 import json
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import torch
@@ -232,6 +234,47 @@ def listening(pid):
                 if sys.byteorder == "little":
                     parts = (part[::-1] for part in parts)
                 yield socket.inet_ntop(family, b"".join(parts))
+
+
+# Who lives.
+
+
+def forked():
+    """The processes of any launch that still live, from Linux' tables."""
+    server = str(forkserver._forkserver._forkserver_pid)
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # What comes before it is a name in parentheses, of whatever it may be.
+            state, parent = file.read_text().rpartition(")")[2].split()[:2]
+            if parent == server and state != "Z":
+                found.append(int(file.parent.name))
+    return found
+
+
+class Line:
+    """A pipe with a name; it is open while a process lives that opened it for writing."""
+
+    def __init__(self, folder):
+        self.name = str(folder / "line")
+        os.mkfifo(self.name)
+        self.end = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK)
+
+    def closes_within(self, seconds):
+        """Whether every writer ends in time; until then, what they write is passed over."""
+        limit = time.monotonic() + seconds
+        while select.select([self.end], [], [], max(0, limit - time.monotonic()))[0]:
+            if not os.read(self.end, 4096):
+                return True
+        return False
+
+    def rows(self, count):
+        """The first so many lines that arrive."""
+        text = b""
+        while text.count(b"\n") < count:
+            assert select.select([self.end], [], [], 60)[0], text
+            text += os.read(self.end, 4096)
+        return text.decode().splitlines()
 
 
 # Without the kernel's help.

@@ -27,6 +27,7 @@ def alarms():
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(module, "ANSWER_S", 0.5)
 
 
 def error(words="the reason", note=""):
@@ -86,6 +87,18 @@ def test_who_ends_without_a_word_is_named_with_what_was_going_on(alarms):
 
 def test_where_all_meet_nobody_knows_who_is_gone(alarms):
     assert str(alarms[0].lost(None, "x")).startswith("the connection to another process is")
+
+
+@pytest.mark.parametrize("rank", [1, None])
+def test_who_has_left_in_good_order_was_not_killed(alarms, rank):
+    alarms[1].leave()
+    with alarms[0].waiting("gathering", None):
+        found = str(alarms[0].lost(rank, "x"))
+    assert found == (
+        "the connection to stage 1 is gone, and it has left in good order; fit, evaluate and "
+        "all else that needs every stage must be called in all processes (stage 0 was "
+        "gathering)"
+    )
 
 
 # Who hangs.
@@ -150,6 +163,13 @@ def test_a_wait_that_ended_in_an_error_is_remembered(alarms):
     with pytest.raises(ValueError, match="inside"), alarms[1].waiting("waiting for 2", 2):
         raise ValueError("inside")
     assert "; stage 2 has been starting for" in str(alarms[0].silent(1, "gradient 3"))
+
+
+def test_who_has_left_is_not_said_to_be_stopped(alarms):
+    alarms[1].leave()
+    alarms[1].close()
+    found = str(alarms[0].silent(1, "gradient 3"))
+    assert "; stage 1 is not there any more, and it has left in good order; fit, " in found
 
 
 # Where all meet.

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -49,34 +48,9 @@ def _signals_as_before():
     assert signal.set_wakeup_fd(-1) == -1
 
 
-class Line:
-    """A pipe with a name; it is open while a process lives that opened it for writing."""
-
-    def __init__(self, folder):
-        self.name = str(folder / "line")
-        os.mkfifo(self.name)
-        self.end = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK)
-
-    def closes_within(self, seconds):
-        """Whether every writer ends in time; until then, what they write is passed over."""
-        limit = time.monotonic() + seconds
-        while select.select([self.end], [], [], max(0, limit - time.monotonic()))[0]:
-            if not os.read(self.end, 4096):
-                return True
-        return False
-
-    def rows(self, count):
-        """The first so many lines that arrive."""
-        text = b""
-        while text.count(b"\n") < count:
-            assert select.select([self.end], [], [], 60)[0], text
-            text += os.read(self.end, 4096)
-        return text.decode().splitlines()
-
-
 @pytest.fixture
 def line(folder):
-    line = Line(folder)
+    line = launched.Line(folder)
     yield line
     os.close(line.end)
 

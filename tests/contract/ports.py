@@ -1,0 +1,135 @@
+"""What the contract of ports asks of every relay: both ends, and packets to go between them.
+
+Run by both ends in turn in one process, or by each end in a process of its own.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import distributed
+from torch.distributed import PrefixStore
+from torch.distributed.distributed_c10d import _get_default_store
+
+from hocket.errors import HangError, PacketError
+from hocket.relay.memory import Edge
+from hocket.relay.p2p import Connection, Horizon, Lower, Upper
+from hocket.relay.packet import Activation, Gradient
+from hocket.timeline import Recorder
+from hocket.tree import tensors
+from hocket.world import World
+
+ROOM = 4
+
+
+def activation(batch):
+    """A packet with everything that may differ from batch to batch."""
+    make = torch.Generator().manual_seed(batch)
+    image = torch.randn(2, 3, 4, 5, generator=make)
+    return Activation(
+        batch=batch,
+        epoch=batch // 2,
+        values=(image.contiguous(memory_format=torch.channels_last), {"mask": image[0, 0] > 0}),
+        differentiable=(True, False),
+        targets=[torch.arange(batch), None, 0.5],
+        share=1 / (batch + 1),
+    )
+
+
+def gradient(batch):
+    make = torch.Generator().manual_seed(batch)
+    return Gradient(batch, (torch.randn(3, 2, generator=make).T, None))
+
+
+def said(packet):
+    """All that a packet says, to be compared."""
+    if isinstance(packet, Gradient):
+        return [packet.batch, str(packet.values), bits(packet.values)]
+    own = [packet.batch, packet.epoch, packet.share, list(packet.differentiable)]
+    return [*own, str(packet.values), bits((packet.values, packet.targets))]
+
+
+def bits(tree):
+    return [[str(t.dtype), list(t.shape), list(t.stride()), t.tolist()] for t in tensors(tree)]
+
+
+def sends(packet, *batches):
+    return lambda port: [port.send(packet(batch)) for batch in batches] and None
+
+
+def receives(*batches):
+    return lambda port: [said(port.receive(batch)) for batch in batches]
+
+
+def refusal(*batches):
+    def attempt(port):
+        try:
+            receives(*batches)(port)
+        except PacketError as error:
+            return str(error)
+
+    return attempt
+
+
+# Which end does what, in an order that waits for nothing that comes later.
+STEPS = {
+    "activations leave": (0, sends(activation, 0, 1, 2)),
+    "in order": (1, receives(0, 1, 2)),
+    "gradients leave": (1, sends(gradient, 0, 1, 2)),
+    "gradients in another order": (0, receives(2, 0, 1)),
+    "more activations leave": (0, sends(activation, 3, 4, 5)),
+    "in another order": (1, receives(5, 3, 4)),
+    "all there is room for": (0, sends(activation, 6, 7, 8, 9)),
+    "once only": (1, refusal(3)),
+    "afterwards": (1, receives(9, 6, 7, 8)),
+    "the last gradients leave": (1, sends(gradient, 3)),
+    "the last gradients": (0, receives(3)),
+}
+
+
+def in_memory():
+    """What both ends of an edge inside this process find."""
+    edge = Edge("stage 0", "stage 1")
+    ends = edge.upper(), edge.lower()
+    return {name: step(ends[side]) for name, (side, step) in STEPS.items()}
+
+
+def connected(world, room=ROOM):
+    """This process's end of a connection, and the connection."""
+    connection = Connection(world, 1 - world.rank, room, torch.device("cpu"))
+    end = (Upper, Lower)[world.rank]
+    return end(connection, Horizon(), Recorder(world.rank, keep=False)), connection
+
+
+def in_a_process(folder):
+    """What this process's end finds; written to a file."""
+    rank = distributed.get_rank()
+
+    def joined(name, timeout_s):
+        return World(2, 1, timeout_s, PrefixStore(name, _get_default_store()))
+
+    world = joined("quiet", 20.0)
+    port, connection = connected(world)
+    found = {name: step(port) for name, (side, step) in STEPS.items() if side == rank}
+    connection.close()
+    found["sent"], found["received"] = connection.sent_bytes, connection.received_bytes
+
+    port, connection = connected(joined("doubled", 20.0))
+    if rank == 0:
+        sends(activation, 3, 3)(port)
+    else:
+        found["doubled"] = refusal(4)(port)
+    distributed.barrier()
+
+    port, connection = connected(joined("flooded", 1.0), room=2)
+    if rank == 0:
+        taken = 0
+        try:
+            while True:
+                port.send(activation(taken))
+                taken += 1
+        except HangError as error:
+            found["flooded"], found["hang"] = taken, str(error)
+    distributed.barrier()
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    return 0
