@@ -5,14 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from hocket.bench.nodes import Link, NodesError, two_nodes
+from hocket.bench.nodes import Link, Node, NodesError, two_nodes
 
 SOURCE = Path(__file__).parents[2] / "src"
 # What torchrun and the launcher tell their processes must not reach those of a test.
@@ -45,8 +45,18 @@ def torchrun(
     *words: str,
     per_node: int = 1,
     timeout_s: float = 100,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[Ended]:
-    """Start torchrun on both machines, each in a folder of its own; what came of it."""
+    """Start torchrun on both machines, each in a folder of its own; what came of it.
+
+    Args:
+        link: The machines.
+        folders: Where each works.
+        words: What torchrun runs.
+        per_node: Processes on each.
+        timeout_s: When what still runs is killed.
+        meanwhile: Called while they run.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(TOLD)}
     environment = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     started = []
@@ -70,16 +80,31 @@ def torchrun(
                 start_new_session=True,
             )
         )
+    if meanwhile is not None:
+        meanwhile()
     end = time.monotonic() + timeout_s
-    return [_ended(process, end) for process in started]
+    return [_ended(*one, end) for one in zip(started, link.nodes, strict=True)]
 
 
-def _ended(process: subprocess.Popen[str], end: float) -> Ended:
+def _ended(process: subprocess.Popen[str], node: Node, end: float) -> Ended:
     try:
         out, err = process.communicate(timeout=max(0.1, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        # torchrun starts its processes in its own session, and so in its group.
-        os.killpg(process.pid, signal.SIGKILL)
+        # Those that torchrun started would outlive it.
+        for number in processes_of(node):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         out, err = process.communicate()
         err += "\n(killed by the test: it still ran)"
     return Ended(process.returncode, out, err)
+
+
+def processes_of(node: Node) -> list[int]:
+    """The numbers of all processes that are on a machine."""
+    network = os.stat(node.namespace).st_ino
+    found = []
+    for file in Path("/proc").glob("[0-9]*/ns/net"):
+        with suppress(OSError):  # it has ended
+            if file.stat().st_ino == network:
+                found.append(int(file.parts[2]))
+    return found

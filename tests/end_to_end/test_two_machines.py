@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -130,3 +131,28 @@ trainer.fit(""",
     for end in ended:
         assert f"stage {stage} failed" in end.err or end is ended[stage]
         assert "the fault of the test" in end.err
+
+
+def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT.replace("stages=2,", "stages=2,\n    timeout_s=5,").replace(
+            "epochs=3,", "epochs=100_000, on_epoch=lambda _: open('begun', 'w'),"
+        )
+    )
+
+    def cut() -> None:
+        while not (folders[0] / "begun").exists():
+            time.sleep(0.1)
+        second = link.nodes[1]
+        subprocess.run(
+            second.command("ip", "link", "set", second.interface, "down"), check=True
+        )
+
+    # Of its own, as the others would not like what becomes of it.
+    with machines() as link:
+        ended = torchrun(link, folders, str(script), "weights.pt", meanwhile=cut)
+    assert [end.code for end in ended] == [1, 1]
+    for end in ended:
+        assert "waited 5 s for" in end.err
+        assert "does not answer: it is stopped, or cut off" in end.err

@@ -9,8 +9,10 @@ from torch import Tensor, nn, optim
 
 from hocket import zoo
 from hocket.bench.cuts import cut
+from hocket.cut import Plan
 from hocket.losses import cross_entropy
 from hocket.method import Method
+from hocket.named import Named
 from hocket.trainer import Trainer
 
 Step = Callable[[], float | None]
@@ -25,7 +27,7 @@ class Work:
     """One step of training, up to the method.
 
     Attributes:
-        network: Name in the zoo.
+        network: Name in the zoo, with options if need be.
         shape: One input, without the batch.
         batch: Samples in a step.
         stages: K, cut as the paper did where there is one, else balanced.
@@ -55,7 +57,8 @@ class Work:
         """The network at its initial weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return zoo.fitted(self.network, self.shape, classes=10)
+            chosen = Named.parse(self.network)
+            return zoo.fitted(chosen.name, self.shape, classes=10, **chosen.options)
 
     def in_format(self) -> nn.Sequential:
         """The network at its initial weights, in its memory format."""
@@ -87,11 +90,11 @@ class Work:
 
         return step
 
-    def trainer(self, method: Method) -> Trainer:
-        """A trainer whose stages are built."""
+    def trainer(self, method: Method, plan: Plan | None = None) -> Trainer:
+        """A trainer whose stages are built; without a plan it is cut as the paper did."""
         trainer = Trainer(
             self.initial(),
-            stages=cut(self.network, self.stages),
+            stages=plan or cut(self.network, self.stages),
             method=method,
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,

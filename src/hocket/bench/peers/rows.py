@@ -5,14 +5,18 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from hocket.bench.balance import Balance
 from hocket.bench.peers.ddp import DDP
+from hocket.bench.peers.decoupled import Decoupled
 from hocket.bench.peers.peer import Peer
 from hocket.bench.peers.pipeline import SCHEDULES, Pipeline
 from hocket.bench.peers.plain import Plain
 from hocket.bench.work import Work
 from hocket.errors import OptionError, listed, unknown
+from hocket.method import Method
+from hocket.methods import METHODS, build
 from hocket.named import Named
 from hocket.typed import hints_of, mistyped
 
@@ -72,6 +76,29 @@ def pipeline(work: Work, balance: Balance, *, schedule: str, microbatches: int =
     return Pipeline(schedule, work.stages, work.threads, microbatches, plan)
 
 
+def decoupled(work: Work, balance: Balance, *, name: str, **options: Any) -> Peer:
+    """A method of Hocket, a process for each stage, cut where the times of batches are even."""
+    plan = balance.plan(range(work.stages), microbatches=1)
+    method = method_with_slack(Named(name, options))
+    return Decoupled(method, work.stages, work.threads, plan)
+
+
+def method_with_slack(asked: Named) -> Method:
+    """The method that is asked for; slack is an option like those of its own.
+
+    Raises:
+        OptionError: An option does not exist, or is out of range.
+
+    >>> method_with_slack(Named("fdg", {"slack": 1})).delay(0, stages=2)
+    4
+    """
+    slack = asked.options.get("slack", 0)
+    if type(slack) is not int or slack < 0:
+        raise OptionError(f"slack is {slack!r} in the row {asked}; use a number of ticks")
+    own = {key: value for key, value in asked.options.items() if key != "slack"}
+    return build(asked.name, **own).slackened(slack)
+
+
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {"bp": bp, "bp-all": bp_all, "independent": independent, "ddp": ddp}
     | {name: partial(pipeline, schedule=name) for name in SCHEDULES}
@@ -84,9 +111,11 @@ def builder_of(name: str) -> Builder:
     Raises:
         OptionError: There are no rows of this name.
     """
-    if name not in BUILDERS:
-        raise OptionError(unknown("row", name, BUILDERS))
-    return BUILDERS[name]
+    if name in BUILDERS:
+        return BUILDERS[name]
+    if name in METHODS:
+        return partial(decoupled, name=name)
+    raise OptionError(unknown("row", name, [*BUILDERS, *METHODS]))
 
 
 def checked(row: str) -> Named:
@@ -97,6 +126,9 @@ def checked(row: str) -> Named:
     """
     asked = Named.parse(row)
     builder = builder_of(asked.name)
+    if isinstance(builder, partial) and builder.func is decoupled:
+        method_with_slack(asked)
+        return asked
     own = builder.keywords if isinstance(builder, partial) else {}
     known = [
         parameter.name
