@@ -27,6 +27,7 @@ from hocket.errors import OptionError, listed
 ROWS = ("bp", "ddp", "1f1b:microbatches=4", "1f1b:microbatches=8", "fdg", "fdg:slack=1")
 NODES = 2
 MIB = 2**20
+COUNTS = Path("/proc/self/net/dev")
 
 
 def link(
@@ -42,8 +43,8 @@ def link(
     threads: int = 1,
     channels_last: bool = True,
     foreign: float = 0.1,
-    retries: int = 2,
-    patience_s: float = 10,
+    retries: int = 1,
+    patience_s: float = 5,
 ) -> None:
     """Time every row on two nodes of this machine, over links of these rates; needs root.
 
@@ -151,7 +152,7 @@ class Flow:
 
 def sent_bytes() -> int:
     """What this node has sent over the link so far, with all headers."""
-    for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines():
+    for line in COUNTS.read_text(encoding="ascii").splitlines():
         name, _, counts = line.partition(":")
         if name.strip() == INTERFACE:
             return int(counts.split()[8])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hocket.bench.balance import Balance
 from hocket.bench.peers import peer_of
+from hocket.bench.peers.decoupled import Decoupled
 from hocket.bench.peers.pipeline import SCHEDULES
 from hocket.bench.peers.rows import BUILDERS, builder_of, checked
 from hocket.bench.repetition import Steps
@@ -64,6 +65,24 @@ def test_shared_batches_train_the_same(row: str) -> None:
         assert own.keys() == plain.keys()
         for name in plain:
             torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("row", ["fdg", "fdg:slack=1,linearize=live", "ddg"])
+def test_a_method_in_processes_trains_what_it_trains_in_one(row: str) -> None:
+    work = vectors()
+    peer = peer_of(row, work, Balance(work))
+    assert isinstance(peer, Decoupled)
+    trainer = work.trainer(peer.method, peer.plan)
+    step = work.decoupled(trainer)
+    for _ in range(work.until_full(peer.method) + STEPS):
+        step()
+    alone = dict(trainer.network.named_parameters())
+    with World(row, peer, work, timeout_s=30) as world:
+        world.ask(Steps(STEPS - 1))
+        found = world.ask(weights)
+    together = {name: numbers for own in found for name, numbers in own.items()}
+    assert sum(map(len, found)) == len(together) == len(alone)  # every weight has one home
+    assert together == {name: weight.tolist() for name, weight in alone.items()}
 
 
 def require_same(row: str, work: Exact) -> None:
