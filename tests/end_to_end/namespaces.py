@@ -44,7 +44,7 @@ def on_both(
     folders: Sequence[Path],
     commands: Sequence[Sequence[str]],
     *,
-    timeout_s: float = 100,
+    timeout_s: float = 200,
     meanwhile: Callable[[], None] | None = None,
 ) -> list[Ended]:
     """Run a command on each machine; what came of them.
