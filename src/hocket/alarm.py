@@ -10,13 +10,16 @@ import json
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
 from hocket.errors import HangError, HocketError, LostError, WitnessError
+
+T = TypeVar("T")
 
 FAILURE = "failure"
 ASKED = "asked"
@@ -71,6 +74,7 @@ class Alarm:
         self._activity = Activity("starting", None, time.monotonic())
         self._over = threading.Event()
         self._was_first = False
+        self._reachable = True  # the store, as far as is known
         # How often to look whether somebody asks.
         self._look_s = min(1.0, timeout_s / 16)
         threading.Thread(target=self._answer, name="hocket-alarm", daemon=True).start()
@@ -198,7 +202,12 @@ class Alarm:
     def _answer(self) -> None:
         """Write down what this process does, once somebody asks."""
         while not self._over.wait(self._look_s):
-            if self._read(ASKED) is not None:
+            try:
+                # In this thread, however long it takes: nobody waits for it.
+                asked = self._found(ASKED) is not None
+            except RuntimeError:
+                return
+            if asked:
                 now = self._activity
                 seconds = time.monotonic() - now.since
                 answer = json.dumps([now.words, now.waits_for, seconds])
@@ -207,23 +216,39 @@ class Alarm:
 
     def _first(self, found: str) -> str:
         """What is written down as the first failure: this, unless another one was first."""
-        if self._was_first:
-            return found
-        first = written_first(self._store, found)
-        self._was_first = first == found
-        return first
+        if not self._was_first:
+            first = self._in_time(lambda: written_first(self._store, found)) or found
+            self._was_first = first == found
+            return first
+        return found
 
     def _write(self, key: str, value: str) -> None:
-        try:
-            self._store.set(key, value)
-        except RuntimeError:
-            return  # The store is gone, and with it whoever could have read this.
+        # If the store is gone, so is whoever could have read this.
+        self._in_time(lambda: self._store.set(key, value))
 
     def _read(self, key: str) -> str | None:
-        try:
-            return self._store.get(key).decode() if self._store.check([key]) else None
-        except RuntimeError:
-            return None
+        return self._in_time(lambda: self._found(key))
+
+    def _found(self, key: str) -> str | None:
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def _in_time(self, ask: Callable[[], T]) -> T | None:
+        """What the store answers; None if it is gone, or on a machine that is out of reach.
+
+        A connection that was cut says nothing, and the store sets itself no limit.
+        """
+        given: list[T] = []
+
+        def run() -> None:
+            with suppress(RuntimeError):
+                given.append(ask())
+
+        thread = threading.Thread(target=run, name="hocket-store", daemon=True)
+        if self._reachable:
+            thread.start()
+            thread.join(PATIENCE_S)
+            self._reachable = not thread.is_alive()
+        return given[0] if given else None
 
 
 def failure(place: str, error: BaseException) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
+from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.tables import render
@@ -218,6 +219,7 @@ def run_in_processes(script: Path, /, *words: str, processes: int, threads: int 
 
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
+bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_speed, name="speed")
 bench.command(render)

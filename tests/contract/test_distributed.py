@@ -31,9 +31,7 @@ CASES = [
     Case("dgl", batches=2, epochs=4),
 ]
 # All of one world to one worker of pytest, as each would start it anew.
-STAGES = [
-    pytest.param(k, marks=pytest.mark.xdist_group(f"world of {k}")) for k in (1, 2, 3, 4)
-]
+STAGES = [pytest.param(k, marks=pytest.mark.xdist_group(f"world of {k}")) for k in (1, 2, 3, 4)]
 
 
 @cache

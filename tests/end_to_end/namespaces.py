@@ -5,14 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from hocket.bench.nodes import Link, NodesError, two_nodes
+from hocket.bench.nodes import Link, Node, NodesError, two_nodes
 
 SOURCE = Path(__file__).parents[2] / "src"
 # What torchrun and the launcher tell their processes must not reach those of a test.
@@ -39,47 +39,75 @@ class Ended:
     err: str
 
 
-def torchrun(
+def on_both(
     link: Link,
     folders: Sequence[Path],
-    *words: str,
-    per_node: int = 1,
-    timeout_s: float = 100,
+    commands: Sequence[Sequence[str]],
+    *,
+    timeout_s: float = 200,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[Ended]:
-    """Start torchrun on both machines, each in a folder of its own; what came of it."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(TOLD)}
-    environment = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    """Run a command on each machine; what came of them.
+
+    Args:
+        link: The machines.
+        folders: Where each works.
+        commands: What each runs.
+        timeout_s: When what still runs is killed.
+        meanwhile: Called while they run.
+    """
     started = []
-    for number, (node, folder) in enumerate(zip(link.nodes, folders, strict=True)):
+    for node, folder, command in zip(link.nodes, folders, commands, strict=True):
         folder.mkdir(exist_ok=True)
-        command = node.command(
-            *(sys.executable, "-m", "torch.distributed.run"),
-            *("--nnodes", "2", "--node-rank", str(number)),
-            *("--master-addr", link.nodes[0].address, "--master-port", "29500"),
-            *("--nproc-per-node", str(per_node)),
-            *words,
-        )
         started.append(
             subprocess.Popen(
-                command,
+                node.command(*command),
                 cwd=folder,
-                env=environment,
+                env=environment(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,
             )
         )
+    if meanwhile is not None:
+        meanwhile()
     end = time.monotonic() + timeout_s
-    return [_ended(process, end) for process in started]
+    return [_ended(*one, end) for one in zip(started, link.nodes, strict=True)]
 
 
-def _ended(process: subprocess.Popen[str], end: float) -> Ended:
+def torchrun(link: Link, number: int, *words: str) -> list[str]:
+    """The command that runs these words in a process on each machine."""
+    first = link.nodes[0].address
+    options = f"--nnodes 2 --node-rank {number} --master-addr {first} --master-port 29500"
+    return ["torchrun", *options.split(), "--nproc-per-node", "1", *words]
+
+
+def environment() -> dict[str, str]:
+    """That of a user: with the programs of this Python, and nothing that a launcher sets."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(TOLD)}
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return kept | {"PATH": programs, "PYTHONPATH": str(SOURCE), "COLUMNS": "200"}
+
+
+def _ended(process: subprocess.Popen[str], node: Node, end: float) -> Ended:
     try:
         out, err = process.communicate(timeout=max(0.1, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        # torchrun starts its processes in its own session, and so in its group.
-        os.killpg(process.pid, signal.SIGKILL)
+        # Those that torchrun started would outlive it.
+        for number in processes_of(node):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         out, err = process.communicate()
         err += "\n(killed by the test: it still ran)"
     return Ended(process.returncode, out, err)
+
+
+def processes_of(node: Node) -> list[int]:
+    """The numbers of all processes that are on a machine."""
+    network = os.stat(node.namespace).st_ino
+    found = []
+    for file in Path("/proc").glob("[0-9]*/ns/net"):
+        with suppress(OSError):  # it has ended
+            if file.stat().st_ino == network:
+                found.append(int(file.parts[2]))
+    return found

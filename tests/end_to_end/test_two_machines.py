@@ -1,16 +1,23 @@
-"""Two machines under torchrun: two network namespaces, which share nothing but the files."""
+"""Two machines under torchrun: two network namespaces, which share nothing but the files.
 
+What the documentation says to type is what is run here.
+"""
+
+import re
+import shlex
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from end_to_end.namespaces import SOURCE, Ended, machines, torchrun
-from hocket.run import Run
-from hocket.train import train
+from end_to_end.namespaces import Ended, environment, machines, on_both, torchrun
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
+
+DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
 
 # Nothing in it speaks of processes, but that only one of them writes the file.
 SCRIPT = """
@@ -31,6 +38,17 @@ trainer.fit(batches, batches, epochs=3, progress=False)
 if trainer.leads:
     torch.save(trainer.network.state_dict(), sys.argv[1])
 """
+# Runs a command in a task on each node, as far as the script of the documentation needs it.
+SRUN = """
+import os, subprocess, sys
+
+def start(number, enter):
+    own = os.environ | {{"SLURM_NODEID": str(number)}}
+    return subprocess.Popen([*enter, *sys.argv[1:]], env=own)
+
+tasks = [start(number, enter) for number, enter in enumerate({enter!r})]
+sys.exit(max(task.wait() for task in tasks))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,26 +62,50 @@ def folders(tmp_path):
     return [tmp_path / "first", tmp_path / "second"]
 
 
+def documented(kind: str) -> list[str]:
+    """The blocks of this kind in the documentation."""
+    return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+
+
+def trained_by(block: str) -> list[str]:
+    """What a command has torchrun run."""
+    words = shlex.split(block.replace("\\\n", " "))
+    return words[words.index("-m") :]
+
+
+def alone(folder: Path, *words: str) -> None:
+    """Run in one machine, with this Python."""
+    subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment(), check=True, capture_output=True
+    )
+
+
 def require_success(ended: list[Ended]) -> None:
     assert [end.code for end in ended] == [0, 0], "\n".join(end.err for end in ended)
 
 
-def require_equal_bits(one, other):
+def require_equal_bits(one: Path, other: Path) -> None:
     one, other = (torch.load(file, weights_only=True) for file in (one, other))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def names_in(folder):
+def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
+def scripted(tmp_path: Path, text: str = SCRIPT) -> str:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    return str(script)
+
+
 def test_a_training_over_two_machines_is_that_of_one_process(link, folders, tmp_path):
-    words = ("--method", "fdg", "--stages", "2", "--epochs", "2", "--threads", "1")
-    ended = torchrun(link, folders, "-m", "hocket", "train", *words, "--out", "run")
+    blocks = documented("sh")[:2]
+    ended = on_both(link, folders, [["bash", "-c", block] for block in blocks])
     require_success(ended)
-    alone = train(Run(method="fdg", stages=2, epochs=2, threads=1, out=tmp_path / "alone"))
-    require_equal_bits(folders[0] / "run/network.pt", alone.folder / "network.pt")
+    alone(tmp_path, *trained_by(blocks[0]))
+    require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert names_in(folders[0]) == [
         "environment.json", "metrics.jsonl", "network.pt", "run.json", "summary.json",
     ]  # fmt: skip
@@ -76,42 +118,47 @@ def test_a_training_over_two_machines_is_that_of_one_process(link, folders, tmp_
 def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
     link, folders, tmp_path
 ):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    require_success(torchrun(link, folders, str(script), "weights.pt"))
-    subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "alone.pt")],
-        env={"PYTHONPATH": str(SOURCE)},
-        check=True,
-    )
+    script = scripted(tmp_path)
+    commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
+    require_success(on_both(link, folders, commands))
+    alone(tmp_path, script, "alone.pt")
     require_equal_bits(folders[0] / "weights.pt", tmp_path / "alone.pt")
     assert names_in(folders[1]) == []
 
 
 def test_replicas_over_two_machines_are_those_of_one(link, folders, tmp_path):
-    words = (
-        "-m", "hocket", "train", "--stages", "2", "--replicas", "2", "--epochs", "1",
-        "--threads", "1", "--out", "run",
-    )  # fmt: skip
-    require_success(torchrun(link, folders, *words, per_node=2))
-    subprocess.run(
-        [sys.executable, *words, "--processes", "4"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(SOURCE)},
-        check=True,
-        capture_output=True,
-    )
+    blocks = documented("sh")[2:]
+    require_success(on_both(link, folders, [["bash", "-c", block] for block in blocks]))
+    alone(tmp_path, *trained_by(blocks[0]), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert names_in(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
 
+def test_the_script_for_slurm_trains(link, tmp_path):
+    (block,) = documented("sbatch")
+    script = tmp_path / "job.sh"
+    script.write_text(block)
+    srun = tmp_path / "srun"
+    enter = [node.command() for node in link.nodes]
+    srun.write_text(f"#!{sys.executable}\n{SRUN.format(enter=enter)}")
+    srun.chmod(0o755)
+    told = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "123456789"}
+    own = environment()
+    done = subprocess.run(
+        link.nodes[0].command("bash", str(script)),  # on the first node, as SLURM does
+        cwd=tmp_path,
+        env=own | told | {"PATH": f"{tmp_path}:{own['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "network.pt" in names_in(tmp_path / "run")
+
+
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_failure_on_either_machine_is_told_on_both(link, folders, tmp_path, stage):
-    script = tmp_path / "script.py"
-    script.write_text(
-        SCRIPT.replace(
-            "trainer.fit(",
-            f"""
+    fault = f"""
 class Fault(torch.nn.Module):
     calls = 0
 
@@ -122,11 +169,34 @@ class Fault(torch.nn.Module):
         return value
 
 trainer.network[{2 * stage}].append(Fault())
-trainer.fit(""",
-        )
-    )
-    ended = torchrun(link, folders, str(script), "weights.pt")
+trainer.fit("""
+    script = scripted(tmp_path, SCRIPT.replace("trainer.fit(", fault))
+    commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
+    ended = on_both(link, folders, commands)
+    assert [end.code for end in ended] == [1, 1]
+    assert "ArithmeticError: the fault of the test" in ended[stage].err
+    other = ended[1 - stage].err
+    assert f"stage {stage} failed:" in other
+    assert "ArithmeticError: the fault of the test" in other
+
+
+def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
+    endless = "epochs=100_000, on_epoch=lambda _: open('begun', 'w').close(),"
+    text = SCRIPT.replace("stages=2,", "stages=2, timeout_s=5,").replace("epochs=3,", endless)
+    script = scripted(tmp_path, text)
+
+    def cut() -> None:
+        while not (folders[0] / "begun").exists():
+            time.sleep(0.1)
+        second = link.nodes[1]
+        down = ["ip", "link", "set", second.interface, "down"]
+        subprocess.run(second.command(*down), check=True)
+
+    # Machines of its own, as the others are to stay joined.
+    with machines() as link:
+        commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
+        ended = on_both(link, folders, commands, meanwhile=cut)
     assert [end.code for end in ended] == [1, 1]
     for end in ended:
-        assert f"stage {stage} failed" in end.err or end is ended[stage]
-        assert "the fault of the test" in end.err
+        assert "waited 5 s for" in end.err
+        assert "does not answer: it is stopped, or cut off" in end.err

@@ -2,6 +2,7 @@
 
 from hocket import zoo
 from hocket.cut import Plan
+from hocket.named import Named
 
 
 def cut(network: str, stages: int) -> int | Plan:
@@ -10,5 +11,6 @@ def cut(network: str, stages: int) -> int | Plan:
     >>> cut("resnet20", stages=2), cut("mlp", stages=2)
     (Plan(cuts=('layer2_1',)), 2)
     """
-    known = zoo.PLANS.get(network, {})
-    return Plan(zoo.paper_plan(network, stages)) if stages in known else stages
+    name = Named.parse(network).name
+    known = zoo.PLANS.get(name, {})
+    return Plan(zoo.paper_plan(name, stages)) if stages in known else stages

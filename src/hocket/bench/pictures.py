@@ -1,6 +1,7 @@
 """Records as pictures, in SVG that is the same for the same record."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -85,6 +86,57 @@ def _curve(
         axes.plot([epoch] * len(values), values, ".", color=colour, markersize=3)
 
 
+def link_picture(record: Record, path: Path) -> Path:
+    """Time of a sample over the rate of the link, a line for each row, on logarithmic axes."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
+        rows = sorted(
+            (row for row in record.rows if row["row"] == label), key=lambda row: row["mbit_s"]
+        )
+        middle = [row["ms_per_sample"] for row in rows]
+        below = [row["ms_per_sample"] - row["ms_min"] for row in rows]
+        above = [row["ms_max"] - row["ms_per_sample"] for row in rows]
+        alone = rows[0]["processes"] == 1
+        axes.errorbar(
+            [row["mbit_s"] for row in rows],
+            middle,
+            yerr=[below, above],
+            color="0.3" if alone else f"C{number}",
+            linestyle=":" if alone else "-",
+            marker=None if alone else "o",
+            markersize=4,
+            capsize=2,
+            label=f"{label} (one node)" if alone else label,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    rates = record.settings["mbit_s"]
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.set_xlabel("link, Mbit/s each way")
+    axes.set_ylabel("ms for a sample")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_yticks(_ticks([row["ms_per_sample"] for row in record.rows]))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return _save(figure, path)
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten around these values.
+
+    >>> _ticks([0.8, 7.0])
+    [0.5, 1.0, 2.0, 5.0, 10.0]
+    """
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    powers = range(low - 1, high + 1)
+    ticks = [round(digit * 10.0**power, -power) for power in powers for digit in (1, 2, 5)]
+    first = max((n for n, tick in enumerate(ticks) if tick <= min(values)), default=0)
+    last = min(n for n, tick in enumerate(ticks) if tick >= max(values))
+    return ticks[first : last + 1]
+
+
 def _save(figure: Figure, path: Path) -> Path:
     """Write the picture; the same bytes for the same figure."""
     with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
@@ -96,4 +148,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "overhead": overhead_picture,
     "accuracy": accuracy_picture,
     "speed": speed_picture,
+    "link": link_picture,
 }

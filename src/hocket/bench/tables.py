@@ -200,6 +200,34 @@ def _speed(record: Record) -> str:
     return f"{_lines(heads, lines)}\n\n{legend}"
 
 
+def _link(record: Record) -> str:
+    """One line for each row, a column for each rate."""
+    settings = record.settings
+    rates = settings["mbit_s"]
+    by_row: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for row in record.rows:
+        by_row.setdefault(row["row"], {})[row["mbit_s"]] = row
+    speeds = [f"{rate:g} Mbit/s" for rate in rates]
+    heads = ("row", "nodes", *speeds, "sent, MiB/step", "choices")
+    lines = []
+    for label, found in by_row.items():
+        first = found[rates[0]]
+        times = [
+            f"{one['ms_per_sample']:.2f} ({one['ms_min']:.2f} to {one['ms_max']:.2f})"
+            for one in (found[rate] for rate in rates)
+        ]
+        sent = f"{fmean(max(one['sent_mib']) for one in found.values()):.1f}"
+        choices = _choices(first["choices"])
+        lines.append((label, str(first["processes"]), *times, sent, choices))
+    legend = (
+        "Milliseconds for a sample, median and range over {repetitions} rounds: {network} with "
+        "{parameters:,} parameters on batches of {batch}. Two nodes of one process with "
+        "{threads} thread each, joined by a link of this rate each way; a row of one node uses "
+        "none. Sent: by the busier node, with all headers."
+    ).format(**settings)
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
 def _each(numbers: Sequence[float]) -> str:
     """The number of each process, once if all are nearly the same.
 
@@ -212,7 +240,8 @@ def _each(numbers: Sequence[float]) -> str:
 def _choices(choices: Mapping[str, Any]) -> str:
     """What was chosen for a row beside its options."""
     if "cuts" in choices:
-        return f"cut at {', '.join(choices['cuts'])}"
+        delay = f", delay {choices['delay']}" if "delay" in choices else ""
+        return f"cut at {', '.join(choices['cuts'])}{delay}"
     return ", ".join(f"{name}={value}" for name, value in choices.items()) or "-"
 
 
@@ -251,4 +280,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "overhead": _overhead,
     "accuracy": _accuracy,
     "speed": _speed,
+    "link": _link,
 }

@@ -12,6 +12,7 @@ from hocket.bench.cuts import cut
 from hocket.cut import Plan
 from hocket.losses import cross_entropy
 from hocket.method import Method
+from hocket.named import Named
 from hocket.trainer import Trainer
 
 Step = Callable[[], float | None]
@@ -26,7 +27,7 @@ class Work:
     """One step of training, up to the method.
 
     Attributes:
-        network: Name in the zoo.
+        network: Name in the zoo, with options if need be.
         shape: One input, without the batch.
         batch: Samples in a step.
         stages: K, cut as the paper did where there is one, else balanced.
@@ -56,7 +57,8 @@ class Work:
         """The network at its initial weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return zoo.fitted(self.network, self.shape, classes=10)
+            chosen = Named.parse(self.network)
+            return zoo.fitted(chosen.name, self.shape, classes=10, **chosen.options)
 
     def in_format(self) -> nn.Sequential:
         """The network at its initial weights, in its memory format."""

@@ -16,8 +16,10 @@ import torch
 from torch import distributed
 
 from hocket.bench.memory import forget_peak, highest_mib
+from hocket.bench.nodes import Node
 from hocket.bench.peers import Peer, Training
 from hocket.bench.work import Work
+from hocket.world import part
 
 Question = Callable[[Training], Any]
 """What a process is asked about its training; it is sent there, and its answer back."""
@@ -44,6 +46,7 @@ class Seat:
         rank: Which of the processes it is.
         meeting: The file in which the processes find each other.
         timeout_s: How long it waits for the others before it gives up.
+        node: Where it works; without one, on this machine as it is, over loopback.
     """
 
     peer: Peer
@@ -51,16 +54,19 @@ class Seat:
     rank: int
     meeting: str
     timeout_s: float
+    node: Node | None = None
 
 
 def work_in(seat: Seat, pipe: Connection) -> None:
     """What the process does, until the pipe gives None or is closed."""
-    # Loopback only: no other machine takes part, and none should be able to.
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    # No other machine takes part, and none should be able to.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if seat.node is None else seat.node.interface
     # Ctrl-C reaches all processes of a terminal; the one that measures ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(seat.peer.threads)
     try:
+        if seat.node is not None:
+            seat.node.enter()
         distributed.init_process_group(
             "gloo",
             store=distributed.FileStore(  # type: ignore[attr-defined]
@@ -76,6 +82,7 @@ def work_in(seat: Seat, pipe: Connection) -> None:
         pipe.send(before_mib)
         while (question := pipe.recv()) is not None:
             pipe.send(question(training))
+        part()
         distributed.destroy_process_group()
     except EOFError:
         return  # nobody asks any more

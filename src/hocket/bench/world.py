@@ -2,12 +2,14 @@
 
 import multiprocessing
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from hocket.bench.nodes import Node
 from hocket.bench.peers import Peer
 from hocket.bench.work import Work
 from hocket.bench.worker import Failure, Question, Seat, highest, work_in
@@ -26,7 +28,15 @@ class World:
         before_mib: Memory of each process before it prepared its training.
     """
 
-    def __init__(self, label: str, peer: Peer, work: Work, *, timeout_s: float = 300) -> None:
+    def __init__(
+        self,
+        label: str,
+        peer: Peer,
+        work: Work,
+        *,
+        timeout_s: float = 300,
+        nodes: Sequence[Node] = (),
+    ) -> None:
         """Start the processes, and wait until each has its training.
 
         Args:
@@ -34,6 +44,7 @@ class World:
             peer: What the processes train by.
             work: What they train.
             timeout_s: How long one waits for another before it gives up.
+            nodes: Where the processes work, in the order of ranks.
 
         Raises:
             HocketError: A process failed.
@@ -48,7 +59,14 @@ class World:
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(peer.processes):
-            seat = Seat(peer=peer, work=work, rank=rank, meeting=meeting, timeout_s=timeout_s)
+            seat = Seat(
+                peer=peer,
+                work=work,
+                rank=rank,
+                meeting=meeting,
+                timeout_s=timeout_s,
+                node=nodes[rank] if nodes else None,
+            )
             own, theirs = context.Pipe()
             process = context.Process(target=work_in, args=(seat, theirs), daemon=True)
             process.start()

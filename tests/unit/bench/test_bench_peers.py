@@ -69,6 +69,24 @@ def test_shared_batches_train_the_same(row: str) -> None:
             torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("row", ["fdg", "fdg:slack=1,linearize=live", "ddg"])
+def test_a_method_in_processes_trains_what_it_trains_in_one(row: str) -> None:
+    work = vectors()
+    peer = peer_of(row, work, Balance(work))
+    assert isinstance(peer, Decoupled)
+    trainer = work.trainer(peer.method, peer.plan)
+    step = work.decoupled(trainer)
+    for _ in range(work.until_full(peer.method) + STEPS):
+        step()
+    alone = dict(trainer.network.named_parameters())
+    with World(row, peer, work, timeout_s=30) as world:
+        world.ask(Steps(STEPS - 1))
+        found = world.ask(weights)
+    together = {name: numbers for own in found for name, numbers in own.items()}
+    assert sum(map(len, found)) == len(together) == len(alone)  # every weight has one home
+    assert together == {name: weight.tolist() for name, weight in alone.items()}
+
+
 def require_same(row: str, work: Exact) -> None:
     plain = trained_plainly(work)
     found = trained_by(row, work)

@@ -99,8 +99,30 @@ def speed_record() -> Record:
     return Record.begin("speed", "hocket bench speed", settings, threads=1).with_rows(rows)
 
 
+def link_record() -> Record:
+    settings = {
+        "network": "mlp",
+        "parameters": 18_903_050,
+        "batch": 128,
+        "repetitions": 5,
+        "threads": 1,
+        "mbit_s": [1000.0, 100.0],
+    }
+    rows = [
+        {"row": row, "mbit_s": rate, "processes": processes, "threads": 1, "choices": choices}
+        | {"ms_per_sample": ms, "ms_min": 0.9 * ms, "ms_max": 1.1 * ms, "sent_mib": sent}
+        for rate, slow in ((1000.0, 1), (100.0, 10))
+        for row, processes, choices, ms, sent in (
+            ("bp", 1, {}, 2.0, [0.0]),
+            ("ddp", 2, {"bucket_mib": 25}, 6.0 * slow, [72.0, 75.0]),
+            ("fdg slack=1", 2, {"cuts": ["hidden2"], "delay": 4}, 1.0, [1.0, 1.1]),
+        )
+    ]
+    return Record.begin("link", "hocket bench link", settings, threads=1).with_rows(rows)
+
+
 RECORDS = pytest.mark.parametrize(
-    "record", [overhead_record(), accuracy_record(), speed_record()]
+    "record", [overhead_record(), accuracy_record(), speed_record(), link_record()]
 )
 
 
@@ -146,6 +168,16 @@ def test_processes_that_are_alike_are_told_once() -> None:
         "| 1.60 | 1.50 to 1.70 | 4.00 | 1.00 | 150, 91 | 4, 5 | cut at a, b, c | 2 |" in shown
     )
     assert "more than 4% of the machine" in shown
+
+
+def test_every_rate_of_a_link_has_a_column() -> None:
+    shown = table(link_record())
+    assert "| row | nodes | 1000 Mbit/s | 100 Mbit/s | sent, MiB/step | choices |" in shown
+    assert (
+        "| ddp | 2 | 6.00 (5.40 to 6.60) | 60.00 (54.00 to 66.00) | 75.0 | bucket_mib=25 |"
+    ) in shown
+    assert "| 1.1 | cut at hidden2, delay 4 |" in shown
+    assert "mlp with 18,903,050 parameters on batches of 128" in shown
 
 
 def test_code_that_changed_in_between_is_told() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from hocket.bench.peers.peer import Training
 from hocket.bench.work import Work
 from hocket.cut import Plan
-from hocket.parts import method_of
+from hocket.method import Method
 
 
 @dataclass(frozen=True)
@@ -14,16 +14,14 @@ class Decoupled:
     """A method on as many processes as there are stages.
 
     Attributes:
-        method: In words.
+        method: The method, with its slack.
         threads: Of PyTorch, in each process.
         plan: Where the network is cut.
-        slack: Ticks that packets may take longer.
     """
 
-    method: str
+    method: Method
     threads: int
     plan: Plan
-    slack: int = 0
 
     @property
     def processes(self) -> int:
@@ -31,14 +29,14 @@ class Decoupled:
         return self.plan.stages
 
     def about(self) -> dict[str, Any]:
-        """Where it is cut."""
-        return {"cuts": list(self.plan.cuts)}
+        """Where it is cut, and what the delay of the first stage comes to."""
+        delay = self.method.delay(0, self.processes)
+        return {"cuts": list(self.plan.cuts), "delay": delay}
 
     def prepare(self, work: Work, rank: int) -> Training:
         """This process's stage, its pipeline filled."""
-        method = method_of(self.method).slackened(self.slack)
-        trainer = work.trainer(method, self.plan)
+        trainer = work.trainer(self.method, self.plan)
         step = work.decoupled(trainer)
-        for _ in range(work.until_full(method)):
+        for _ in range(work.until_full(self.method)):
             step()
         return Training(step, work.batch, dict(trainer.stages[0].module.named_parameters()))

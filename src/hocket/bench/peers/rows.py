@@ -15,9 +15,9 @@ from hocket.bench.peers.pipeline import SCHEDULES, Pipeline
 from hocket.bench.peers.plain import Plain
 from hocket.bench.work import Work
 from hocket.errors import OptionError, listed, unknown
-from hocket.methods import METHODS
+from hocket.method import Method
+from hocket.methods import METHODS, build
 from hocket.named import Named
-from hocket.parts import method_of
 from hocket.typed import hints_of, mistyped
 
 Builder = Callable[..., Peer]
@@ -76,22 +76,38 @@ def pipeline(work: Work, balance: Balance, *, schedule: str, microbatches: int =
     return Pipeline(schedule, work.stages, work.threads, microbatches, plan)
 
 
+def decoupled(work: Work, balance: Balance, *, name: str, **options: Any) -> Peer:
+    """A method of Hocket, a process for each stage, cut where the times of batches are even.
+
+    Raises:
+        OptionError: The method has no such option.
+        CutError: There are fewer layers than stages.
+    """
+    plan = balance.plan(range(work.stages), microbatches=1)
+    method = method_with_slack(Named(name, options))
+    return Decoupled(method, work.threads, plan)
+
+
+def method_with_slack(asked: Named) -> Method:
+    """The method that is asked for; slack is an option like those of its own.
+
+    Raises:
+        OptionError: An option does not exist, or is out of range.
+
+    >>> method_with_slack(Named("fdg", {"slack": 1})).delay(0, stages=2)
+    4
+    """
+    slack = asked.options.get("slack", 0)
+    if type(slack) is not int or slack < 0:
+        raise OptionError(f"slack is {slack!r} in the row {asked}; use a number of ticks")
+    own = {key: value for key, value in asked.options.items() if key != "slack"}
+    return build(asked.name, **own).slackened(slack)
+
+
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {"bp": bp, "bp-all": bp_all, "independent": independent, "ddp": ddp}
     | {name: partial(pipeline, schedule=name) for name in SCHEDULES}
 )
-
-
-def decoupled(
-    work: Work, balance: Balance, *, row: str, slack: int = 0, **options: Any
-) -> Peer:
-    """A stage in each process, cut where the times of batches are even.
-
-    Raises:
-        CutError: There are fewer layers than stages.
-    """
-    plan = balance.plan(range(work.stages), microbatches=1)
-    return Decoupled(str(Named(row, options)), work.threads, plan, slack)
 
 
 def builder_of(name: str) -> Builder:
@@ -103,7 +119,7 @@ def builder_of(name: str) -> Builder:
     if name in BUILDERS:
         return BUILDERS[name]
     if name in METHODS:
-        return partial(decoupled, row=name)
+        return partial(decoupled, name=name)
     raise OptionError(unknown("row", name, [*BUILDERS, *METHODS]))
 
 
@@ -115,9 +131,8 @@ def checked(row: str) -> Named:
     """
     asked = Named.parse(row)
     builder = builder_of(asked.name)
-    if asked.name in METHODS and asked.name not in BUILDERS:
-        own_options = {k: v for k, v in asked.options.items() if k != "slack"}
-        method_of(str(Named(asked.name, own_options))).slackened(asked.options.get("slack", 0))
+    if isinstance(builder, partial) and builder.func is decoupled:
+        method_with_slack(asked)
         return asked
     own = builder.keywords if isinstance(builder, partial) else {}
     known = [
