@@ -233,22 +233,11 @@ class Alarm:
         return self._store.get(key).decode() if self._store.check([key]) else None
 
     def _in_time(self, ask: Callable[[], T]) -> T | None:
-        """What the store answers; None if it is gone, or on a machine that is out of reach.
-
-        A connection that was cut says nothing, and the store sets itself no limit.
-        """
-        given: list[T] = []
-
-        def run() -> None:
-            with suppress(RuntimeError):
-                given.append(ask())
-
-        thread = threading.Thread(target=run, name="hocket-store", daemon=True)
-        if self._reachable:
-            thread.start()
-            thread.join(PATIENCE_S)
-            self._reachable = not thread.is_alive()
-        return given[0] if given else None
+        """What the store answers in time; it is not asked again once it has not."""
+        if not self._reachable:
+            return None
+        given, self._reachable = in_time(ask)
+        return given
 
 
 def failure(place: str, error: BaseException) -> str:
@@ -259,7 +248,21 @@ def failure(place: str, error: BaseException) -> str:
 
 def written_first(store: Store, found: str) -> str:
     """What a store has as the first failure: this, unless there was another before."""
-    try:
-        return str(store.compare_set(FAILURE, "", found).decode())
-    except RuntimeError:
-        return found
+    return str(store.compare_set(FAILURE, "", found).decode())
+
+
+def in_time(ask: Callable[[], T]) -> tuple[T | None, bool]:
+    """What a store answers, if it does, and whether it is within reach.
+
+    A connection that was cut says nothing, and a store sets itself no limit.
+    """
+    given: list[T] = []
+
+    def run() -> None:
+        with suppress(RuntimeError):
+            given.append(ask())
+
+    thread = threading.Thread(target=run, name="hocket-store", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    return given[0] if given else None, not thread.is_alive()

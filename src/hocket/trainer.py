@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
-from hocket.engine.build import BatchNorm, Setup, Wire, build_distributed, build_serial
+from hocket.engine.build import (
+    BatchNorm,
+    Precision,
+    Setup,
+    Wire,
+    build_distributed,
+    build_serial,
+)
 from hocket.engine.compare import Compare, Listener
 from hocket.engine.engine import Engine
 from hocket.engine.trace import Event, Watcher
@@ -81,7 +88,7 @@ class Trainer:
         loss: Loss = cross_entropy,
         seed: int = 0,
         device: torch.device | str | None = None,
-        precision: str = "fp32",
+        precision: Precision = "fp32",
         channels_last: bool = False,
         watchers: Sequence[Watcher] = (),
         compare_every: int = 0,
@@ -92,12 +99,6 @@ class Trainer:
         wire: Wire = "exact",
         batchnorm: BatchNorm = "local",
     ) -> None:
-        if precision not in ("fp32", "bf16"):
-            raise OptionError(f"precision is {precision!r}; use 'fp32' or 'bf16'")
-        if wire not in ("exact", "bf16"):
-            raise OptionError(f"wire is {wire!r}; use 'exact' or 'bf16'")
-        if batchnorm not in ("local", "shared"):
-            raise OptionError(f"batchnorm is {batchnorm!r}; use 'local' or 'shared'")
         if compare_every < 0 or bool(compare_every) != bool(on_comparison):
             raise OptionError("compare_every and on_comparison belong together; give both")
         if not isinstance(network, nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from hocket import interface
-from hocket.alarm import Alarm, failure, written_first
+from hocket.alarm import Alarm, failure, in_time, written_first
 from hocket.errors import WitnessError, WorldError
 from hocket.relay import wire
 from hocket.tree import Tree
@@ -261,7 +261,8 @@ def report(error: BaseException) -> bool:
         return all(firsts)
     # Others may wait for this process to join the next one.
     found = failure(f"process {distributed.get_rank()}", error)
-    return all([*firsts, written_first(_next_store(), found) == found])
+    first, _ = in_time(lambda: written_first(_next_store(), found))
+    return all([*firsts, first in (None, found)])
 
 
 def leave(code: int) -> None:

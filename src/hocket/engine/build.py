@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -31,6 +31,7 @@ from hocket.update.step import OptimizerFactory, Per, SchedulerFactory, Updater
 from hocket.update.synchronized import synchronize
 from hocket.world import World
 
+Precision = Literal["fp32", "bf16"]
 Wire = Literal["exact", "bf16"]
 BatchNorm = Literal["local", "shared"]
 
@@ -51,6 +52,9 @@ class Setup:
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         wire: ``exact``, or ``bf16`` to round what crosses an edge, and send it in 16 bits.
+
+    Raises:
+        OptionError: One of these is not what it may be.
     """
 
     method: Method
@@ -60,10 +64,19 @@ class Setup:
     scheduler_per: Per
     seed: int
     device: torch.device
-    precision: str
+    precision: Precision
     trace: bool
     wire: Wire
     batchnorm: BatchNorm
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("precision", self.precision, get_args(Precision)),
+            ("wire", self.wire, get_args(Wire)),
+            ("batchnorm", self.batchnorm, get_args(BatchNorm)),
+        ):
+            if value not in known:
+                raise OptionError(f"{name} is {value!r}; use {' or '.join(map(repr, known))}")
 
     @property
     def dtype(self) -> torch.dtype | None:

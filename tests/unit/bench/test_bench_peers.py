@@ -17,7 +17,6 @@ from hocket.bench.work import Work
 from hocket.bench.world import World
 from hocket.errors import CutError, OptionError
 from hocket.methods import METHODS
-from hocket.parts import method_of
 from unit.bench.small_worlds import Exact, exact, vectors, weights
 
 STEPS = 2
@@ -67,24 +66,6 @@ def test_shared_batches_train_the_same(row: str) -> None:
         assert own.keys() == plain.keys()
         for name in plain:
             torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("row", ["fdg", "fdg:slack=1,linearize=live", "ddg"])
-def test_a_method_in_processes_trains_what_it_trains_in_one(row: str) -> None:
-    work = vectors()
-    peer = peer_of(row, work, Balance(work))
-    assert isinstance(peer, Decoupled)
-    trainer = work.trainer(peer.method, peer.plan)
-    step = work.decoupled(trainer)
-    for _ in range(work.until_full(peer.method) + STEPS):
-        step()
-    alone = dict(trainer.network.named_parameters())
-    with World(row, peer, work, timeout_s=30) as world:
-        world.ask(Steps(STEPS - 1))
-        found = world.ask(weights)
-    together = {name: numbers for own in found for name, numbers in own.items()}
-    assert sum(map(len, found)) == len(together) == len(alone)  # every weight has one home
-    assert together == {name: weight.tolist() for name, weight in alone.items()}
 
 
 def require_same(row: str, work: Exact) -> None:
@@ -165,15 +146,16 @@ def test_more_stages_than_layers_are_refused() -> None:
         peer_of("zbv:microbatches=2", work, Balance(work))
 
 
-@pytest.mark.parametrize("row", ["fdg", "fdg:slack=1", "adl:accumulate=2", "dgl"])
+@pytest.mark.parametrize(
+    "row", ["fdg", "fdg:slack=1,linearize=live", "adl:accumulate=2", "ddg", "dgl"]
+)
 def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
     work = exact()
     balance = Balance(work)
     peer = peer_of(row, work, balance)
     assert isinstance(peer, Decoupled)
-    method = method_of(peer.method).slackened(peer.slack)
-    serial = work.trainer(method, peer.plan)
-    for _ in range(work.until_full(method) + STEPS):
+    serial = work.trainer(peer.method, peer.plan)
+    for _ in range(work.until_full(peer.method) + STEPS):
         work.decoupled(serial)()
     with World(row, peer, work, timeout_s=30) as world:
         world.ask(Steps(STEPS - 1))
