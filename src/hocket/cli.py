@@ -15,6 +15,7 @@ from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.speed import speed as measure_speed
+from hocket.bench.stages import stages as measure_stages
 from hocket.bench.tables import render
 from hocket.errors import HocketError, OptionError, WitnessError
 from hocket.launch import launch, run_script
@@ -222,6 +223,7 @@ bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_speed, name="speed")
+bench.command(measure_stages, name="stages")
 bench.command(render)
 app.command(bench)
 

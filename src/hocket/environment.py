@@ -4,7 +4,6 @@ import hashlib
 import os
 import platform
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -54,22 +53,6 @@ def machine(threads: int) -> dict[str, Any]:
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "allocator": allocator,
     }
-
-
-def peak_mib() -> float:
-    """The most memory this process has held.
-
-    Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its
-    status file is the program's own.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        lines = status.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
-    import resource  # not on Windows
-
-    scale = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
 
 
 def source_digest() -> str:

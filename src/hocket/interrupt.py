@@ -2,8 +2,19 @@
 
 import signal
 import threading
+from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+from torch.distributed.distributed_c10d import Store
+
+T = TypeVar("T")
+
+AHEAD = 16
+"""Batches from the one at which a replica is asked to the one at which all stop.
+
+Replicas wait for each other's gradients, and are never so far apart.
+"""
 
 
 class Interrupt:
@@ -37,3 +48,23 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+    def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
+        """The batches until a first Ctrl-C.
+
+        Args:
+            batches: What to go through.
+            shared: Where the replicas that all go through the same batches, and may be asked
+                one by one, agree on the last one; fresh for each time. None for one that goes
+                alone, which stops at once.
+        """
+        for number, batch in enumerate(batches):
+            if shared is None:
+                if self.asked:
+                    return
+            else:
+                if self.asked:
+                    shared.compare_set("stop", "", str(number + AHEAD))
+                if shared.check(["stop"]) and number >= int(shared.get("stop")):
+                    return
+            yield batch

@@ -53,6 +53,21 @@ class Action:
 Tick = tuple[Action, ...]
 
 
+def source(action: Action, method: Method, stages: int) -> Action | None:
+    """The action of a neighbour whose packet this action takes, if it takes one.
+
+    >>> from hocket.methods import FDG
+    >>> [str(source(Action(kind, 1, 5), FDG(), stages=3)) for kind in "FBU"]
+    ['F0.5', 'B2.5', 'None']
+    """
+    if action.kind == "F" and action.stage > 0:
+        return Action("F", action.stage - 1, action.batch)
+    waits = action.kind == "T" or (action.kind == "B" and method.signal.waits)
+    if waits and action.stage < stages - 1:
+        return Action("B", action.stage + 1, action.batch)
+    return None
+
+
 class Column:
     """What one stage does, tick by tick, computed while batches arrive."""
 
@@ -155,17 +170,11 @@ class Program:
 
         An edge without delay makes a stage wait inside the tick: that is its lock.
         """
-        method, last = self.method, len(self.columns) - 1
         merged: list[Action] = []
         here = {action for column in columns for action in column}
 
         def ready(action: Action) -> bool:
-            need = None
-            if action.kind == "F" and method.forward_delay == 0:
-                need = Action("F", action.stage - 1, action.batch)
-            waits = action.kind == "T" or (action.kind == "B" and method.signal.waits)
-            if waits and method.backward_delay == 0 and action.stage < last:
-                need = Action("B", action.stage + 1, action.batch)
+            need = source(action, self.method, len(self.columns))
             return need not in here or need in merged
 
         while any(columns):
@@ -279,16 +288,15 @@ def check(ticks: Sequence[Tick], method: Method, stages: int) -> None:
 
 def _rules(method: Method, stages: int, batches: int) -> Iterator[tuple[Action, Action, int]]:
     """What must happen: an action, what it needs, and how many ticks before."""
-    df, db = method.forward_delay, method.backward_delay
     for batch in range(batches):
         for k in range(stages):
-            yield Action("B", k, batch), Action("F", k, batch), 0
-            if k > 0:
-                yield Action("F", k, batch), Action("F", k - 1, batch), df
-            if k < stages - 1 and method.signal.waits:
-                yield Action("B", k, batch), Action("B", k + 1, batch), db
-            if k < stages - 1 and method.signal.learns:
-                yield Action("T", k, batch), Action("B", k + 1, batch), db
+            forward, backward = Action("F", k, batch), Action("B", k, batch)
+            yield backward, forward, 0
+            learns = method.signal.learns and k < stages - 1
+            for action in (forward, backward, *([Action("T", k, batch)] if learns else [])):
+                if (need := source(action, method, stages)) is not None:
+                    delays = {"F": method.forward_delay, "B": method.backward_delay}
+                    yield action, need, delays[need.kind]
 
 
 def _uncounted(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:

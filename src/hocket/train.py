@@ -14,10 +14,11 @@ from torch import nn
 from hocket import data as datasets
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
-from hocket.environment import environment, peak_mib
+from hocket.environment import environment
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.history import Epoch
 from hocket.logs import Logs, tensorboard_writer
+from hocket.memory import highest_mib
 from hocket.method import Method
 from hocket.named import Named
 from hocket.parts import method_of, network_of, optimizer_of, plan_of, scheduler_of
@@ -238,7 +239,7 @@ def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[Sta
             staleness=epochs[-1].staleness[stage.index] if epochs else None,
             **dataclasses.asdict(stage.recorder.totals.over(seconds)),
             sent_mib=trainer.sent_bytes / 2**20,
-            peak_mib=peak_mib(),
+            peak_mib=highest_mib(),
         )
         for stage in trainer.stages
     ]

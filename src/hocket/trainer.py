@@ -116,7 +116,6 @@ class Trainer:
         asked = torch.device(device) if device is not None else _home(network)
         self._device = placed(asked, place, torch.cuda.device_count())
         self._channels_last = channels_last
-        network.to(self._device)
         if channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._asked = stages
@@ -141,6 +140,8 @@ class Trainer:
         self._engine: Engine | None = None
         self.count = _count(stages)
         self._world = join(self.count, replicas, timeout_s)
+        if self._world is None:
+            network.to(self._device)  # else each process has room for its own stage only
         if self._world is None and replicas != 1:
             raise OptionError(
                 f"replicas is {replicas}, but there is only this process; start "
@@ -336,8 +337,8 @@ class Trainer:
         number, samples, start = self.epoch, 0, time.perf_counter()
         tally = Tally()
         batches = self._started(train)
-        if interrupt is not None and self._world is not None and self._world.replicas == 1:
-            batches = itertools.takewhile(lambda _: not interrupt.asked, batches)
+        if interrupt is not None and self._world is not None and self._reads:
+            batches = interrupt.until_asked(batches, self._world.agreement())
         for inputs, targets in self._engine.feed(batches) if self._engine else ():
             tally.add(self._tick(inputs, targets))
             samples += _samples(inputs)
@@ -391,7 +392,7 @@ class Trainer:
         sample = map_tensors(first, inputs)
         if self._world is not None:
             sample = self._world.broadcast(sample)
-        sample = self._moved(sample)
+        sample = self._moved(sample, _home(self.network))
         if isinstance(self._asked, int):
             self.plan = balanced(chain(self.network), self._asked, sample)
             self._modules = stages_of(self.network, self.plan)
@@ -417,13 +418,14 @@ class Trainer:
                 self._world.alarm.report(error)
             raise
 
-    def _moved(self, values: Tree) -> Tree:
-        """Values on the device, images in the memory format of the network."""
+    def _moved(self, values: Tree, device: torch.device | None = None) -> Tree:
+        """Values on a device (of the stages, if none is given), in the network's format."""
+        device = device or self._device
 
         def move(value: Tensor) -> Tensor:
             if self._channels_last and value.dim() == 4:
-                return value.to(self._device, memory_format=torch.channels_last)
-            return value.to(self._device)
+                return value.to(device, memory_format=torch.channels_last)
+            return value.to(device)
 
         return map_tensors(move, values)
 

@@ -66,6 +66,8 @@ class World:
                 f"one stage with {replicas} replicas is data parallelism; use "
                 "torch.nn.parallel.DistributedDataParallel for that"
             )
+        self._store = store
+        self._agreements = 0
         self.alarm = Alarm(store, self.places, self.rank, timeout_s)
         # Making a group would hang where another process does not come.
         self.alarm.meet()
@@ -101,6 +103,12 @@ class World:
     def leads(self) -> bool:
         """Whether this is the process that reads data, shows progress and writes files."""
         return self.rank == 0
+
+    def agreement(self) -> Store | None:
+        """Where replicas agree on something, anew with each call; None if there is but one."""
+        self._agreements += 1
+        name = f"agreement/{self._agreements}"
+        return PrefixStore(name, self._store) if self.replicas > 1 else None
 
     def neighbour(self, step: int) -> int:
         """The rank of this replica's stage so many stages ahead."""

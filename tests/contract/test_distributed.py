@@ -26,6 +26,10 @@ CASES = [
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
     Case("fdg", "conv", trainer=(("wire", "bf16"),)),
+    # Tensors by ways of their own, beside their headers.
+    Case("fdg", "conv", trainer=(("channels_last", True),), direct=True),
+    Case("dni", direct=True),
+    Case("fr", trainer=(("wire", "bf16"),), direct=True),
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),
@@ -67,6 +71,7 @@ def _flat(state: object) -> object:
 REPLICATED = [
     *(Case(name, dropout=0.0, last=3) for name in ("bp", "ddg", "fdg", "adl", "fr", "dsp")),
     *(Case(name, "conv", dropout=0.0, last=3) for name in ("bp", "fdg", "dsp", "dgl", "dni")),
+    Case("fdg", "conv", dropout=0.0, last=3, direct=True),
 ]
 
 
@@ -86,3 +91,21 @@ def test_replicas_are_the_larger_batch(case):
     alone = trained(case, stages=2)
     for left in replicated()[with_replicas(case)]:
         assert far(left.weights, alone.weights, tolerance=1e-8) == []
+
+
+# Where there is a GPU for each process they use NCCL, else they share one over the host.
+ON_GPUS = [
+    Case(name, "conv", dropout=0.0, trainer=(("device", "cuda"),))
+    for name in ("bp", "fdg", "fr", "dni", "dgl")
+]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.xdist_group("world on GPUs")
+def test_on_gpus_processes_have_what_one_process_has():
+    """Close in float64: kernels may add in another order each time."""
+    apart = trained_apart(ON_GPUS, stages=2)
+    for case in ON_GPUS:
+        alone = trained(case, stages=2)
+        for left in apart[case]:
+            assert far(left.weights, alone.weights, tolerance=1e-8) == []

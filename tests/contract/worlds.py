@@ -1,11 +1,13 @@
 """Trainings in worlds of several processes, many of them in one launch, and what they leave."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -13,6 +15,7 @@ from contract.small import conv, data, mlp, sgd
 from hocket import Trainer, world
 from hocket.launch import launch
 from hocket.methods import METHODS
+from hocket.relay import carrier
 
 NETS = {"mlp": mlp, "conv": conv}
 
@@ -30,9 +33,11 @@ class Case:
     last: int = 2
     dropout: float = 0.3
     batches: int = 7
+    direct: bool = False
 
     def __str__(self) -> str:
-        told = (f"{name}={value}" for name, value in (*self.options, *self.trainer))
+        told = [f"{name}={value}" for name, value in (*self.options, *self.trainer)]
+        told += ["direct"] if self.direct else []
         return "-".join([self.method, self.net, *told])
 
 
@@ -68,7 +73,7 @@ def trained(case: Case, stages: int) -> Left:
     history = trainer.fit(batches, data(net, 3), epochs=case.epochs, progress=False)
     return Left(
         history=[{**asdict(epoch), "seconds": 0.0} for epoch in history],
-        weights=[value for module in modules for value in module.state_dict().values()],
+        weights=[v.cpu() for module in modules for v in module.state_dict().values()],
         optimizers={
             stage.index: [
                 updater.optimizer.state_dict() if updater.optimizer else None
@@ -80,9 +85,21 @@ def trained(case: Case, stages: int) -> Left:
     )
 
 
+@contextmanager
+def directly() -> Iterator[None]:
+    """As if every process had a GPU of its own, with gloo in the place of NCCL."""
+    own = f"gpu {torch.distributed.get_rank()}"
+    with (
+        patch.object(carrier, "backend", lambda device: "gloo"),
+        patch.object(carrier, "_identity", lambda device: own),
+    ):
+        yield
+
+
 def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
     for number, case in enumerate(cases):
-        left = trained(case, stages)
+        with directly() if case.direct else nullcontext():
+            left = trained(case, stages)
         torch.save(left, Path(folder) / f"{number}-{torch.distributed.get_rank()}.pt")
         world.part()
     return 0

@@ -4,6 +4,7 @@ Run as a script, its words are the way of going wrong, the stage and the open li
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -163,6 +164,24 @@ def caught_and_tried_again(line):
         return 1
     trainer(None, None).fit(data(6), epochs=1, progress=False)
     return 0
+
+
+def interrupted_in_an_endless_epoch(line, replica):
+    """One replica of the first stage is asked to stop; all do."""
+    os.open(line, os.O_WRONLY)
+
+    def batches():
+        for number in itertools.count():
+            if number == 5 and distributed.get_rank() == replica:
+                signal.raise_signal(signal.SIGINT)
+            yield from data(1)
+
+    trained = trainer(None, None, stages=2, replicas=2)
+    try:
+        trained.fit(batches(), epochs=1, progress=False)
+    except KeyboardInterrupt:
+        return 0
+    return 1
 
 
 def ends_much_later(line, where):

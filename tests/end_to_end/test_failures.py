@@ -163,6 +163,13 @@ def test_one_that_ends_much_later_holds_nobody(line, capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("replica", [0, 1])
+def test_replicas_end_together_in_the_middle_of_an_epoch(line, capfd, replica):
+    work = failing.interrupted_in_an_endless_epoch
+    assert launch(work, line.name, replica, processes=4) == 0
+    assert capfd.readouterr().err == ""
+
+
 # A death.
 
 

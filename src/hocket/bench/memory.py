@@ -7,17 +7,13 @@ JSON; prints the peak in MiB.
 import dataclasses
 import json
 import sys
-from pathlib import Path
 
 import torch
 
 from hocket.bench.process import in_own_process
 from hocket.bench.work import PLAIN, Work
-from hocket.errors import HocketError
+from hocket.memory import forget_peak, highest_mib
 from hocket.parts import method_of
-
-STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
 
 
 def peak_mib(work: Work, row: str, steps: int) -> float:
@@ -67,38 +63,6 @@ def measure(work: Work, row: str, steps: int) -> float:
     for _ in range(fill + steps):
         step()
     return highest_mib() - before_mib
-
-
-def forget_peak() -> float:
-    """Set the highest memory back to the present one, as far as possible, and give it."""
-    if not STATUS.is_file():
-        return highest_mib()
-    try:
-        CLEAR.write_text("5")  # 5: reset the peak
-    except OSError:
-        return highest_mib()
-    return _status_mib("VmRSS")
-
-
-def highest_mib() -> float:
-    """The most memory this process has held.
-
-    Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its
-    status file is the program's own.
-    """
-    if STATUS.is_file():
-        return _status_mib("VmHWM")
-    import resource  # not on Windows
-
-    scale = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
-
-
-def _status_mib(field: str) -> float:
-    for line in STATUS.read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 2**10
-    raise HocketError(f"{STATUS} has no field {field}; memory cannot be measured here")
 
 
 def main(fields: str, row: str, steps: str) -> None:

@@ -71,6 +71,32 @@ def speed_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def stages_picture(record: Record, path: Path) -> Path:
+    """Computed speed over the number of stages, a line for each row."""
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    counts = record.settings["counts"]
+    axes.plot(counts, counts, color="0.6", linewidth=0.8, label="as many as stages")
+    for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
+        rows = [row for row in record.rows if row["row"] == label]
+        axes.plot(
+            [row["stages"] for row in rows],
+            [row["computed_speed_up"] for row in rows],
+            color=f"C{number}",
+            linestyle=DASHES[number % len(DASHES)],
+            marker="o",
+            markersize=4,
+            label=label,
+        )
+    axes.set_xticks(counts)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("stages, each with a core of its own (computed)")
+    axes.set_ylabel("samples per second, bp = 1")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return _save(figure, path)
+
+
 def _curve(
     axes: Axes, rows: list[dict[str, Any]], what: str, scale: float, number: int, label: str
 ) -> None:
@@ -149,4 +175,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "accuracy": accuracy_picture,
     "speed": speed_picture,
     "link": link_picture,
+    "stages": stages_picture,
 }

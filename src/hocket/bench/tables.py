@@ -170,8 +170,8 @@ def _accuracy(record: Record) -> str:
 def _speed(record: Record) -> str:
     """One line for each row of the record."""
     heads = (
-        "row", "processes x threads", "samples/s", "ratio", "range", "CPU, ms/sample",
-        "CPU, ratio", "peak, MiB", "parameters", "choices", "disturbed",
+        "row", "processes x threads", "samples/s", "ratio", "range", "CPU, ratio", "peak, MiB",
+        "choices", "disturbed",
     )  # fmt: skip
     lines = [
         (
@@ -180,10 +180,8 @@ def _speed(record: Record) -> str:
             f"{row['samples_per_s']:.1f}",
             f"{row['ratio']:.2f}",
             f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
-            f"{1000 * row['cpu_s_per_sample']:.2f}",
             f"{row['cpu_ratio']:.2f}",
             _each(row["peak_mib"]),
-            _each(row["parameters"]),
             _choices(row["choices"]),
             str(row["disturbed"]),
         )
@@ -193,9 +191,9 @@ def _speed(record: Record) -> str:
     legend = (
         "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
         "samples per second beside bp in the same round, median and range over {repetitions} "
-        "rounds of {steps} steps. Peak and parameters: of each process; peak without PyTorch "
-        "itself. Disturbed: rounds in which others used more than {foreign:.0%} of the machine "
-        "however often they were repeated."
+        "rounds of {steps} steps; CPU: processor time of a sample in all processes, beside "
+        "bp's. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
+        "others used more than {foreign:.0%} of the machine however often they were repeated."
     ).format(**settings)
     return f"{_lines(heads, lines)}\n\n{legend}"
 
@@ -226,6 +224,39 @@ def _link(record: Record) -> str:
         "none. Sent: by the busier node, with all headers."
     ).format(**settings)
     return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _stages(record: Record) -> str:
+    """One line for each number of stages and row."""
+    heads = (
+        "stages", "row", "ticks/s", "waiting of each stage", "computed: times bp",
+        "computed: waiting of each stage", "choices",
+    )  # fmt: skip
+    lines = [
+        (
+            str(row["stages"]),
+            row["row"],
+            f"{row['ticks_per_s']:.2f}",
+            _shares(row["waiting"]),
+            f"{row['computed_speed_up']:.2f}",
+            _shares(row["computed_waiting"]),
+            _choices(row["choices"]),
+        )
+        for row in record.rows
+    ]
+    settings = record.settings | {"cores": record.machine["cores"]}
+    legend = (
+        "{network} on batches of {batch}. Ticks and waiting are measured with a process for "
+        "each stage on {cores} cores, which more stages have to share: median of {repetitions} "
+        "times {steps} steps. Computed, not measured: what a core for each stage would give, "
+        "from the times of the stages one after the other in one process, the program's order "
+        "and packets that take no time; beside a plain loop in the same process."
+    ).format(**settings)
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _shares(shares: Sequence[float]) -> str:
+    return ", ".join(f"{share:.0%}" for share in shares)
 
 
 def _each(numbers: Sequence[float]) -> str:
@@ -281,4 +312,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "accuracy": _accuracy,
     "speed": _speed,
     "link": _link,
+    "stages": _stages,
 }

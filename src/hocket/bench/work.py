@@ -90,7 +90,9 @@ class Work:
 
         return step
 
-    def trainer(self, method: Method, plan: Plan | None = None) -> Trainer:
+    def trainer(
+        self, method: Method, plan: Plan | None = None, *, trace: bool = False
+    ) -> Trainer:
         """A trainer whose stages are built, cut by a plan or else as :func:`cut` does."""
         trainer = Trainer(
             self.initial(),
@@ -98,6 +100,7 @@ class Work:
             method=method,
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,
+            trace=trace,
         )
         trainer.prepare(self.batch_of_noise()[0])
         return trainer

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import distributed
 
-from hocket.bench.memory import forget_peak, highest_mib
 from hocket.bench.nodes import Node
 from hocket.bench.peers import Peer, Training
 from hocket.bench.work import Work
+from hocket.memory import forget_peak, highest_mib
 from hocket.world import part
 
 Question = Callable[[Training], Any]

@@ -15,6 +15,7 @@ from hocket.engine.trace import Watcher
 from hocket.errors import OptionError
 from hocket.method import Loss, Method, Signal
 from hocket.modes import evaluating
+from hocket.relay.carrier import Carriers
 from hocket.relay.memory import Edge, End
 from hocket.relay.p2p import Connection, Horizon, Lower, Upper
 from hocket.relay.port import After, Before
@@ -141,7 +142,7 @@ def build_distributed(
     Args:
         setup: What the stages have in common.
         modules: The layers of all stages.
-        sample: A small batch of inputs, on the device; the same in all processes.
+        sample: A small batch of inputs, where the layers are; the same in all processes.
         watchers: Called after every action of this stage.
         world: This process among the others.
 
@@ -156,9 +157,11 @@ def build_distributed(
     # What a neighbour can be ahead by, an opening, and what it may send of an evaluation.
     room = method.forward_delay + method.backward_delay + 4
 
+    carriers = Carriers(world, setup.device)
+
     def connect(step: int) -> Connection:
-        narrow = setup.wire == "bf16"
-        return Connection(world, world.neighbour(step), room, setup.device, narrow=narrow)
+        rank, narrow = world.neighbour(step), setup.wire == "bf16"
+        return Connection(world, rank, room, setup.device, carriers.to(rank), narrow=narrow)
 
     source, horizon = Edge("the source", "stage 0"), Horizon()
     recorder = Recorder(k, keep=setup.trace)
@@ -175,6 +178,7 @@ def build_distributed(
         Upper(after, horizon, recorder) if after is not None else End(),
         recorder,
         world,
+        carriers,
     )
     world.align([stage.module, stage.signal_network])
     return Distributed(method, stage, world, source, before, after, horizon, watchers)
@@ -195,17 +199,20 @@ def _stage(
     after: After,
     recorder: Recorder,
     world: World | None = None,
+    carriers: Carriers | None = None,
 ) -> Stage:
     method = setup.method
     delay = method.delay(index, count)
+    module.to(setup.device)
+    signal_network.to(setup.device)
     require_honoured(module, method.linearize, delay, index, setup.precision)
     trained = [p for p in module.parameters() if p.requires_grad]
     helping = list(signal_network.parameters())
     rate = method.first_stage_rate if index == 0 and count > 1 else 1.0
     average = None
     seed = setup.seed
-    if world is not None and world.replicas > 1:
-        average = partial(Average, world=world)
+    if world is not None and carriers is not None and world.replicas > 1:
+        average = partial(Average, world=world, group=carriers.sums)
         # Replicas have other samples, and want other numbers for their dropout.
         seed += world.replica << 32
     return Stage(
@@ -265,5 +272,5 @@ def _signal_networks(
     for k, signal in enumerate(signals):
         with randomness(setup.seed, k, 0, "signal", setup.device):
             network = signal.network(shapes[k], outputs)
-        networks.append(network.to(setup.device, dtypes[k]))
+        networks.append(network.to(dtypes[k]))
     return networks

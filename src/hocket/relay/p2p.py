@@ -11,22 +11,19 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hocket.errors import HocketError
 from hocket.relay import wire
+from hocket.relay.carrier import Carrier, Host, Work
 from hocket.relay.inbox import Inbox
 from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
 from hocket.tree import Tree, map_tensors
 from hocket.world import World
-
-Work: TypeAlias = Any
-"""A send on its way; torch names no public type for it."""
 
 IN_FLIGHT = 2
 """Packets that may be on their way to a neighbour before a send waits."""
@@ -41,8 +38,7 @@ class Parcel:
 
     def tree(self, name: str, device: torch.device) -> Tree:
         """One of the trees it holds, on a device."""
-        tree = wire.decode(self.header[name], self.tensors)
-        return tree if device.type == "cpu" else map_tensors(lambda t: t.to(device), tree)
+        return map_tensors(lambda t: t.to(device), wire.decode(self.header[name], self.tensors))
 
 
 class Connection:
@@ -53,11 +49,19 @@ class Connection:
         rank: The neighbour's.
         room: How many packets may have arrived before they are needed.
         device: Where received tensors go.
+        carrier: What takes tensors there and back; through the host if not given.
         narrow: Whether to send in bfloat16 what loses nothing by it.
     """
 
     def __init__(
-        self, world: World, rank: int, room: int, device: torch.device, *, narrow: bool = False
+        self,
+        world: World,
+        rank: int,
+        room: int,
+        device: torch.device,
+        carrier: Carrier | None = None,
+        *,
+        narrow: bool = False,
     ) -> None:
         self.rank = rank
         self.place = world.places[rank]
@@ -65,9 +69,11 @@ class Connection:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._world = world
+        self._headers = Host(world, rank)
+        self._carrier = carrier or self._headers
         self._narrow = narrow
         self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
-        self._sending: deque[tuple[list[Work], list[Tensor]]] = deque()
+        self._sending: deque[list[tuple[Carrier, Work, Tensor]]] = deque()
         self._thread = threading.Thread(
             target=self._receive, name=f"hocket-from-{rank}", daemon=True
         )
@@ -82,7 +88,7 @@ class Connection:
         """
         found: list[Tensor] = []
         specs = {name: wire.encode(tree, found) for name, tree in trees.items()}
-        whole = [wire.dense(tensor) for tensor in found]
+        whole = [wire.dense(tensor, self._carrier.device) for tensor in found]
         own = [wire.narrowed(tensor) for tensor in whole] if self._narrow else whole
         dtypes = [wire.form(tensor)[0] for tensor in whole]
         forms = [wire.form(tensor) for tensor in own]
@@ -91,17 +97,16 @@ class Connection:
             | specs
             | {"kind": kind, "number": number, "tensors": forms, "dtypes": dtypes}
         )
-        parts = [first, *([rest] if rest is not None else [])]
-        parts += [wire.memory(tensor) for tensor in own if tensor.numel()]
+        parts: list[tuple[Carrier, Tensor]] = [(self._headers, first)]
+        if rest is not None:
+            parts.append((self._headers, rest))
+        parts += [(self._carrier, tensor) for tensor in own if tensor.numel()]
         what = f"{self.place} to take {kind} {number}"
         with self._waiting(f"sending {kind} {number} to {self.place}", what):
             while len(self._sending) >= IN_FLIGHT:
                 self._finish_one()
-            group = self._world.packets
-            # Not by isend, which refuses once the caller has destroyed all groups.
-            works = [group.send([part], self.rank, 0) for part in parts]
-        self.sent_bytes += sum(len(part) for part in parts)
-        self._sending.append((works, parts))
+            self._sending.append([(by, by.send(part), part) for by, part in parts])
+        self.sent_bytes += sum(part.nbytes for _, part in parts)
 
     def take(self, kind: str, number: int) -> Parcel:
         """The parcel of this kind and number, once it is there.
@@ -125,9 +130,8 @@ class Connection:
         self._thread.join(self._world.alarm.timeout_s)
 
     def _finish_one(self) -> None:
-        works, _ = self._sending[0]
-        for work in works:
-            work.wait(timedelta(seconds=self._world.alarm.timeout_s))
+        for carrier, work, _ in self._sending[0]:
+            carrier.finish(work, self._world.alarm.timeout_s)
         self._sending.popleft()
 
     @contextmanager
@@ -154,21 +158,15 @@ class Connection:
             self._inbox.fail(error)  # whoever takes next raises it
 
     def _next(self) -> Parcel:
-        first = self._filled(torch.empty(wire.PREFIX, dtype=torch.uint8))
+        first = self._headers.receive(["uint8", [wire.PREFIX], [1]])
         length = wire.remaining(first)
-        rest = self._filled(torch.empty(length, dtype=torch.uint8)) if length else None
+        rest = self._headers.receive(["uint8", [length], [1]]) if length else None
         header = wire.read(first, rest)
-        tensors = [wire.empty(form) for form in header["tensors"]]
-        for tensor in tensors:
-            if tensor.numel():
-                self._filled(wire.memory(tensor))
+        tensors = [self._carrier.receive(form) for form in header["tensors"]]
+        own = [first, *([rest] if rest is not None else []), *tensors]
+        self.received_bytes += sum(part.nbytes for part in own)
         dtypes = map(wire.dtype, header["dtypes"])
         return Parcel(header, [t.to(dtype) for t, dtype in zip(tensors, dtypes, strict=True)])
-
-    def _filled(self, room: Tensor) -> Tensor:
-        self._world.packets.recv([room], self.rank, 0).wait()
-        self.received_bytes += len(room)
-        return room
 
 
 @dataclass

@@ -72,10 +72,13 @@ def form(tensor: Tensor) -> list[Any]:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
 
 
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it, on the CPU, every element once and without gaps."""
+CPU = torch.device("cpu")
+
+
+def dense(tensor: Tensor, device: torch.device = CPU) -> Tensor:
+    """The tensor, or a copy of it, on a device, every element once and without gaps."""
     # A conjugate may exist as a mere mark on memory that holds something else.
-    own = tensor.detach().cpu().resolve_conj().resolve_neg()
+    own = tensor.detach().to(device).resolve_conj().resolve_neg()
     # A copy of a tensor with gaps or repeated elements takes strides in the same order.
     return own if _gapless(own) else own.clone()
 
@@ -92,14 +95,16 @@ def _gapless(tensor: Tensor) -> bool:
     return True
 
 
-def empty(spec: Sequence[Any]) -> Tensor:
+def empty(spec: Sequence[Any], device: torch.device = CPU) -> Tensor:
     """Room for a tensor of this form.
 
     Raises:
         PacketError: There is no such type of tensor.
     """
     name, shape, stride = spec
-    return torch.empty(math.prod(shape), dtype=dtype(name)).as_strided(shape, stride)
+    return torch.empty(math.prod(shape), dtype=dtype(name), device=device).as_strided(
+        shape, stride
+    )
 
 
 def dtype(name: str) -> torch.dtype:

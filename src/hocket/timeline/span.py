@@ -74,6 +74,14 @@ class Totals:
             spent[kind] += took_s
         return Totals(sum(spent[kind] for kind in ACTIONS), spent["send"], spent["wait"])
 
+    def since(self, earlier: "Totals") -> "Totals":
+        """What was spent after other totals of the same stage were taken."""
+        return Totals(
+            self.busy_s - earlier.busy_s,
+            self.communication_s - earlier.communication_s,
+            self.waiting_s - earlier.waiting_s,
+        )
+
     def over(self, length_s: float) -> Fractions:
         """The totals as parts of a time; of no time, nothing.
 

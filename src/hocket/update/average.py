@@ -14,6 +14,8 @@ from hocket.world import World
 
 Work: TypeAlias = Any
 """A collective on its way; torch names no public type for it."""
+Group: TypeAlias = Any
+"""A process group; the same."""
 
 BUCKET_BYTES = 2**22
 """Enough to keep a link busy, small enough for most to leave before the backward ends."""
@@ -28,10 +30,12 @@ class Average:
     Args:
         parameters: Whose gradients; the same in all replicas.
         world: This process among the others.
+        group: That of the replicas of this stage.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], world: World) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], world: World, group: Group) -> None:
         self._world = world
+        self._group = group
         self._buckets = _filled(parameters)
         self._home = {p: bucket for bucket in self._buckets for p in bucket}
         self._begin()
@@ -72,7 +76,7 @@ class Average:
         flat = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket]
         )
-        work = distributed.all_reduce(flat, group=self._world.siblings, async_op=True)
+        work = distributed.all_reduce(flat, group=self._group, async_op=True)
         self._under_way.append((work, flat, bucket))
 
 

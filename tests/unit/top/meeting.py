@@ -84,7 +84,7 @@ def sums(world):
     used.append(nn.Parameter(torch.zeros(2, 2, dtype=torch.double)))
     idle = nn.Parameter(torch.zeros(5))
     parameters = [*used[:2], idle, *used[2:]]
-    own = Average(parameters, world)
+    own = Average(parameters, world, world.siblings)
     found = []
     for step in (1, 2):
         sum((step * (world.replica + 1) * p).sum() for p in used).backward()

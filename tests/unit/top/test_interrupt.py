@@ -4,8 +4,9 @@ import signal
 import threading
 
 import pytest
+from torch.distributed import HashStore
 
-from hocket.interrupt import Interrupt
+from hocket.interrupt import AHEAD, Interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +65,25 @@ def test_a_handler_that_was_not_set_from_python_becomes_the_default(monkeypatch)
     with Interrupt() as interrupt:
         monkeypatch.setattr(interrupt, "_before", None)
     assert signal.signal(signal.SIGINT, mine) is signal.SIG_DFL
+
+
+def test_one_alone_stops_at_once(heard):
+    with Interrupt() as interrupt:
+        batches = interrupt.until_asked(range(10))
+        assert [next(batches), next(batches)] == [0, 1]
+        signal.raise_signal(signal.SIGINT)
+        assert list(batches) == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_replicas_stop_at_the_same_batch_whoever_is_asked(heard, first):
+    store = HashStore()
+    with Interrupt() as one, Interrupt() as other:
+        replicas = [r.until_asked(range(100), store) for r in (one, other)]
+        for _ in range(3):
+            assert next(replicas[0]) == next(replicas[1])
+        next(replicas[1])  # is one ahead
+        (one, other)[first].asked = True
+        gone = [list(replicas[first])]
+        gone.append(list(replicas[1 - first]))
+        assert gone[0][-1] == gone[1][-1] == (3, 4)[first] + AHEAD - 1

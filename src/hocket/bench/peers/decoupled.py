@@ -39,4 +39,6 @@ class Decoupled:
         step = work.decoupled(trainer)
         for _ in range(work.until_full(self.method)):
             step()
-        return Training(step, work.batch, dict(trainer.stages[0].module.named_parameters()))
+        (stage,) = trainer.stages
+        weights = dict(stage.module.named_parameters())
+        return Training(step, work.batch, weights, stage.recorder)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from hocket.bench.work import Step, Work
+from hocket.timeline import Recorder
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,13 @@ class Training:
             training with a pipeline comes filled: its first step costs what its last one does.
         samples: Samples that all processes together finish in a step.
         weights: What this process trains, by the names of the network.
+        recorder: What records its time, if anything does.
     """
 
     step: Step
     samples: int
     weights: Mapping[str, nn.Parameter]
+    recorder: Recorder | None = None
 
 
 class Peer(Protocol):

@@ -1,0 +1,41 @@
+"""How much memory this process holds and has held."""
+
+import sys
+from pathlib import Path
+
+from hocket.errors import HocketError
+
+STATUS = Path("/proc/self/status")
+CLEAR = Path("/proc/self/clear_refs")
+
+
+def forget_peak() -> float:
+    """Set the highest memory back to the present one, as far as possible, and give it."""
+    if not STATUS.is_file():
+        return highest_mib()
+    try:
+        CLEAR.write_text("5")  # 5: reset the peak
+    except OSError:
+        return highest_mib()
+    return _status_mib("VmRSS")
+
+
+def highest_mib() -> float:
+    """The most memory this process has held.
+
+    Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its
+    status file is the program's own.
+    """
+    if STATUS.is_file():
+        return _status_mib("VmHWM")
+    import resource  # not on Windows
+
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+def _status_mib(field: str) -> float:
+    for line in STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 2**10
+    raise HocketError(f"{STATUS} has no field {field}; memory cannot be measured here")

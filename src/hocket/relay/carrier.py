@@ -1,0 +1,176 @@
+"""How the tensors of a parcel travel: over the host for all devices, or from GPU to GPU."""
+
+import platform
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, distributed
+
+from hocket.relay import wire
+from hocket.world import NEVER, World
+
+Work: TypeAlias = Any
+"""A send on its way; torch names no public type for it."""
+Group: TypeAlias = Any
+"""A process group; torch names no public type for it."""
+
+LOOK_S = 0.0002
+"""How often to look whether a GPU has sent; no call of torch waits for that with a time-out."""
+
+
+class Carrier(Protocol):
+    """Takes dense tensors to one neighbour and brings them from it."""
+
+    device: torch.device
+    """Where tensors are when they leave and when they arrive."""
+
+    def send(self, tensor: Tensor) -> Work:
+        """Send a tensor with elements; it must live on unchanged until that is finished."""
+
+    def finish(self, work: Work, timeout_s: float) -> None:
+        """Wait until a send is finished; RuntimeError if it is late, or the way is cut."""
+
+    def receive(self, form: Sequence[Any]) -> Tensor:
+        """Wait for a tensor of a form, in the thread that receives."""
+
+
+class Host:
+    """Through the memory of the host, by gloo: for all devices and any number of them.
+
+    Args:
+        world: This process among the others.
+        rank: The neighbour's.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world = world
+        self._rank = rank
+
+    def send(self, tensor: Tensor) -> Work:
+        """Without isend, which refuses once the caller has destroyed all groups."""
+        return self._world.packets.send([wire.memory(tensor)], self._rank, 0)
+
+    def finish(self, work: Work, timeout_s: float) -> None:
+        """Gloo's own wait."""
+        work.wait(timedelta(seconds=timeout_s))
+
+    def receive(self, form: Sequence[Any]) -> Tensor:
+        """Into new memory."""
+        room = wire.empty(form)
+        if room.numel():
+            self._world.packets.recv([wire.memory(room)], self._rank, 0).wait()
+        return room
+
+
+class Direct:
+    """From GPU to GPU, by NCCL; each direction has a group, so that none waits for the other.
+
+    Tensors follow a header over the host, so that a receive is only begun once its send has
+    been. Where they arrive, the host waits: what a parcel holds is there.
+
+    Args:
+        device: Of this process, and of no other one.
+        rank: The neighbour's.
+        to: The group of the direction to the neighbour.
+        back: That of the direction from it.
+    """
+
+    def __init__(self, device: torch.device, rank: int, to: Group, back: Group) -> None:
+        self.device = device
+        self._to, self._back = to, back
+        self._peer = distributed.get_group_rank(to, rank)
+        self._cuda = device.type == "cuda"
+        # Waiting for what comes must not hold up what is computed meanwhile.
+        self._aside = torch.cuda.Stream(device) if self._cuda else None
+
+    def send(self, tensor: Tensor) -> Work:
+        """After what is queued on the present stream."""
+        return self._to.send([wire.memory(tensor)], self._peer, 0)
+
+    def finish(self, work: Work, timeout_s: float) -> None:
+        """By looking, as a wait would only let the GPU wait."""
+        if not self._cuda:
+            work.wait(timedelta(seconds=timeout_s))
+            return
+        end = time.monotonic() + timeout_s
+        while not work.is_completed():
+            if time.monotonic() >= end:
+                raise RuntimeError("the GPU has not sent in time")
+            time.sleep(LOOK_S)
+
+    def receive(self, form: Sequence[Any]) -> Tensor:
+        """On a stream of its own."""
+        if self._aside is None:
+            return self._filled(form)
+        with torch.cuda.device(self.device), torch.cuda.stream(self._aside):
+            room = self._filled(form)
+            self._aside.synchronize()
+        # Its memory may be used anew only after what the stages do with it.
+        room.record_stream(torch.cuda.default_stream(self.device))
+        return room
+
+    def _filled(self, form: Sequence[Any]) -> Tensor:
+        room = wire.empty(form, self.device)
+        if room.numel():
+            self._back.recv([wire.memory(room)], self._peer, 0).wait()
+        return room
+
+
+def backend(device: torch.device) -> str | None:
+    """What takes tensors from this device to another without the host, if anything does."""
+    return "nccl" if device.type == "cuda" and distributed.is_nccl_available() else None
+
+
+class Carriers:
+    """Makes the carriers of a process; all processes must make one, at the same time.
+
+    Args:
+        world: This process among the others.
+        device: Where it computes.
+    """
+
+    def __init__(self, world: World, device: torch.device) -> None:
+        self._world = world
+        self._device = device
+        self._ways: dict[tuple[int, int], Group] = {}
+        self.sums: Group = world.siblings if world.replicas > 1 else None
+        by = backend(device)
+        homes = world.gather([by, platform.node(), _identity(device)])
+        # NCCL refuses two processes on one GPU.
+        if by is None or len({tuple(home) for home in homes}) < world.size:
+            return
+        # Every process must make every group, whether it belongs to it or not.
+        lines = [range(r, world.size, world.replicas) for r in range(world.replicas)]
+        for above, below in (edge for line in lines for edge in pairwise(line)):
+            for way in ((above, below), (below, above)):
+                self._ways[way] = distributed.new_group(way, timeout=NEVER, backend=by)
+        if world.replicas > 1:
+            groups = [
+                distributed.new_group(
+                    range(k * world.replicas, (k + 1) * world.replicas),
+                    timeout=timedelta(seconds=world.alarm.timeout_s),
+                    backend=by,
+                )
+                for k in range(world.stages)
+            ]
+            self.sums = groups[world.stage]
+
+    def to(self, rank: int) -> Carrier:
+        """What takes tensors to a neighbour and back: direct where there is a way."""
+        own = self._world.rank
+        if (own, rank) not in self._ways:
+            return Host(self._world, rank)
+        return Direct(self._device, rank, self._ways[own, rank], self._ways[rank, own])
+
+
+def _identity(device: torch.device) -> str:
+    """What tells a device from all others of its machine."""
+    if device.type != "cuda":
+        return str(device)
+    return str(torch.cuda.get_device_properties(device).uuid)

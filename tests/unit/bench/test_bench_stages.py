@@ -1,0 +1,53 @@
+"""Several numbers of stages: what is measured beside what is computed."""
+
+from pathlib import Path
+
+import pytest
+
+from hocket.bench.record import Record
+from hocket.bench.stages import stages
+from hocket.bench.tables import render
+from hocket.errors import OptionError
+
+
+def measure(out: Path, **options: object) -> Record:
+    stages(  # type: ignore[arg-type]
+        **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (8,), "batch": 64}
+        | {"channels_last": False, "repetitions": 2, "steps": 3}
+        | options
+    )
+    return Record.read(out)
+
+
+def test_the_record_has_a_row_for_each_method_and_number_of_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = measure(tmp_path, rows=["fdg", "ddg"], counts=[2, 3])
+    assert [(row["stages"], row["row"]) for row in record.rows] == [
+        (2, "fdg"), (2, "ddg"), (3, "fdg"), (3, "ddg"),
+    ]  # fmt: skip
+    for row in record.rows:
+        count = row["stages"]
+        assert len(row["choices"]["cuts"]) == count - 1
+        assert row["ticks_per_s"] > 0
+        for busy, sends, waits in zip(
+            row["busy"], row["communication"], row["waiting"], strict=True
+        ):
+            assert 0 < busy + sends + waits <= 1
+        assert len(row["busy"]) == len(row["computed_waiting"]) == count
+        assert 0 < row["computed_speed_up"] <= 1.5 * count
+    assert "3 stages, ddg: " in capsys.readouterr().err
+    render(tmp_path)
+    assert "Computed, not measured" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "stages.svg").exists()
+
+
+def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"(?s)steps is 0.*a count of stages is 1; give 2.*row 'ddp' is no method",
+    ):
+        measure(tmp_path, rows=["fdg", "ddp"], counts=[1], steps=0)
+    with pytest.raises(OptionError, match="there are no rows or no counts"):
+        measure(tmp_path, rows=[], counts=[])
+    assert list(tmp_path.iterdir()) == []
