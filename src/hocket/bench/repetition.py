@@ -9,6 +9,7 @@ from torch import distributed
 from hocket.bench.load import Load
 from hocket.bench.peers import Training
 from hocket.bench.world import World
+from hocket.timeline import Fractions
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Lap:
         end_s: When they ended.
         cpu_s: Processor time of the timed steps, in all its threads.
         whole_cpu_s: The same with the step before them.
+        spent: What the timed steps went to, as parts of their time, if that is recorded.
     """
 
     start_s: float
     end_s: float
     cpu_s: float
     whole_cpu_s: float
+    spent: Fractions | None
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,16 @@ class Steps:
         before_s = time.process_time()
         training.step()
         distributed.barrier()
+        recorder = training.recorder
+        earlier = recorder.totals if recorder is not None else None
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
         for _ in range(self.number):
             training.step()
         end_s, end_cpu_s = time.perf_counter(), time.process_time()
-        return Lap(start_s, end_s, end_cpu_s - start_cpu_s, end_cpu_s - before_s)
+        spent = None
+        if recorder is not None and earlier is not None:
+            spent = recorder.totals.since(earlier).over(end_s - start_s)
+        return Lap(start_s, end_s, end_cpu_s - start_cpu_s, end_cpu_s - before_s, spent)
 
 
 @dataclass(frozen=True)
@@ -55,11 +63,13 @@ class Repetition:
         cpu_s: Processor time of all processes.
         foreign: Share of the machine that others used meanwhile; None where the system does
             not tell.
+        spent: What the time of each process went to; empty if that is not recorded.
     """
 
     wall_s: float
     cpu_s: float
     foreign: float | None
+    spent: tuple[Fractions, ...] = ()
 
 
 def repetition(world: World, steps: int) -> Repetition:
@@ -75,4 +85,5 @@ def repetition(world: World, steps: int) -> Repetition:
         wall_s=max(lap.end_s for lap in laps) - min(lap.start_s for lap in laps),
         cpu_s=sum(lap.cpu_s for lap in laps),
         foreign=foreign,
+        spent=tuple(lap.spent for lap in laps if lap.spent is not None),
     )

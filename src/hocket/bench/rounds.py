@@ -7,6 +7,7 @@ from typing import Any
 
 from hocket.bench.load import await_quiet
 from hocket.bench.repetition import Repetition
+from hocket.timeline import Fractions
 
 Repeat = Callable[[], Repetition]
 """Does one repetition of a row."""
@@ -88,7 +89,14 @@ def summary(
         "ratios": ratios,
         "cpu_s_per_sample": median(mine.cpu_s / samples for mine, _ in pairs),
         "cpu_ratio": median(cpu_ratios),
+        "communication": medians([mine.spent for mine, _ in pairs], "communication"),
+        "waiting": medians([mine.spent for mine, _ in pairs], "waiting"),
         "foreign": [mine.foreign for mine, _ in pairs],
         "disturbed": sum((mine.foreign or 0.0) > quiet.foreign for mine, _ in pairs),
         "dropped": sum(mine.dropped for mine in turns),
     }
+
+
+def medians(seen: Sequence[Sequence[Fractions]], what: str) -> list[float]:
+    """One of the fractions of each process, over rounds; empty if they are not recorded."""
+    return [median(getattr(one, what) for one in mine) for mine in zip(*seen, strict=True)]

@@ -15,12 +15,13 @@ from hocket.bench.peers import Training
 from hocket.bench.peers.decoupled import Decoupled
 from hocket.bench.peers.rows import checked, peer_of
 from hocket.bench.record import Record, command_line
+from hocket.bench.rounds import medians
 from hocket.bench.threads import torch_threads
 from hocket.bench.work import Step, Work
 from hocket.bench.world import World
 from hocket.errors import OptionError, listed
 from hocket.methods import METHODS
-from hocket.timeline import Fractions, Timeline, Totals
+from hocket.timeline import Timeline, Totals
 from hocket.timeline.replay import replay
 
 ROWS = ("fdg", "adl:accumulate=4", "dgl", "ddg", "fr")
@@ -128,13 +129,8 @@ def _measured(
     fractions = [[share.spent.over(share.wall_s) for share in shares] for shares in asked]
     return {
         "ticks_per_s": median(steps / max(s.wall_s for s in shares) for shares in asked),
-        **{name: _medians(fractions, name) for name in ("busy", "communication", "waiting")},
+        **{name: medians(fractions, name) for name in ("busy", "communication", "waiting")},
     }
-
-
-def _medians(fractions: Sequence[Sequence[Fractions]], name: str) -> list[float]:
-    """One of the fractions, for each stage over repetitions."""
-    return [median(getattr(one, name) for one in mine) for mine in zip(*fractions, strict=True)]
 
 
 def _computed(peer: Decoupled, work: Work, repetitions: int, steps: int) -> dict[str, Any]:

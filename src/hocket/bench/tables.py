@@ -170,8 +170,8 @@ def _accuracy(record: Record) -> str:
 def _speed(record: Record) -> str:
     """One line for each row of the record."""
     heads = (
-        "row", "processes x threads", "samples/s", "ratio", "range", "CPU, ratio", "peak, MiB",
-        "choices", "disturbed",
+        "row", "processes x threads", "samples/s", "ratio", "range", "CPU, ratio", "sending",
+        "waiting", "peak, MiB", "choices", "disturbed",
     )  # fmt: skip
     lines = [
         (
@@ -181,6 +181,8 @@ def _speed(record: Record) -> str:
             f"{row['ratio']:.2f}",
             f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
             f"{row['cpu_ratio']:.2f}",
+            _shares(row["communication"]),
+            _shares(row["waiting"]),
             _each(row["peak_mib"]),
             _choices(row["choices"]),
             str(row["disturbed"]),
@@ -192,8 +194,9 @@ def _speed(record: Record) -> str:
         "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
         "samples per second beside bp in the same round, median and range over {repetitions} "
         "rounds of {steps} steps; CPU: processor time of a sample in all processes, beside "
-        "bp's. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
-        "others used more than {foreign:.0%} of the machine however often they were repeated."
+        "bp's. Sending, waiting: parts of the time of each process. Peak: of each process, "
+        "without PyTorch itself. Disturbed: rounds in which others used more than "
+        "{foreign:.0%} of the machine however often they were repeated."
     ).format(**settings)
     return f"{_lines(heads, lines)}\n\n{legend}"
 
@@ -256,7 +259,7 @@ def _stages(record: Record) -> str:
 
 
 def _shares(shares: Sequence[float]) -> str:
-    return ", ".join(f"{share:.0%}" for share in shares)
+    return ", ".join(f"{share:.0%}" for share in shares) or "-"
 
 
 def _each(numbers: Sequence[float]) -> str:

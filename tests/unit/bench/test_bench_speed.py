@@ -93,6 +93,16 @@ def test_the_record_has_every_row_and_the_base(
     assert "1f1b microbatches=2: " in capsys.readouterr().err
 
 
+def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path: Path) -> None:
+    base, own = measure(tmp_path, rows=["fdg"], steps=3).rows
+    assert (base["waiting"], base["communication"]) == ([], [])
+    for waits, sends in zip(own["waiting"], own["communication"], strict=True):
+        assert 0 <= waits < 1
+        assert 0 <= sends < 1
+    assert len(own["waiting"]) == 2
+    assert max(own["communication"]) > 0
+
+
 def test_the_base_alone_can_be_measured(tmp_path: Path) -> None:
     assert [row["row"] for row in measure(tmp_path, rows=["bp"]).rows] == ["bp"]
 

@@ -82,6 +82,7 @@ def speed_record() -> Record:
     }
     common = {"threads": 1, "dropped": 1, "foreign": [0.01], "ratios": [1.0], "cpu_ratio": 1.0}
     common |= {"cpu_s_per_sample": 0.004, "samples_per_s": 250.0, "disturbed": 0}
+    common |= {"communication": [], "waiting": []}
     even = {"ratio": 1.0, "ratio_min": 1.0, "ratio_max": 1.0}
     rows: list[dict[str, Any]] = [
         common
@@ -94,7 +95,8 @@ def speed_record() -> Record:
         common
         | {"row": "zbv microbatches=4", "processes": 2, "peak_mib": [150.0, 90.6]}
         | {"ratio": 1.6, "ratio_min": 1.5, "ratio_max": 1.7, "parameters": [4, 5]}
-        | {"choices": {"microbatches": 4, "cuts": ["a", "b", "c"]}, "disturbed": 2},
+        | {"choices": {"microbatches": 4, "cuts": ["a", "b", "c"]}, "disturbed": 2}
+        | {"communication": [0.01, 0.0], "waiting": [0.04, 0.123]},
     ]
     return Record.begin("speed", "hocket bench speed", settings, threads=1).with_rows(rows)
 
@@ -160,9 +162,9 @@ def test_errors_are_of_the_last_epoch_and_break_downs_are_told() -> None:
 
 def test_processes_that_are_alike_are_told_once() -> None:
     shown = table(speed_record())
-    assert "| bp | 1 x 1 | 250.0 | 1.00 | 1.00 to 1.00 | 1.00 | 311 | - | 0 |" in shown
-    assert "| 1.00 | 180 | bucket_mib=25 | 0 |" in shown
-    assert "| 1.60 | 1.50 to 1.70 | 1.00 | 150, 91 | cut at a, b, c | 2 |" in shown
+    assert "| bp | 1 x 1 | 250.0 | 1.00 | 1.00 to 1.00 | 1.00 | - | - | 311 | - | 0 |" in shown
+    assert "| 1.00 | - | - | 180 | bucket_mib=25 | 0 |" in shown
+    assert "| 1.00 | 1%, 0% | 4%, 12% | 150, 91 | cut at a, b, c | 2 |" in shown
     assert "more than 4% of the machine" in shown
 
 
