@@ -47,5 +47,6 @@ def test_a_record_says_where_it_comes_from(folder):
     assert record.machine["cpu"]
 
 
-def test_quoted_records_are_up_to_date():
-    assert stale(ROOT / "docs/measured.md", ROOT / "records") == []
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_quoted_records_are_up_to_date(document):
+    assert stale(document, ROOT / "records") == []
