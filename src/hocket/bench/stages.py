@@ -145,13 +145,14 @@ def _computed(peer: Decoupled, work: Work, repetitions: int, steps: int) -> dict
         ratios, waiting = [], []
         for _ in range(repetitions):
             begin = len(trainer.timeline().batches)
-            for _ in range(steps):
+            plain_s = []
+            for _ in range(steps):  # in turns, as the machine's speed drifts
                 step()
-            plain_s = median(_seconds(plain) for _ in range(steps))
+                plain_s.append(_seconds(plain))
             timeline = replay(trainer.timeline(), peer.method, work.stages)
             # From the first batch of this repetition to the first of the next.
             own = timeline.window(begin, steps)
-            ratios.append(plain_s / _tick_s(own))
+            ratios.append(median(plain_s) / _tick_s(own))
             waiting.append([own.fractions()[k].waiting for k in range(work.stages)])
     return {
         "computed_speed_up": median(ratios),
