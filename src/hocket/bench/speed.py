@@ -36,7 +36,15 @@ SCHEDULED = (
     "zbv:microbatches=4",
     "zbv:microbatches=8",
 )
-DECOUPLED = ("fdg", "fdg:slack=1", "adl:accumulate=4", "dgl", "ddg", "fr")
+DECOUPLED = (
+    "fdg",
+    "fdg:order=forward-first",
+    "fdg:slack=1",
+    "adl:accumulate=4",
+    "dgl",
+    "ddg",
+    "fr",
+)
 ROWS = (BASE, "bp-all", "independent", "ddp", *DECOUPLED, *SCHEDULED)
 MEMORY = Path("/proc/meminfo")
 # Below this share of the memory the system begins to throw away what it has cached.
