@@ -47,7 +47,18 @@ def summary_tables(summary: Summary) -> list[Table]:
             f"{stage.sent_mib:,.1f} MiB",
             f"{stage.peak_mib:,.0f} MiB",
         )
-    return [whole, stages, times]
+    codes = Table(title_justify="left")
+    for name in ("stage", "compression", "lost", "codes in use"):
+        codes.add_column(name, justify="right")
+    for k, stage in enumerate(summary.stages):
+        if stage.compression is not None:
+            codes.add_row(
+                str(k),
+                f"{stage.compression:.1f} times",
+                "-" if stage.lost is None else f"{stage.lost:.1%}",
+                "-" if stage.perplexity is None else f"{stage.perplexity:.0f}",
+            )
+    return [whole, stages, times, *([codes] if codes.row_count else [])]
 
 
 METHOD_COLUMNS = (

@@ -53,8 +53,8 @@ class Run:
     """Whether images are kept in the memory format that convolutions like best."""
     slack: int = 0
     """Ticks that packets may take longer, which hides a slow link and adds to the delays."""
-    wire: Literal["exact", "bf16"] = "exact"
-    """What stages send to each other: all of it, or rounded to 16 bits."""
+    codec: str = "none"
+    """How what stages send is written: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
     replicas: int = 1
     """Processes that share the work of each stage, where there are several processes."""
     batchnorm: Literal["local", "shared"] = "local"

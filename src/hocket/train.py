@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hocket import data as datasets
+from hocket.codec import codec_of
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
 from hocket.environment import environment
@@ -41,6 +42,9 @@ class StageSummary:
         communication: Part in which it handed packets over.
         waiting: Part in which it waited for packets.
         sent_mib: What its process sent to others, evaluations included.
+        compression: How many times fewer bytes its codec wrote ahead; None without one.
+        lost: Norm of what the codec lost beside that of what was sent, of a late batch.
+        perplexity: Codes in use in each of its codebooks, of a late batch.
         peak_mib: The most memory that its process held at a time.
     """
 
@@ -54,6 +58,9 @@ class StageSummary:
     waiting: float
     sent_mib: float
     peak_mib: float
+    compression: float | None
+    lost: float | None
+    perplexity: float | None
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ def train(run: Run) -> Summary:
         compare_every=run.compare_every,
         on_comparison=late.comparison if run.compare_every else None,
         replicas=run.replicas,
-        wire=run.wire,
+        codec=codec_of(run.codec),
         batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
         trace=run.trace is not None,
@@ -240,6 +247,9 @@ def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[Sta
             **dataclasses.asdict(stage.recorder.totals.over(seconds)),
             sent_mib=trainer.sent_bytes / 2**20,
             peak_mib=highest_mib(),
+            compression=stage.ledger.compression,
+            lost=stage.ledger.error,
+            perplexity=stage.ledger.perplexity,
         )
         for stage in trainer.stages
     ]

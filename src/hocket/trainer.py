@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hocket.codec import Codec, Exact
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
 from hocket.engine.build import (
     BatchNorm,
     Precision,
     Setup,
-    Wire,
     build_distributed,
     build_serial,
+    warn_of_bias,
 )
 from hocket.engine.compare import Compare, Listener
 from hocket.engine.engine import Engine
@@ -65,7 +66,8 @@ class Trainer:
         trace: Whether to keep the span of every action, for ``timeline``.
         batchnorm: Over which inputs BatchNorm takes its statistics where replicas share a
             batch: ``local`` for those of each, ``shared`` for all of them.
-        wire: ``exact``; or ``bf16``, which rounds what stages send to each other.
+        codec: How what stages send to each other is written, such as ``VQ(groups=16)``; exactly
+            if not given.
 
     Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
@@ -96,7 +98,7 @@ class Trainer:
         replicas: int = 1,
         timeout_s: float = 60.0,
         trace: bool = False,
-        wire: Wire = "exact",
+        codec: Codec | None = None,
         batchnorm: BatchNorm = "local",
     ) -> None:
         if compare_every < 0 or bool(compare_every) != bool(on_comparison):
@@ -130,7 +132,7 @@ class Trainer:
             device=self._device,
             precision=precision,
             trace=trace,
-            wire=wire,
+            codec=codec or Exact(),
             batchnorm=batchnorm,
         )
         self._watchers = list(watchers)
@@ -402,6 +404,8 @@ class Trainer:
             engine = build_serial(setup, modules, sample, watchers, self._compare)
         else:
             engine = build_distributed(setup, modules, sample, watchers, self._world)
+        if self.leads:
+            warn_of_bias(setup, stacklevel=5)
         signal = self._setup.method.signal
         if isinstance(signal, Delayed) and self.leads:
             shrunk = [s.updater.optimizer for s in engine.stages if s.index < self.count - 1]

@@ -8,8 +8,10 @@ import torch
 
 from contract.small import LINEARIZE, different, far
 from contract.worlds import NETS, Case, Left, trained, trained_apart
+from hocket.codec import VQ, Cast, Integers
 from hocket.methods import METHODS
 
+CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
 CASES = [
     *(Case(name, net) for name in METHODS for net in NETS),
     *(
@@ -25,11 +27,13 @@ CASES = [
     Case("dgl", options=(("forward_delay", 3),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
-    Case("fdg", "conv", trainer=(("wire", "bf16"),)),
+    *(Case("fdg", "conv", trainer=(("codec", codec),)) for codec in CODECS),
+    Case("dgl", "conv", trainer=(("codec", VQ(groups=2, codes=3)), ("channels_last", True))),
+    Case("dgl", trainer=(("codec", VQ(groups=2, codes=3, every=2, decay=0.5)),)),
     # Tensors by ways of their own, beside their headers.
     Case("fdg", "conv", trainer=(("channels_last", True),), direct=True),
     Case("dni", direct=True),
-    Case("fr", trainer=(("wire", "bf16"),), direct=True),
+    Case("fr", trainer=(("codec", Cast(torch.bfloat16)),), direct=True),
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),

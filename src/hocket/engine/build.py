@@ -1,5 +1,6 @@
 """From a method and the stages' modules to an engine that is ready for its first batch."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from hocket.codec import Codec, Exact
 from hocket.engine.compare import Compare
 from hocket.engine.distributed import Distributed
 from hocket.engine.serial import Serial
@@ -16,10 +18,10 @@ from hocket.errors import OptionError
 from hocket.method import Loss, Method, Signal
 from hocket.modes import evaluating
 from hocket.relay.carrier import Carriers
+from hocket.relay.coded import Coded, Ledger
 from hocket.relay.memory import Edge, End
 from hocket.relay.p2p import Connection, Horizon, Lower, Upper
 from hocket.relay.port import After, Before
-from hocket.relay.rounded import Rounded
 from hocket.signals import Objective
 from hocket.stage.honour import require_honoured
 from hocket.stage.linearize import build_linearizer
@@ -33,7 +35,6 @@ from hocket.update.synchronized import synchronize
 from hocket.world import World
 
 Precision = Literal["fp32", "bf16"]
-Wire = Literal["exact", "bf16"]
 BatchNorm = Literal["local", "shared"]
 
 
@@ -52,7 +53,7 @@ class Setup:
         precision: ``fp32`` or ``bf16`` (autocast).
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
-        wire: ``exact``, or ``bf16`` to round what crosses an edge, and send it in 16 bits.
+        codec: How what crosses an edge is written.
 
     Raises:
         OptionError: One of these is not what it may be.
@@ -67,13 +68,12 @@ class Setup:
     device: torch.device
     precision: Precision
     trace: bool
-    wire: Wire
+    codec: Codec
     batchnorm: BatchNorm
 
     def __post_init__(self) -> None:
         for name, value, known in (
             ("precision", self.precision, get_args(Precision)),
-            ("wire", self.wire, get_args(Wire)),
             ("batchnorm", self.batchnorm, get_args(BatchNorm)),
         ):
             if value not in known:
@@ -83,6 +83,19 @@ class Setup:
     def dtype(self) -> torch.dtype | None:
         """What autocast computes in; None where it is off."""
         return torch.bfloat16 if self.precision == "bf16" else None
+
+
+def warn_of_bias(setup: Setup, stacklevel: int) -> None:
+    """Warn where a gradient is computed at other values than those it is applied at."""
+    if setup.codec.biases and setup.method.signal.waits:
+        warnings.warn(
+            f"the codec {setup.codec} sends other activations than method "
+            f"{setup.method.name!r} back-propagates through: a stage applies the gradient at "
+            "what the next one received as if it were that at its own output, so that all "
+            "stages but the last learn from biased gradients; methods with local losses, such "
+            "as dgl, do not",
+            stacklevel=stacklevel,
+        )
 
 
 def build_serial(
@@ -160,8 +173,8 @@ def build_distributed(
     carriers = Carriers(world, setup.device)
 
     def connect(step: int) -> Connection:
-        rank, narrow = world.neighbour(step), setup.wire == "bf16"
-        return Connection(world, rank, room, setup.device, carriers.to(rank), narrow=narrow)
+        rank = world.neighbour(step)
+        return Connection(world, rank, room, setup.device, carriers.to(rank))
 
     source, horizon = Edge("the source", "stage 0"), Horizon()
     recorder = Recorder(k, keep=setup.trace)
@@ -215,6 +228,13 @@ def _stage(
         average = partial(Average, world=world, group=carriers.sums)
         # Replicas have other samples, and want other numbers for their dropout.
         seed += world.replica << 32
+    ledger = Ledger()
+    if setup.codec != Exact():
+        codec, gradients = setup.codec, setup.codec.gradients
+        if index > 0:
+            before = Coded(before, gradients, codec, seed)
+        if index < count - 1:
+            after = Coded(after, codec, gradients, seed + index, ledger)
     return Stage(
         index=index,
         module=module,
@@ -222,8 +242,8 @@ def _stage(
         signal_network=signal_network,
         loss=setup.loss,
         linearizer=build_linearizer(method.linearize, delay, method.statistics),
-        before=Rounded(before) if setup.wire == "bf16" else before,
-        after=Rounded(after) if setup.wire == "bf16" else after,
+        before=before,
+        after=after,
         updater=Updater(
             trained if signal.learns else trained + helping,
             setup.optimizer,
@@ -244,6 +264,7 @@ def _stage(
         device=setup.device,
         precision=setup.dtype,
         recorder=recorder,
+        ledger=ledger,
     )
 
 

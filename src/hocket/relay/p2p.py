@@ -50,7 +50,6 @@ class Connection:
         room: How many packets may have arrived before they are needed.
         device: Where received tensors go.
         carrier: What takes tensors there and back; through the host if not given.
-        narrow: Whether to send in bfloat16 what loses nothing by it.
     """
 
     def __init__(
@@ -60,8 +59,6 @@ class Connection:
         room: int,
         device: torch.device,
         carrier: Carrier | None = None,
-        *,
-        narrow: bool = False,
     ) -> None:
         self.rank = rank
         self.place = world.places[rank]
@@ -71,7 +68,6 @@ class Connection:
         self._world = world
         self._headers = Host(world, rank)
         self._carrier = carrier or self._headers
-        self._narrow = narrow
         self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
         self._sending: deque[list[tuple[Carrier, Work, Tensor]]] = deque()
         self._thread = threading.Thread(
@@ -88,14 +84,10 @@ class Connection:
         """
         found: list[Tensor] = []
         specs = {name: wire.encode(tree, found) for name, tree in trees.items()}
-        whole = [wire.dense(tensor, self._carrier.device) for tensor in found]
-        own = [wire.narrowed(tensor) for tensor in whole] if self._narrow else whole
-        dtypes = [wire.form(tensor)[0] for tensor in whole]
+        own = [wire.dense(tensor, self._carrier.device) for tensor in found]
         forms = [wire.form(tensor) for tensor in own]
         first, rest = wire.written(
-            header
-            | specs
-            | {"kind": kind, "number": number, "tensors": forms, "dtypes": dtypes}
+            header | specs | {"kind": kind, "number": number, "tensors": forms}
         )
         parts: list[tuple[Carrier, Tensor]] = [(self._headers, first)]
         if rest is not None:
@@ -165,8 +157,7 @@ class Connection:
         tensors = [self._carrier.receive(form) for form in header["tensors"]]
         own = [first, *([rest] if rest is not None else []), *tensors]
         self.received_bytes += sum(part.nbytes for part in own)
-        dtypes = map(wire.dtype, header["dtypes"])
-        return Parcel(header, [t.to(dtype) for t, dtype in zip(tensors, dtypes, strict=True)])
+        return Parcel(header, tensors)
 
 
 @dataclass

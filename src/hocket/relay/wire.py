@@ -119,14 +119,6 @@ def dtype(name: str) -> torch.dtype:
     return found
 
 
-def narrowed(tensor: Tensor) -> Tensor:
-    """The tensor in bfloat16 where that loses nothing and takes fewer bytes, else itself."""
-    if tensor.dtype not in (torch.float32, torch.float64):
-        return tensor
-    narrow = tensor.to(torch.bfloat16)
-    return narrow if torch.equal(narrow.to(tensor.dtype), tensor) else tensor
-
-
 def memory(tensor: Tensor) -> Tensor:
     """The bytes of a gapless tensor, as they lie."""
     flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

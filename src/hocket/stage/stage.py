@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hocket.errors import NonFiniteError, PacketError
 from hocket.method import Error, Lesson, Loss, Signal
 from hocket.program import Action
+from hocket.relay.coded import Ledger
 from hocket.relay.packet import Activation, Gradient
 from hocket.relay.port import After, Before
 from hocket.stage.honour import NoForward
@@ -67,6 +68,7 @@ class Stage:
         device: Where it computes.
         precision: The dtype to compute in where that is safe; None for that of the weights.
         recorder: What its time is recorded by.
+        ledger: What it sends ahead is noted in.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Stage:
         device: torch.device,
         precision: torch.dtype | None,
         recorder: Recorder,
+        ledger: Ledger,
     ) -> None:
         self.index = index
         self.module = module
@@ -94,6 +97,7 @@ class Stage:
         self.updater = updater
         self.signal_updater = signal_updater
         self.recorder = recorder
+        self.ledger = ledger
         self.pending = Pending(index)
         self.gradients: list[Tensor | None] = []  # of the last backward, for whoever watches
         self._loss = loss

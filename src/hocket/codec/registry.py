@@ -1,0 +1,49 @@
+"""Codecs by name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import torch
+
+from hocket.codec.cast import Cast
+from hocket.codec.codec import Codec, Exact
+from hocket.codec.integers import Integers
+from hocket.codec.vq import VQ
+from hocket.errors import OptionError, listed, unknown
+from hocket.named import Named
+from hocket.typed import hints_of, mistyped
+
+CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
+    {
+        "none": Exact,
+        "bf16": partial(Cast, torch.bfloat16),
+        "fp16": partial(Cast, torch.float16),
+        "int8": Integers,
+        "vq": VQ,
+    }
+)
+
+
+def codec_of(text: str) -> Codec:
+    """The codec that is written ``name:option=value,option=value``.
+
+    Raises:
+        OptionError: The codec or one of its options does not exist, or is out of range.
+
+    >>> codec_of("vq:groups=4").codes
+    256
+    """
+    asked = Named.parse(text)
+    if asked.name not in CODECS:
+        raise OptionError(unknown("codec", asked.name, CODECS))
+    build = CODECS[asked.name]
+    # What is filled in already is no option.
+    filled = build.args if isinstance(build, partial) else ()
+    known = list(inspect.signature(build).parameters) if not filled else []
+    problems = [unknown("option", name, known) for name in asked.options if name not in known]
+    problems += mistyped(asked.options, hints_of(build))
+    if problems:
+        raise OptionError(listed(f"cannot build codec {asked.name!r}", problems))
+    return build(**asked.options)
