@@ -28,8 +28,8 @@ CASES = [
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
     *(Case("fdg", "conv", trainer=(("codec", codec),)) for codec in CODECS),
-    Case("dgl", "conv", trainer=(("codec", VQ(groups=2, codes=3)), ("channels_last", True))),
-    Case("dgl", trainer=(("codec", VQ(groups=2, codes=3, every=2, decay=0.5)),)),
+    Case("dgl", "conv", trainer=(("codec", VQ(codes=3)), ("channels_last", True))),
+    Case("dgl", trainer=(("codec", VQ(codes=3, every=2, decay=0.5)),)),
     # Tensors by ways of their own, beside their headers.
     Case("fdg", "conv", trainer=(("channels_last", True),), direct=True),
     Case("dni", direct=True),
