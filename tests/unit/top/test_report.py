@@ -75,6 +75,9 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
         waiting=0.0,
         sent_mib=0.0,
         peak_mib=100.0,
+        compression=None,
+        lost=None,
+        perplexity=None,
     )
     summary = Summary(
         state="interrupted",
@@ -92,3 +95,19 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
     assert "1,234" in stages
     assert "75.0%" in times
     assert "2 ticks" in stages
+
+
+def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
+    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0}
+    common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
+    common |= {"sent_mib": 1.0, "peak_mib": 1.0}
+    stages = (
+        StageSummary(**common, compression=31.4, lost=0.123, perplexity=97.6),
+        StageSummary(**common, compression=3.99, lost=0.004, perplexity=None),
+        StageSummary(**common, compression=None, lost=None, perplexity=None),
+    )
+    summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a", "b"))
+    *_, codes = (printed(table) for table in summary_tables(summary))
+    rows = [[w for w in line.split() if w != "│"][1:] for line in codes.splitlines()]
+    assert ["31.4", "times", "12.3%", "98"] in rows
+    assert ["4.0", "times", "0.4%", "-"] in rows
