@@ -75,9 +75,10 @@ class Alarm:
         self._over = threading.Event()
         self._was_first = False
         self._reachable = True  # the store, as far as is known
+        self._listeners: list[Callable[[HocketError], None]] = []
         # How often to look whether somebody asks.
         self._look_s = min(1.0, timeout_s / 16)
-        threading.Thread(target=self._answer, name="hocket-alarm", daemon=True).start()
+        threading.Thread(target=self._watch, name="hocket-alarm", daemon=True).start()
 
     def doing(self, words: str) -> None:
         """Say what this process does from now on."""
@@ -90,6 +91,10 @@ class Alarm:
         self._activity = Activity(words, waits_for, time.monotonic())
         yield
         self._activity = before
+
+    def listen(self, hear: Callable[[HocketError], None]) -> None:
+        """Have this called, in another thread, once any process has said that it failed."""
+        self._listeners.append(hear)
 
     def leave(self) -> None:
         """Say that this process takes no further part."""
@@ -199,12 +204,14 @@ class Alarm:
             time.sleep(self._look_s / 8)
         return answers
 
-    def _answer(self) -> None:
-        """Write down what this process does, once somebody asks."""
+    def _watch(self) -> None:
+        """Say what this process does once somebody asks, and pass on that one has failed."""
+        answered = False
         while not self._over.wait(self._look_s):
             try:
                 # In this thread, however long it takes: nobody waits for it.
-                asked = self._found(ASKED) is not None
+                asked = not answered and self._found(ASKED) is not None
+                first = self._found(FAILURE)
             except RuntimeError:
                 return
             if asked:
@@ -212,7 +219,10 @@ class Alarm:
                 seconds = time.monotonic() - now.since
                 answer = json.dumps([now.words, now.waits_for, seconds])
                 self._write(f"answer/{self._rank}", answer)
-                return
+                answered = True
+            if first is not None:
+                for hear in self._listeners:
+                    hear(WitnessError(first))
 
     def _first(self, found: str) -> str:
         """What is written down as the first failure: this, unless another one was first."""

@@ -1,8 +1,8 @@
 """How the tensors of a parcel travel: over the host for all devices, or from GPU to GPU."""
 
 import platform
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
@@ -18,9 +18,6 @@ Work: TypeAlias = Any
 Group: TypeAlias = Any
 """A process group; torch names no public type for it."""
 
-LOOK_S = 0.0002
-"""How often to look whether a GPU has sent; no call of torch waits for that with a time-out."""
-
 
 class Carrier(Protocol):
     """Takes dense tensors to one neighbour and brings them from it."""
@@ -31,8 +28,8 @@ class Carrier(Protocol):
     def send(self, tensor: Tensor) -> Work:
         """Send a tensor with elements; it must live on unchanged until that is finished."""
 
-    def finish(self, work: Work, timeout_s: float) -> None:
-        """Wait until a send is finished; RuntimeError if it is late, or the way is cut."""
+    def finish(self, work: Work) -> None:
+        """Wait until a send is finished, in another thread; RuntimeError if the way is cut."""
 
     def receive(self, form: Sequence[Any]) -> Tensor:
         """Wait for a tensor of a form, in the thread that receives."""
@@ -56,9 +53,9 @@ class Host:
         """Without isend, which refuses once the caller has destroyed all groups."""
         return self._world.packets.send([wire.memory(tensor)], self._rank, 0)
 
-    def finish(self, work: Work, timeout_s: float) -> None:
+    def finish(self, work: Work) -> None:
         """Gloo's own wait."""
-        work.wait(timedelta(seconds=timeout_s))
+        work.wait(NEVER)
 
     def receive(self, form: Sequence[Any]) -> Tensor:
         """Into new memory."""
@@ -85,41 +82,41 @@ class Direct:
         self.device = device
         self._to, self._back = to, back
         self._peer = distributed.get_group_rank(to, rank)
-        self._cuda = device.type == "cuda"
-        # Waiting for what comes must not hold up what is computed meanwhile.
-        self._aside = torch.cuda.Stream(device) if self._cuda else None
+        cuda = device.type == "cuda"
+        # Waiting for what leaves or comes must not hold up what is computed meanwhile.
+        self._leaving = torch.cuda.Stream(device) if cuda else None
+        self._coming = torch.cuda.Stream(device) if cuda else None
 
     def send(self, tensor: Tensor) -> Work:
         """After what is queued on the present stream."""
         return self._to.send([wire.memory(tensor)], self._peer, 0)
 
-    def finish(self, work: Work, timeout_s: float) -> None:
-        """By looking, as a wait would only let the GPU wait."""
-        if not self._cuda:
-            work.wait(timedelta(seconds=timeout_s))
-            return
-        end = time.monotonic() + timeout_s
-        while not work.is_completed():
-            if time.monotonic() >= end:
-                raise RuntimeError("the GPU has not sent in time")
-            time.sleep(LOOK_S)
+    def finish(self, work: Work) -> None:
+        """On a stream of its own: that waits for the GPU's work, and the host for it."""
+        with _aside(self._leaving):
+            work.wait()
 
     def receive(self, form: Sequence[Any]) -> Tensor:
         """On a stream of its own."""
-        if self._aside is None:
-            return self._filled(form)
-        with torch.cuda.device(self.device), torch.cuda.stream(self._aside):
-            room = self._filled(form)
-            self._aside.synchronize()
-        # Its memory may be used anew only after what the stages do with it.
-        room.record_stream(torch.cuda.default_stream(self.device))
+        with _aside(self._coming):
+            room = wire.empty(form, self.device)
+            if room.numel():
+                self._back.recv([wire.memory(room)], self._peer, 0).wait()
+        if self._coming is not None:
+            # Its memory may be used anew only after what the stages do with it.
+            room.record_stream(torch.cuda.default_stream(self.device))
         return room
 
-    def _filled(self, form: Sequence[Any]) -> Tensor:
-        room = wire.empty(form, self.device)
-        if room.numel():
-            self._back.recv([wire.memory(room)], self._peer, 0).wait()
-        return room
+
+@contextmanager
+def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Inside, the work of a GPU is queued on this stream; at the end the host waits for it."""
+    if stream is None:
+        yield
+        return
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
+        stream.synchronize()
 
 
 def backend(device: torch.device) -> str | None:

@@ -2,13 +2,12 @@
 
 A thread receives whatever the neighbour sends, so that packets travel while both compute; what
 has arrived waits in an inbox of limited room, and a neighbour that runs ahead waits for room.
-Sends return at once, and the memory they read is kept until it has been received.
+Sends return at once, and another thread keeps the memory they read until it has been received.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,9 @@ from torch import Tensor
 
 from hocket.errors import HocketError
 from hocket.relay import wire
-from hocket.relay.carrier import Carrier, Host, Work
+from hocket.relay.carrier import Carrier, Host
 from hocket.relay.inbox import Inbox
+from hocket.relay.outbox import Outbox
 from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
 from hocket.tree import Tree, map_tensors
@@ -69,7 +69,9 @@ class Connection:
         self._headers = Host(world, rank)
         self._carrier = carrier or self._headers
         self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
-        self._sending: deque[list[tuple[Carrier, Work, Tensor]]] = deque()
+        self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
+        world.alarm.listen(self._inbox.fail)
+        world.alarm.listen(self._outbox.fail)
         self._thread = threading.Thread(
             target=self._receive, name=f"hocket-from-{rank}", daemon=True
         )
@@ -95,9 +97,7 @@ class Connection:
         parts += [(self._carrier, tensor) for tensor in own if tensor.numel()]
         what = f"{self.place} to take {kind} {number}"
         with self._waiting(f"sending {kind} {number} to {self.place}", what):
-            while len(self._sending) >= IN_FLIGHT:
-                self._finish_one()
-            self._sending.append([(by, by.send(part), part) for by, part in parts])
+            self._outbox.add(lambda: _begun(parts), self._world.alarm.timeout_s)
         self.sent_bytes += sum(part.nbytes for _, part in parts)
 
     def take(self, kind: str, number: int) -> Parcel:
@@ -115,16 +115,10 @@ class Connection:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
         try:
             self.send("end", 0, {})
-            while self._sending:
-                self._finish_one()
+            self._outbox.drain(self._world.alarm.timeout_s)
         except Exception:
             return  # It has ended already.
         self._thread.join(self._world.alarm.timeout_s)
-
-    def _finish_one(self) -> None:
-        for carrier, work, _ in self._sending[0]:
-            carrier.finish(work, self._world.alarm.timeout_s)
-        self._sending.popleft()
 
     @contextmanager
     def _waiting(self, words: str, what: str) -> Iterator[None]:
@@ -158,6 +152,17 @@ class Connection:
         own = [first, *([rest] if rest is not None else []), *tensors]
         self.received_bytes += sum(part.nbytes for part in own)
         return Parcel(header, tensors)
+
+
+def _begun(parts: list[tuple[Carrier, Tensor]]) -> Callable[[], None]:
+    """Send tensors; what it gives waits until they are sent, and keeps them for as long."""
+    begun = [(by, by.send(part), part) for by, part in parts]
+
+    def finish() -> None:
+        for by, work, _ in begun:
+            by.finish(work)
+
+    return finish
 
 
 @dataclass

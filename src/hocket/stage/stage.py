@@ -5,7 +5,7 @@ their neighbours, and the signal that their error comes from.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -173,21 +173,23 @@ class Stage:
                 self.signal_network, self._loss, output, targets, received
             )
         del output
+        # Before anything is sent: the stage where it began is the one to tell of it.
+        loss = None if error.loss is None else _finite("loss", float(error.loss))
         self._differentiate(error, forwarded.activation.share)
         leaves = tensors(forwarded.leaves)
         if any(leaf.requires_grad for leaf in leaves):
+            _finite("gradient norm", float(total_norm([leaf.grad for leaf in leaves])))
             self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
         self.gradients = self.updater.gather()
         if error.lesson is not None:
             self._lessons[batch] = error.lesson, forwarded.activation
         self._epochs[batch] = forwarded.activation.epoch
-        loss = None if error.loss is None else float(error.loss)
         return Report(
             epoch=forwarded.activation.epoch,
             version=self.updater.version,
             staleness=self.updater.version - forwarded.version,
             loss=loss,
-            gradient_norm=_checked(loss, self.gradients),
+            gradient_norm=_finite("gradient norm", float(total_norm(self.gradients))),
         )
 
     def _differentiate(self, error: Error, share: float) -> None:
@@ -228,8 +230,8 @@ class Stage:
             None if activation.share == 1 else torch.full_like(loss, activation.share)
         )
         epoch = activation.epoch
-        value = float(loss.detach())
-        norm = _checked(value, self.signal_updater.gather())
+        value = _finite("loss", float(loss.detach()))
+        norm = _finite("gradient norm", float(total_norm(self.signal_updater.gather())))
         version = self.signal_updater.version
         rate = self.signal_updater.update(epoch)
         return Report(epoch, version, loss=value, gradient_norm=norm, rate=rate)
@@ -245,13 +247,11 @@ class Stage:
         return torch.autocast(self._device.type, self._precision, enabled=low)
 
 
-def _checked(loss: float | None, gradients: Sequence[Tensor | None]) -> float:
-    """The norm of a batch's gradient, once it and the loss are known to be finite."""
-    norm = float(total_norm(gradients))
-    for what, value in (("loss", loss), ("gradient norm", norm)):
-        if value is not None and not math.isfinite(value):
-            raise NonFiniteError(
-                f"the {what} became {value}; this stage's weights are those before this batch; "
-                "lower the learning rate, warm up, or look at the batch"
-            )
-    return norm
+def _finite(what: str, value: float) -> float:
+    """The value, unless it is NaN or infinite."""
+    if not math.isfinite(value):
+        raise NonFiniteError(
+            f"the {what} became {value}; this stage's weights are those before this batch; "
+            "lower the learning rate, warm up, or look at the batch"
+        )
+    return value

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from queue import Empty, Queue
 
 import pytest
 from torch.distributed import HashStore
@@ -70,6 +71,19 @@ def test_a_failure_that_is_written_a_little_late_is_waited_for(alarms):
     timer.start()
     assert str(alarms[0].lost(1, "reset")) == "stage 1 failed: ValueError: late"
     timer.join()
+
+
+def test_whoever_listens_hears_of_a_failure_unasked(alarms):
+    heard = Queue()
+    for alarm in alarms:
+        alarm.listen(heard.put)
+    with pytest.raises(Empty):
+        heard.get(timeout=2 * TIMEOUT_S / 16)
+    alarms[1].report(error("mine"))
+    for _ in alarms:
+        found = heard.get(timeout=10)
+        assert type(found) is WitnessError
+        assert str(found) == "stage 1 failed: ValueError: mine"
 
 
 # Who is gone.
