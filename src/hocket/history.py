@@ -78,16 +78,24 @@ class Tally:
         for stage, staleness in values["staleness"]:
             self._staleness.setdefault(stage, []).extend(staleness)
 
-    def losses(self, epoch: int) -> list[float]:
-        """The losses of an epoch's batches at the last stage that has any."""
-        last = max((s for s, e in self._losses if e == epoch), default=0)
-        return self._losses.get((last, epoch), [])
+    def losses(self, epoch: int | None) -> list[float]:
+        """Of an epoch's batches, or of all if None, at the last stage that has any."""
+        of = [(s, e) for s, e in self._losses if epoch is None or e == epoch]
+        last = max((s for s, _ in of), default=0)
+        return [loss for s, e in of if s == last for loss in self._losses[s, e]]
 
     def epoch(
-        self, number: int, stages: int, score: Score | None, seconds: float, samples: int
+        self,
+        number: int,
+        stages: int,
+        score: Score | None,
+        seconds: float,
+        samples: int,
+        *,
+        own: bool = False,
     ) -> Epoch:
-        """The epoch as a value."""
-        losses = self.losses(number)
+        """The epoch as a value; where each stage counts its ``own``, losses are of all."""
+        losses = self.losses(None if own else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
         return Epoch(
             number=number,

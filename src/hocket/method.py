@@ -18,6 +18,7 @@ Linearize = Literal["stash", "live", "recompute"]
 Reduce = Literal["mean", "sum"]
 Statistics = Literal["forward", "both"]
 EpochEnd = Literal["carry", "drain"]
+Sampler = Literal["freshest", "official"]
 
 
 class Loss(Protocol):
@@ -82,6 +83,42 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replay:
+    """How a stage that runs freely draws its inputs from what has arrived.
+
+    Attributes:
+        buffer: The last so many batches that arrived are kept (the paper's M).
+        reuse: How often each may be used; 0 for no limit.
+        sampler: ``freshest`` of the least used, as the paper says it; or as the ``official``
+            code has it, where the oldest one wins a tie, a limit allows one use less, and a
+            buffer of one does not count.
+
+    Raises:
+        OptionError: A choice is out of its range.
+    """
+
+    buffer: int = 5
+    reuse: int = 0
+    sampler: Sampler = "freshest"
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.buffer < 1:
+            problems.append(f"buffer is {self.buffer}; it holds at least 1 batch")
+        if self.reuse < 0:
+            problems.append(f"reuse is {self.reuse}; use a limit of at least 1, or 0 for none")
+        if self.sampler not in ("freshest", "official"):
+            problems.append(f"sampler is {self.sampler!r}; use 'freshest' or 'official'")
+        if self.sampler == "official" and self.reuse == 1:
+            problems.append(
+                "reuse is 1 with the official sampler, which counts from 1, so that nothing "
+                "could ever be drawn; use at least 2"
+            )
+        if problems:
+            raise OptionError(listed("this replay is impossible", problems))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """One method of decoupled learning as a table of choices.
 
@@ -98,6 +135,7 @@ class Method:
         statistics: Which passes count in BatchNorm's running statistics under ``recompute``.
         epoch_end: Whether batches stay in flight from one epoch to the next.
         first_stage_rate: Factor on the learning rate of the first stage.
+        replay: How stages draw from buffers, each at its own pace; None where all keep step.
 
     Raises:
         OptionError: A choice is out of its range.
@@ -115,6 +153,7 @@ class Method:
     statistics: Statistics = "forward"
     epoch_end: EpochEnd = "carry"
     first_stage_rate: float = 1.0
+    replay: Replay | None = None
 
     def __post_init__(self) -> None:
         problems = [
@@ -146,6 +185,11 @@ class Method:
                 f"statistics='both' with linearize={self.linearize!r}: "
                 "there is no second pass to count; use linearize='recompute'"
             )
+        if self.replay is not None and (self.signal.waits or self.signal.learns):
+            problems.append(
+                "replay draws batches from a buffer, but the signal wants an answer for each "
+                "batch; use a local loss"
+            )
         if problems:
             raise OptionError(listed(f"method {self.name!r} cannot be built", problems))
 
@@ -153,7 +197,8 @@ class Method:
         """The same method with packets that take so many ticks longer, to hide a slow link.
 
         Raises:
-            OptionError: No edge has a delay, so that stages wait inside a tick.
+            OptionError: No edge has a delay, so that stages wait inside a tick, or there are
+                no ticks.
 
         >>> from hocket.methods import DDG, FDG
         >>> [FDG().slackened(1).delay(k, stages=3) for k in range(3)]
@@ -161,6 +206,11 @@ class Method:
         >>> [DDG().slackened(1).delay(k, stages=3) for k in range(3)]
         [4, 2, 0]
         """
+        if ticks and self.replay is not None:
+            raise OptionError(
+                f"method {self.name!r} has no ticks: its stages wait for nobody, and need no "
+                "slack; leave it at 0"
+            )
         if ticks and not (self.forward_delay or self.backward_delay):
             raise OptionError(
                 f"method {self.name!r} has no delay to which slack could be added: its stages "
@@ -213,7 +263,8 @@ class Method:
         delay = self.delay(stage, stages)
         batches = delay if delay and self.order == "backward-first" else delay + 1
         if delay == 0:
-            return Memory(graphs=1, inputs=1, versions=1)
+            buffer = self.replay.buffer if self.replay is not None and stage > 0 else 1
+            return Memory(graphs=1, inputs=buffer, versions=1)
         if self.linearize == "recompute":
             return Memory(graphs=1, inputs=batches, versions=1)
         if self.linearize == "live":

@@ -66,6 +66,22 @@ def plan_of(run: Run) -> int | Plan:
     return plan
 
 
+def rates_of(run: Run) -> tuple[float, ...] | None:
+    """How fast each stage is; None where nothing is said.
+
+    Raises:
+        OptionError: They are no numbers.
+    """
+    if run.rates == "equal":
+        return None
+    try:
+        return tuple(float(rate) for rate in run.rates.split(","))
+    except ValueError as error:
+        raise OptionError(
+            f"rates is {run.rates!r}; write a number for each stage: 1,1,0.5"
+        ) from error
+
+
 def optimizer_of(run: Run) -> OptimizerFactory:
     """What builds a stage's optimizer.
 

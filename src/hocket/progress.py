@@ -72,7 +72,8 @@ class Bar:
 
 def _line(number: int, epochs: int, loss: float, error: float | None) -> str:
     tested = "" if error is None else f", test error {error:.2%}"
-    return f"epoch {number + 1}/{epochs}: training loss {loss:.4f}{tested}"
+    # Stages that run freely may need a few more than was foreseen.
+    return f"epoch {number + 1}/{max(epochs, number + 1)}: training loss {loss:.4f}{tested}"
 
 
 @contextmanager

@@ -3,19 +3,26 @@
 from rich.table import Table
 
 from hocket.errors import OptionError
+from hocket.method import Method
 from hocket.methods import METHODS, build, options_of
 from hocket.timeline import Timeline
 from hocket.train import Summary
 
 
 def summary_tables(summary: Summary) -> list[Table]:
-    """The result as a whole, each stage, and what each stage spent its time on."""
-    whole = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
+    """The result as a whole, and of each stage whatever there is to say."""
+    tables = (_whole, _stages, _times, _codes, _draws)
+    return [table for make in tables if (table := make(summary)).row_count]
+
+
+def _whole(summary: Summary) -> Table:
+    """The result."""
+    table = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
     for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
-        whole.add_column(name, justify="right")
+        table.add_column(name, justify="right")
     last = summary.epochs[-1] if summary.epochs else None
     score = last.score if last else None
-    whole.add_row(
+    table.add_row(
         str(len(summary.epochs)),
         f"{last.loss:.4f}" if last else "-",
         f"{score.loss:.4f}" if score else "-",
@@ -23,11 +30,14 @@ def summary_tables(summary: Summary) -> list[Table]:
         f"{summary.seconds:.1f} s",
         f"{summary.samples_per_s:,.0f}",
     )
-    stages = Table(title_justify="left")
-    for name in ("stage", "layers", "parameters", "auxiliary", "delay", "staleness"):
-        stages.add_column(name, justify="right")
+    return table
+
+
+def _stages(summary: Summary) -> Table:
+    """What each stage is."""
+    table = _table("stage", "layers", "parameters", "auxiliary", "delay", "staleness")
     for k, stage in enumerate(summary.stages):
-        stages.add_row(
+        table.add_row(
             str(k),
             str(stage.layers),
             f"{stage.parameters:,}",
@@ -35,11 +45,14 @@ def summary_tables(summary: Summary) -> list[Table]:
             f"{stage.delay} ticks",
             "-" if stage.staleness is None else f"{stage.staleness:.2f} updates",
         )
-    times = Table(title_justify="left")
-    for name in ("stage", "busy", "waiting", "sending", "sent", "peak memory"):
-        times.add_column(name, justify="right")
+    return table
+
+
+def _times(summary: Summary) -> Table:
+    """What each stage spent its time on, and what it took."""
+    table = _table("stage", "busy", "waiting", "sending", "sent", "peak memory")
     for k, stage in enumerate(summary.stages):
-        times.add_row(
+        table.add_row(
             str(k),
             f"{stage.busy:.1%}",
             f"{stage.waiting:.1%}",
@@ -47,18 +60,40 @@ def summary_tables(summary: Summary) -> list[Table]:
             f"{stage.sent_mib:,.1f} MiB",
             f"{stage.peak_mib:,.0f} MiB",
         )
-    codes = Table(title_justify="left")
-    for name in ("stage", "compression", "lost", "codes in use"):
-        codes.add_column(name, justify="right")
+    return table
+
+
+def _codes(summary: Summary) -> Table:
+    """What the codec made of what each stage sent, where there is one."""
+    table = _table("stage", "compression", "lost", "codes in use")
     for k, stage in enumerate(summary.stages):
         if stage.compression is not None:
-            codes.add_row(
+            table.add_row(
                 str(k),
                 f"{stage.compression:.1f} times",
                 "-" if stage.lost is None else f"{stage.lost:.1%}",
                 "-" if stage.perplexity is None else f"{stage.perplexity:.0f}",
             )
-    return [whole, stages, times, *([codes] if codes.row_count else [])]
+    return table
+
+
+def _draws(summary: Summary) -> Table:
+    """What became of the packets that came for each stage, where it draws from a buffer."""
+    table = _table("stage", "arrived", "drawn", "reused", "dropped", "refused", "buffer")
+    for k, stage in enumerate(summary.stages):
+        if (uses := stage.uses) is not None:
+            counts = (uses.arrived, uses.drawn, uses.reused, uses.dropped, uses.refused)
+            held = f"{uses.buffer_bytes / 2**20:,.1f} MiB"
+            table.add_row(str(k), *(f"{count:,}" for count in counts), held)
+    return table
+
+
+def _table(*names: str) -> Table:
+    """One without rows."""
+    table = Table(title_justify="left")
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
 
 
 METHOD_COLUMNS = (
@@ -84,9 +119,7 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
         rows.append(
             (
                 name,
-                f"{method.forward_delay},{method.backward_delay}"
-                if method.signal.waits or method.signal.learns
-                else f"{method.forward_delay},-",
+                _delays(method),
                 method.order if late else "-",
                 method.linearize if late else "-",
                 " ".join(str(method.delay(k, stages)) for k in every),
@@ -99,6 +132,14 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def _delays(method: Method) -> str:
+    """Of activations and of what comes back over an edge."""
+    if method.replay is not None:
+        return "free"
+    back = method.backward_delay if method.signal.waits or method.signal.learns else "-"
+    return f"{method.forward_delay},{back}"
 
 
 def method_table(stages: int) -> Table:

@@ -55,6 +55,10 @@ class Run:
     """Ticks that packets may take longer, which hides a slow link and adds to the delays."""
     codec: str = "none"
     """How what stages send is written: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
+    rates: str = "equal"
+    """How fast each stage is, where each runs freely: 1,1,0.5 for a last one half as fast."""
+    turns: Literal["regular", "random"] = "regular"
+    """Whether such stages take their turns at equal intervals, or by chance."""
     replicas: int = 1
     """Processes that share the work of each stage, where there are several processes."""
     batchnorm: Literal["local", "shared"] = "local"

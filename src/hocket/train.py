@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +23,15 @@ from hocket.logs import Logs, tensorboard_writer
 from hocket.memory import highest_mib
 from hocket.method import Method
 from hocket.named import Named
-from hocket.parts import method_of, network_of, optimizer_of, plan_of, scheduler_of
+from hocket.parts import (
+    method_of,
+    network_of,
+    optimizer_of,
+    plan_of,
+    rates_of,
+    scheduler_of,
+)
+from hocket.relay.buffer import Uses
 from hocket.run import Run, publish
 from hocket.stage.stage import Stage
 from hocket.trainer import Trainer
@@ -45,6 +54,7 @@ class StageSummary:
         compression: How many times fewer bytes its codec wrote ahead; None without one.
         lost: Norm of what the codec lost beside that of what was sent, of a late batch.
         perplexity: Codes in use in each of its codebooks, of a late batch.
+        uses: What became of the packets that came for it, where it draws from a buffer.
         peak_mib: The most memory that its process held at a time.
     """
 
@@ -61,6 +71,7 @@ class StageSummary:
     compression: float | None
     lost: float | None
     perplexity: float | None
+    uses: Uses | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,7 @@ def train(run: Run) -> Summary:
     """
     method = method_of(run.method).slackened(run.slack)
     stages = plan_of(run)
-    optimizer, scheduler = optimizer_of(run), scheduler_of(run)
+    optimizer, scheduler, rates = optimizer_of(run), scheduler_of(run), rates_of(run)
     _require_device(run.device)
     if run.tensorboard:
         tensorboard_writer()
@@ -134,6 +145,8 @@ def train(run: Run) -> Summary:
         on_comparison=late.comparison if run.compare_every else None,
         replicas=run.replicas,
         codec=codec_of(run.codec),
+        rates=rates,
+        turns=run.turns,
         batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
         trace=run.trace is not None,
@@ -216,7 +229,7 @@ def _fit(
         _write_timeline(trainer, run.trace)
         own = [dataclasses.asdict(row) for row in _rows(trainer, method, epochs)]
         rows = [row for rows in trainer.gather(own)[:: run.replicas] for row in rows]
-        return end(state, message, [StageSummary(**row) for row in rows])
+        return end(state, message, [_summary(**row) for row in rows])
 
     try:
         trainer.fit(data.train, data.test, epochs=run.epochs, on_epoch=on_epoch)
@@ -250,9 +263,15 @@ def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[Sta
             compression=stage.ledger.compression,
             lost=stage.ledger.error,
             perplexity=stage.ledger.perplexity,
+            uses=stage.uses,
         )
         for stage in trainer.stages
     ]
+
+
+def _summary(uses: dict[str, int] | None, **rest: Any) -> StageSummary:
+    """A line that has travelled as plain values."""
+    return StageSummary(**rest, uses=Uses(**uses) if uses is not None else None)
 
 
 def _write_timeline(trainer: Trainer, file: Path | None) -> None:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
+from math import ceil
 from typing import Any
 
 import torch
@@ -18,9 +19,11 @@ from hocket.engine.build import (
     Precision,
     Setup,
     build_distributed,
+    build_free,
     build_serial,
     warn_of_bias,
 )
+from hocket.engine.clock import Pace, Turns, equal
 from hocket.engine.compare import Compare, Listener
 from hocket.engine.engine import Engine
 from hocket.engine.trace import Event, Watcher
@@ -39,7 +42,7 @@ from hocket.timeline import Span, Timeline
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.scale_free import warn_if_it_cancels
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
-from hocket.world import join, placed
+from hocket.world import World, join, placed
 
 
 class Trainer:
@@ -68,6 +71,9 @@ class Trainer:
             batch: ``local`` for those of each, ``shared`` for all of them.
         codec: How what stages send to each other is written, such as ``VQ(groups=16)``; exactly
             if not given.
+        rates: How fast each stage is, for a method whose stages run freely; equally if not
+            given.
+        turns: Whether such stages take their turns at ``regular`` intervals, or at ``random``.
 
     Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
@@ -100,9 +106,11 @@ class Trainer:
         trace: bool = False,
         codec: Codec | None = None,
         batchnorm: BatchNorm = "local",
+        rates: Sequence[float] | None = None,
+        turns: Turns = "regular",
     ) -> None:
-        if compare_every < 0 or bool(compare_every) != bool(on_comparison):
-            raise OptionError("compare_every and on_comparison belong together; give both")
+        method = method or FDG()
+        self._compare = _compare(method, compare_every, loss, on_comparison)
         if not isinstance(network, nn.Module):
             if stages is not None:
                 raise OptionError(
@@ -122,8 +130,9 @@ class Trainer:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._asked = stages
         self._modules = self._cut(stages)
+        self.count = _count(stages)
         self._setup = Setup(
-            method=method or FDG(),
+            method=method,
             loss=loss,
             optimizer=optimizer,
             scheduler=scheduler,
@@ -134,26 +143,14 @@ class Trainer:
             trace=trace,
             codec=codec or Exact(),
             batchnorm=batchnorm,
+            pace=_pace(method, self.count, rates, turns, seed),
         )
         self._watchers = list(watchers)
-        self._compare = (
-            Compare(compare_every, loss, on_comparison) if on_comparison is not None else None
-        )
         self._engine: Engine | None = None
-        self.count = _count(stages)
         self._world = join(self.count, replicas, timeout_s)
+        _require_world(self._world, self.count, replicas, compare_every)
         if self._world is None:
             network.to(self._device)  # else each process has room for its own stage only
-        if self._world is None and replicas != 1:
-            raise OptionError(
-                f"replicas is {replicas}, but there is only this process; start "
-                f"{replicas * self.count}, with `hocket run --processes` or torchrun"
-            )
-        if self._world is not None and compare_every:
-            raise OptionError(
-                "compare_every needs all stages in one process, and there are "
-                f"{self._world.size}; train in one process, or leave compare_every at 0"
-            )
 
     @property
     def leads(self) -> bool:
@@ -234,7 +231,8 @@ class Trainer:
         Args:
             train: Any iterable of (inputs, targets); gone through once for each epoch.
             validation: The same for evaluation.
-            epochs: How many times.
+            epochs: How many times. Where stages run freely each counts for itself, and the data
+                are gone through until the slowest has learned for as many.
             on_epoch: Called after each epoch with what it came to.
             progress: Whether to show a bar on a terminal, or a line per epoch elsewhere.
 
@@ -245,15 +243,18 @@ class Trainer:
         """
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
-        history = []
+        history: list[Epoch] = []
+        goal = self.epoch + epochs
+        pace = self._setup.pace
+        passes = epochs if pace is None else ceil(epochs * pace.rates[0] / min(pace.rates))
         length = len(train) if isinstance(train, Sized) else None
         with (
             self._reporting(),
-            progress_bar(epochs, length, shown=progress and self.leads) as bar,
+            progress_bar(passes, length, shown=progress and self.leads) as bar,
             Interrupt() if self._world is not None else nullcontext() as interrupt,
         ):
-            for left in reversed(range(epochs)):
-                epoch = self._epoch(train, validation, bar, interrupt, final=left == 0)
+            while self.epoch < goal or not (self._engine and self._engine.done):
+                epoch = self._epoch(train, validation, bar, interrupt, goal, length)
                 history.append(epoch)
                 bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
                 if on_epoch is not None:
@@ -333,18 +334,21 @@ class Trainer:
         validation: Iterable[tuple[Tree, Tree]] | None,
         bar: Progress,
         interrupt: Interrupt | None,
-        *,
-        final: bool,
+        goal: int,
+        length: int | None,
     ) -> Epoch:
         number, samples, start = self.epoch, 0, time.perf_counter()
         tally = Tally()
         batches = self._started(train)
         if interrupt is not None and self._world is not None and self._reads:
             batches = interrupt.until_asked(batches, self._world.agreement())
+        free = self._setup.method.replay is not None
+        if self._engine is not None:
+            self._engine.aim(goal, length)
         for inputs, targets in self._engine.feed(batches) if self._engine else ():
             tally.add(self._tick(inputs, targets))
             samples += _samples(inputs)
-            bar.batch(tally.losses(number)[-1:])
+            bar.batch(tally.losses(None if free else number)[-1:])
         if samples == 0 and self._reads and not (interrupt and interrupt.asked):
             raise DataError(
                 f"epoch {number}: the training data have no batches; an iterator can be used "
@@ -354,7 +358,7 @@ class Trainer:
         if any(self.gather(asked)):
             raise KeyboardInterrupt
         tally.add(self.end_epoch())
-        if final:
+        if self.epoch >= goal and self._engine is not None and self._engine.done:
             tally.add(self.finish())
         seconds = time.perf_counter() - start
         rows = self.gather([tally.values(), samples, seconds])
@@ -363,7 +367,7 @@ class Trainer:
             whole.merge(values)
         samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
         score = self.evaluate(validation) if validation is not None else None
-        return whole.epoch(number, self.count, score, seconds, samples)
+        return whole.epoch(number, self.count, score, seconds, samples, own=free)
 
     @property
     def _reads(self) -> bool:
@@ -400,7 +404,9 @@ class Trainer:
             self._modules = stages_of(self.network, self.plan)
         setup, modules, watchers = self._setup, self._modules, self._watchers
         engine: Engine
-        if self._world is None:
+        if self._setup.method.replay is not None:
+            engine = build_free(setup, modules, sample, watchers)
+        elif self._world is None:
             engine = build_serial(setup, modules, sample, watchers, self._compare)
         else:
             engine = build_distributed(setup, modules, sample, watchers, self._world)
@@ -448,6 +454,50 @@ class Trainer:
             return stages_of(self.network, stages)
         require_separate(self.network, stages)
         return list(stages)
+
+
+def _require_world(world: World | None, count: int, replicas: int, compare_every: int) -> None:
+    """Refuse what needs several processes in one, or one in several."""
+    if world is None and replicas != 1:
+        raise OptionError(
+            f"replicas is {replicas}, but there is only this process; start "
+            f"{replicas * count}, with `hocket run --processes` or torchrun"
+        )
+    if world is not None and compare_every:
+        raise OptionError(
+            "compare_every needs all stages in one process, and there are "
+            f"{world.size}; train in one process, or leave compare_every at 0"
+        )
+
+
+def _compare(
+    method: Method, every: int, loss: Loss, listener: Listener | None
+) -> Compare | None:
+    """What compares gradients, if that is asked for."""
+    if every < 0 or bool(every) != bool(listener):
+        raise OptionError("compare_every and on_comparison belong together; give both")
+    if every and method.replay is not None:
+        raise OptionError(
+            f"compare_every compares gradients tick by tick, but the stages of method "
+            f"{method.name!r} run freely; leave it at 0"
+        )
+    return Compare(every, loss, listener) if listener is not None else None
+
+
+def _pace(
+    method: Method, count: int, rates: Sequence[float] | None, turns: Turns, seed: int
+) -> Pace | None:
+    """How fast each stage is, where they run freely."""
+    if method.replay is None:
+        if rates is not None or turns != "regular":
+            raise OptionError(
+                f"rates and turns are for stages that run freely, but those of method "
+                f"{method.name!r} keep step; leave them out, or use a method with a buffer"
+            )
+        return None
+    if rates is not None and len(rates) != count:
+        raise OptionError(f"there are {len(rates)} rates for {count} stages; give one for each")
+    return Pace(equal(count).rates if rates is None else tuple(rates), turns, seed)
 
 
 def _home(network: nn.Module) -> torch.device:

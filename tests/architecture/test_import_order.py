@@ -21,6 +21,7 @@ LEVELS = (
     ("zoo", "data", "named", "recipes", "run", "world"),
     (
         "relay.port",
+        "relay.buffer",
         "relay.memory",
         "relay.carrier",
         "codec",

@@ -6,14 +6,13 @@ from functools import cache
 import pytest
 import torch
 
-from contract.small import LINEARIZE, different, far
+from contract.small import LINEARIZE, LOCKSTEP, different, far
 from contract.worlds import NETS, Case, Left, trained, trained_apart
 from hocket.codec import VQ, Cast, Integers
-from hocket.methods import METHODS
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
 CASES = [
-    *(Case(name, net) for name in METHODS for net in NETS),
+    *(Case(name, net) for name in LOCKSTEP for net in NETS),
     *(
         Case(name, net, (("linearize", kind),))
         for name in ("fdg", "ddg", "adl")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from contract.small import (
     LINEARIZE,
+    LOCKSTEP,
     ORDERS,
     SGD,
     STAGES,
@@ -36,6 +37,7 @@ from hocket.methods import ADL, BP, DDG, DGL, DSP, FDG, FR, METHODS, build, opti
 from hocket.signals import Delayed
 from reference import fdg
 
+every_lockstep_method = pytest.mark.parametrize("name", LOCKSTEP)
 every_method = pytest.mark.parametrize("name", METHODS)
 both_networks = pytest.mark.parametrize("net", [mlp, conv])
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
@@ -360,7 +362,7 @@ def test_the_three_linearizations_differ_once_weights_move(stages):
 
 @pytest.mark.parametrize("epoch_end", ["carry", "drain"])
 @pytest.mark.parametrize("stages", STAGES)
-@every_method
+@every_lockstep_method
 def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages, epoch_end):
     epochs, batches = 3, data(mlp, 3, last=2)
     method = build(name, epoch_end=epoch_end)
@@ -380,7 +382,7 @@ def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages,
 
 
 @pytest.mark.parametrize("epoch_end", ["carry", "drain"])
-@every_method
+@every_lockstep_method
 def test_epochs_end_with_batches_in_flight_or_without(name, epoch_end):
     left = []
 

@@ -29,7 +29,7 @@ class Cast:
         """Rounded as well."""
         return self
 
-    def encoder(self, seed: int) -> Encoder:
+    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
         """It has no state."""
         return self
 

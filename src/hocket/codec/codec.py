@@ -42,8 +42,13 @@ class Codec(Protocol):
     def biases(self) -> bool:
         """Whether a gradient at what was decoded is none at what was encoded."""
 
-    def encoder(self, seed: int) -> Encoder:
-        """A new encoder; equal seeds and equal tensors give equal codes."""
+    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
+        """A new encoder; equal seeds and equal tensors give equal codes.
+
+        Args:
+            seed: For encoders that draw.
+            alone: Whether each packet can be read without those before it, which may be lost.
+        """
 
     def decoder(self) -> Decoder:
         """The decoder of a new encoder."""
@@ -60,7 +65,7 @@ class Exact:
         """Exact as well."""
         return self
 
-    def encoder(self, seed: int) -> Encoder:
+    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
         """One that changes nothing."""
         return self
 

@@ -27,7 +27,7 @@ class Integers:
         """In the same way."""
         return self
 
-    def encoder(self, seed: int) -> Encoder:
+    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
         """It has no state."""
         return self
 

@@ -78,9 +78,9 @@ class VQ:
         """Exact: an error in what is sent ahead is one of a batch, in a gradient it adds up."""
         return Exact()
 
-    def encoder(self, seed: int) -> Encoder:
+    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
         """One whose codebooks begin with its first batch."""
-        return _Quantizer(self, seed)
+        return _Quantizer(self, seed, alone=alone)
 
     def decoder(self) -> Decoder:
         """One that knows no codebook yet."""
@@ -104,8 +104,9 @@ class VQ:
 class _Quantizer:
     """The sender's side."""
 
-    def __init__(self, choice: VQ, seed: int) -> None:
+    def __init__(self, choice: VQ, seed: int, *, alone: bool) -> None:
         self._choice = choice
+        self._alone = alone
         self._chance = torch.Generator().manual_seed(seed)
         self._books: Tensor | None = None  # (G, K, D)
         self._counts = self._sums = torch.empty(0)  # (G, K), (G, K, D): moving averages
@@ -130,7 +131,7 @@ class _Quantizer:
             "dtype": str(tensor.dtype),
             "channels_last": last,
         }
-        if self._sent != self._version:
+        if self._alone or self._sent != self._version:
             coded["books"] = books
             self._sent = self._version
         self._batches += 1
@@ -201,13 +202,15 @@ class _Books:
             self._books[version] = coded["books"]
             while len(self._books) > KEPT:
                 del self._books[min(self._books)]
-        if version not in self._books:
+        elif version not in self._books:
             known = ", ".join(map(str, self._books)) or "none"
             raise PacketError(
                 f"a packet wants version {version} of the codebooks, which is not there; known "
                 f"are {known}"
             )
-        books, indices = self._books[version], coded["indices"]
+        # Its own, where it has them: an old packet that is read again has old ones.
+        books = coded["books"] if "books" in coded else self._books[version]
+        indices = coded["indices"]
         groups, _, width = books.shape
         wide = indices.to(torch.int64).unsqueeze(-1).expand(-1, -1, width)
         vectors = books.gather(1, wide)

@@ -10,13 +10,18 @@ import torch
 from torch import nn
 
 from hocket.codec import Codec, Exact
+from hocket.engine.clock import Pace, equal
 from hocket.engine.compare import Compare
 from hocket.engine.distributed import Distributed
+from hocket.engine.free import Free
+from hocket.engine.runner import Course, Runner
 from hocket.engine.serial import Serial
 from hocket.engine.trace import Watcher
 from hocket.errors import OptionError
 from hocket.method import Loss, Method, Signal
 from hocket.modes import evaluating
+from hocket.relay import buffer
+from hocket.relay.buffer import Buffer, Uses
 from hocket.relay.carrier import Carriers
 from hocket.relay.coded import Coded, Ledger
 from hocket.relay.memory import Edge, End
@@ -54,6 +59,7 @@ class Setup:
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         codec: How what crosses an edge is written.
+        pace: How fast each stage is, where each runs freely; equally fast if not given.
 
     Raises:
         OptionError: One of these is not what it may be.
@@ -70,6 +76,7 @@ class Setup:
     trace: bool
     codec: Codec
     batchnorm: BatchNorm
+    pace: Pace | None
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -143,6 +150,50 @@ def build_serial(
     return Serial(setup.method, stages, edges[0], watchers, compare)
 
 
+def build_free(
+    setup: Setup, modules: Sequence[nn.Module], sample: Tree, watchers: Sequence[Watcher]
+) -> Free:
+    """All stages in this process, each at its own pace, with buffers between them.
+
+    Args:
+        setup: What the stages have in common.
+        modules: Their layers.
+        sample: A small batch of inputs, on the device.
+        watchers: Called after every action.
+
+    Raises:
+        OptionError: A stage cannot honour the method.
+    """
+    count, rule, course = len(modules), setup.method.replay, Course()
+    assert rule is not None, "stages that keep step have no buffers"
+    signals = _signals(setup.method, count)
+    networks = _signal_networks(setup, modules, signals, sample)
+    source = Edge("the source", "stage 0")
+    buffers = [Buffer(rule) for _ in modules[1:]]
+    lowers = [None, *map(buffer.Lower, buffers)]
+    afters: list[After] = [*map(buffer.Upper, buffers), End()]
+    stages = [
+        _stage(
+            setup,
+            k,
+            count,
+            module,
+            signals[k],
+            networks[k],
+            lower or source.lower(),
+            after,
+            Recorder(k, keep=setup.trace),
+            uses=buffers[k - 1].uses if k else None,
+        )
+        for k, (module, lower, after) in enumerate(zip(modules, lowers, afters, strict=True))
+    ]
+    runners = [
+        Runner(stage, lower, course, setup.method.accumulate, watchers)
+        for stage, lower in zip(stages, lowers, strict=True)
+    ]
+    return Free(runners, source, course, setup.pace or equal(count))
+
+
 def build_distributed(
     setup: Setup,
     modules: Sequence[nn.Module],
@@ -213,6 +264,7 @@ def _stage(
     recorder: Recorder,
     world: World | None = None,
     carriers: Carriers | None = None,
+    uses: Uses | None = None,
 ) -> Stage:
     method = setup.method
     delay = method.delay(index, count)
@@ -234,7 +286,8 @@ def _stage(
         if index > 0:
             before = Coded(before, gradients, codec, seed)
         if index < count - 1:
-            after = Coded(after, codec, gradients, seed + index, ledger)
+            free = method.replay is not None
+            after = Coded(after, codec, gradients, seed + index, ledger, alone=free)
     return Stage(
         index=index,
         module=module,
@@ -265,6 +318,7 @@ def _stage(
         precision=setup.dtype,
         recorder=recorder,
         ledger=ledger,
+        uses=uses,
     )
 
 

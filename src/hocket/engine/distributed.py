@@ -11,6 +11,7 @@ from itertools import islice
 from torch import Tensor
 
 from hocket.engine.engine import Batch
+from hocket.engine.execute import execute
 from hocket.engine.trace import Event, Watcher
 from hocket.errors import DataError
 from hocket.method import Method
@@ -63,6 +64,14 @@ class Distributed:
         self._ahead = (world.stages - 1) * method.forward_delay + 2
         self._openings = 0
         world.at_end(self._close)
+
+    def aim(self, epochs: int, length: int | None) -> None:
+        """Nothing to do: all stages train for as long as batches enter."""
+
+    @property
+    def done(self) -> bool:
+        """Always: no stage falls behind."""
+        return True
 
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders but at the first stage."""
@@ -184,17 +193,7 @@ class Distributed:
         self._horizon.now = now
         for action in actions:
             self._world.alarm.doing(f"executing {action} in tick {now}")
-            try:
-                with stage.recorder.span(action.kind, action.batch, now):
-                    report = stage.execute(action)
-            except Exception as error:
-                error.add_note(
-                    f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})"
-                )
-                raise
+            event = execute(stage, action, now, self._watchers)
             self._world.alarm.doing(f"going on after {action} in tick {now}")
-            event = Event(now, action, report)
-            for watch in self._watchers:
-                watch(event, stage)
             events.append(event)
         return events

@@ -21,6 +21,13 @@ class Engine(Protocol):
     def sent_bytes(self) -> int:
         """What was sent to other processes so far."""
 
+    def aim(self, epochs: int, length: int | None) -> None:
+        """Have every stage train for so many epochs, of so many batches if that is known."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every stage has, at the end of the data."""
+
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders where no data are read."""
 

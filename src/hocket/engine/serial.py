@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.engine.compare import Compare
 from hocket.engine.engine import Batch
+from hocket.engine.execute import execute
 from hocket.engine.trace import Event, Watcher
 from hocket.method import Method
 from hocket.program import Program, Tick, finish
@@ -63,17 +64,21 @@ class Serial:
         """Nothing is sent anywhere."""
         return 0
 
+    def aim(self, epochs: int, length: int | None) -> None:
+        """Nothing to do: all stages train for as long as batches enter."""
+
+    @property
+    def done(self) -> bool:
+        """Always: no stage falls behind."""
+        return True
+
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick."""
         return iter(batches)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
         """What the network makes of each batch, beside its targets; nothing is kept."""
-        for inputs, targets in batches:
-            value = inputs
-            for stage in self.stages:
-                value = stage.predict(value)
-            yield value, targets
+        return predictions(self.stages, batches)
 
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""
@@ -87,17 +92,16 @@ class Serial:
         if self._compare is not None:
             self._compare.before(tick)
         for action in tick:
-            stage = self.stages[action.stage]
-            try:
-                with stage.recorder.span(action.kind, action.batch, now):
-                    report = stage.execute(action)
-            except Exception as error:
-                error.add_note(
-                    f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})"
-                )
-                raise
-            event = Event(now, action, report)
-            for watch in self._watchers:
-                watch(event, stage)
-            events.append(event)
+            events.append(execute(self.stages[action.stage], action, now, self._watchers))
         return events
+
+
+def predictions(
+    stages: Sequence[Stage], batches: Iterable[Batch]
+) -> Iterator[tuple[Tree, Tree]]:
+    """What stages in a row make of each batch, beside its targets."""
+    for inputs, targets in batches:
+        value = inputs
+        for stage in stages:
+            value = stage.predict(value)
+        yield value, targets

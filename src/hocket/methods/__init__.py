@@ -15,6 +15,7 @@ from hocket.methods.adl import ADL as ADL
 from hocket.methods.bp import BP as BP
 from hocket.methods.ddg import DDG as DDG
 from hocket.methods.dgl import DGL as DGL
+from hocket.methods.dgl_async import DGLAsync as DGLAsync
 from hocket.methods.dni import DNI as DNI
 from hocket.methods.dsp import DSP as DSP
 from hocket.methods.fdg import FDG as FDG

@@ -64,6 +64,7 @@ class Coded(Generic[Sent, Received]):
         takes: How values that come were written.
         seed: For codecs that draw.
         ledger: Where what was sent is noted, if anywhere.
+        alone: Whether packets may be lost, or read again, so that each must be whole.
     """
 
     def __init__(
@@ -73,12 +74,15 @@ class Coded(Generic[Sent, Received]):
         takes: Codec,
         seed: int,
         ledger: Ledger | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self._port: Port[Sent, Received] = port
         self._sends = sends
         self._takes = takes
         self._seed = seed
         self._ledger = ledger
+        self._alone = alone
         self._encoders: list[Encoder] = []
         self._proofs: list[Decoder] = []
         self._decoders: list[Decoder] = []
@@ -87,7 +91,8 @@ class Coded(Generic[Sent, Received]):
         """Send a packet with values that are written."""
         parts = [t for t in tensors(packet.values) if t.is_floating_point()]
         while len(self._encoders) < len(parts):
-            self._encoders.append(self._sends.encoder(self._seed + len(self._encoders)))
+            seed = self._seed + len(self._encoders)
+            self._encoders.append(self._sends.encoder(seed, alone=self._alone))
             self._proofs.append(self._sends.decoder())
         coded = [
             encoder.encode(part) for encoder, part in zip(self._encoders, parts, strict=False)

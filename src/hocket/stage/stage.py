@@ -7,14 +7,16 @@ their neighbours, and the signal that their error comes from.
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError, PacketError
 from hocket.method import Error, Lesson, Loss, Signal
+from hocket.modes import evaluating
 from hocket.program import Action
+from hocket.relay.buffer import Uses
 from hocket.relay.coded import Ledger
 from hocket.relay.packet import Activation, Gradient
 from hocket.relay.port import After, Before
@@ -69,6 +71,7 @@ class Stage:
         precision: The dtype to compute in where that is safe; None for that of the weights.
         recorder: What its time is recorded by.
         ledger: What it sends ahead is noted in.
+        uses: What became of the packets that came for it, where it draws from a buffer.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Stage:
         precision: torch.dtype | None,
         recorder: Recorder,
         ledger: Ledger,
+        uses: Uses | None = None,
     ) -> None:
         self.index = index
         self.module = module
@@ -98,6 +102,7 @@ class Stage:
         self.signal_updater = signal_updater
         self.recorder = recorder
         self.ledger = ledger
+        self.uses = uses
         self.pending = Pending(index)
         self.gradients: list[Tensor | None] = []  # of the last backward, for whoever watches
         self._loss = loss
@@ -146,19 +151,29 @@ class Stage:
         wanted = self.signal.waits or self.signal.learns
         outputs = tensors(output)
         differentiable = tuple(wanted and each.is_floating_point() for each in outputs)
-        self._after.send(
-            Activation(
-                batch=batch,
-                epoch=activation.epoch,
-                values=map_tensors(lambda value: value.detach(), output),
-                differentiable=differentiable,
-                targets=activation.targets,
-                share=activation.share,
-            )
-        )
+        self._send(activation, output, differentiable)
         forwarded = Forwarded(activation, leaves, graph, differentiable, self.updater.version)
         self.pending.add(forwarded)
         return Report(activation.epoch, self.updater.version)
+
+    def pass_on(self, batch: int) -> Report:
+        """Forward a batch for the stages behind, as one that has finished learning."""
+        activation = self._before.receive(batch)
+        with torch.no_grad(), evaluating(self.module):
+            output = self.predict(activation.values)
+        self._send(activation, output, (False,) * len(tensors(output)))
+        return Report(activation.epoch, self.updater.version)
+
+    def _send(
+        self, activation: Activation, output: Tree, differentiable: tuple[bool, ...]
+    ) -> None:
+        self._after.send(
+            replace(
+                activation,
+                values=map_tensors(lambda value: value.detach(), output),
+                differentiable=differentiable,
+            )
+        )
 
     def _backward(self, batch: int) -> Report:
         forwarded = self.pending.pop(batch)

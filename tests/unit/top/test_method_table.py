@@ -1,11 +1,12 @@
 """The table of a method: what it refuses, and what it tells."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from hocket.errors import OptionError
-from hocket.method import Memory, Method
+from hocket.method import Memory, Method, Replay
 from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, METHODS, build, options_of
 from hocket.signals import Delayed
 
@@ -112,3 +113,23 @@ def test_memory_is_that_of_the_papers():
         assert FR().memory(k, 4) == Memory(graphs=1, inputs=4 - k, versions=1)
         assert FDG(linearize="live").memory(k, 4).versions == 1
         assert BP().memory(k, 4) == Memory(graphs=1, inputs=1, versions=1)
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        ({"buffer": 0}, "buffer is 0; it holds at least 1 batch"),
+        ({"reuse": -1}, "reuse is -1; use a limit of at least 1, or 0 for none"),
+        ({"sampler": "best"}, "sampler is 'best'; use 'freshest' or 'official'"),
+        ({"sampler": "official", "reuse": 1}, "nothing could ever be drawn"),
+    ],
+    ids=str,
+)
+def test_an_impossible_replay_is_refused(choices, told):
+    with pytest.raises(OptionError, match=told):
+        Replay(**choices)
+
+
+def test_what_wants_an_answer_for_each_batch_cannot_draw_from_a_buffer():
+    with pytest.raises(OptionError, match="the signal wants an answer for each batch"):
+        replace(FDG(), replay=Replay())

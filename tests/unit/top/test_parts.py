@@ -7,7 +7,7 @@ from torch import nn
 from hocket import Plan, Trainer, data
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.parts import network_of, optimizer_of, plan_of, scheduler_of
+from hocket.parts import network_of, optimizer_of, plan_of, rates_of, scheduler_of
 from hocket.run import Run
 
 DIGITS = data.load("digits", batch_size=32)
@@ -164,3 +164,11 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
     trainer.fit(batches, epochs=9, progress=False)
     wanted = [WARM_RATES[batch // 3] for batch in range(27)]
     assert all(applied[stage] == pytest.approx(wanted) for stage in range(3))
+
+
+def test_rates_are_numbers_for_each_stage():
+    assert rates_of(Run()) is None
+    assert rates_of(Run(rates="1,0.5, 2")) == (1.0, 0.5, 2.0)
+    assert refusal(rates_of, rates="1,fast") == (
+        "rates is '1,fast'; write a number for each stage: 1,1,0.5"
+    )

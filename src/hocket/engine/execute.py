@@ -1,0 +1,35 @@
+"""One action of one stage: what it came to, where it failed, and who is told."""
+
+from collections.abc import Callable, Sequence
+
+from hocket.engine.trace import Event, Watcher
+from hocket.program import Action
+from hocket.stage.stage import Report, Stage
+
+
+def execute(
+    stage: Stage,
+    action: Action,
+    now: int,
+    watchers: Sequence[Watcher],
+    do: Callable[[int], Report] | None = None,
+) -> Event:
+    """Have a stage do an action in a tick; an error says which one it was.
+
+    Args:
+        stage: The stage.
+        action: What it is to do.
+        now: The tick.
+        watchers: Called afterwards.
+        do: What does it to the batch, if not the stage's own ``execute``.
+    """
+    try:
+        with stage.recorder.span(action.kind, action.batch, now):
+            report = do(action.batch) if do is not None else stage.execute(action)
+    except Exception as error:
+        error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})")
+        raise
+    event = Event(now, action, report)
+    for watch in watchers:
+        watch(event, stage)
+    return event

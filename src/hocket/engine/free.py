@@ -1,0 +1,100 @@
+"""Stages at their own pace in one process: a simulation of the times at which they would run.
+
+Equal seeds give equal turns and equal bits. At equal rates every stage finds what the one
+before it has just sent, and the training is that of stages that keep step.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hocket.engine.clock import Clock, Pace
+from hocket.engine.engine import Batch
+from hocket.engine.runner import Course, Runner
+from hocket.engine.serial import predictions
+from hocket.engine.trace import Event
+from hocket.relay.memory import Edge
+from hocket.relay.packet import Activation
+from hocket.stage.stage import Stage
+from hocket.tree import Tree, copied, tensors
+
+
+class Free:
+    """Gives stages their turns in the order of simulated time.
+
+    Args:
+        runners: All stages, in order.
+        source: The edge from which the first stage receives its batches.
+        course: How long each is to learn.
+        pace: How fast each is.
+    """
+
+    def __init__(
+        self, runners: Sequence[Runner], source: Edge, course: Course, pace: Pace
+    ) -> None:
+        self._runners = runners
+        self._source = source
+        self._course = course
+        self._clock = Clock(pace)
+        self._now = 0
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """All stages, in order."""
+        return [runner.stage for runner in self._runners]
+
+    @property
+    def sent_bytes(self) -> int:
+        """Nothing is sent anywhere."""
+        return 0
+
+    def aim(self, epochs: int, length: int | None) -> None:
+        """Have each stage learn for so many epochs of its own, of so many batches."""
+        self._course.goal = epochs
+        self._course.length = length or self._course.length
+
+    @property
+    def done(self) -> bool:
+        """Whether every stage has learned enough."""
+        return all(runner.over for runner in self._runners)
+
+    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches to train on, one for each turn of the first stage."""
+        count = 0
+        for batch in batches:
+            yield batch
+            count += 1
+        self._course.length = self._course.length or count
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """A turn of the first stage, at which a batch enters, and all turns until its next."""
+        own = copied((inputs, targets))
+        self._course.epoch = epoch
+        self._source.upper().send(
+            Activation(
+                batch=self._runners[0].turns,
+                epoch=epoch,
+                values=own[0],
+                differentiable=tuple(False for _ in tensors(inputs)),
+                targets=own[1],
+            )
+        )
+        # Before the first batch nothing can be drawn; after that it is the first stage's turn.
+        events = self._others() + self._turn() + self._others()
+        self._now += 1
+        return events
+
+    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
+        """What the network makes of each batch, beside its targets; nothing is kept."""
+        return predictions(self.stages, batches)
+
+    def finish(self) -> list[Event]:
+        """Apply gradients that were too few for an update; nothing else is in flight."""
+        return [event for runner in self._runners for event in runner.flush(self._now)]
+
+    def _others(self) -> list[Event]:
+        events = []
+        while self._clock.upcoming != 0:
+            events += self._turn()
+        return events
+
+    def _turn(self) -> list[Event]:
+        return self._runners[self._clock.next()].turn(self._now)

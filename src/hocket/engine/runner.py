@@ -1,0 +1,93 @@
+"""One stage at its own pace: its turns, its epochs, and when it has learned enough."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hocket.engine.execute import execute
+from hocket.engine.trace import Event, Watcher
+from hocket.program import Action
+from hocket.relay.buffer import Lower
+from hocket.stage.stage import Stage
+
+
+@dataclass
+class Course:
+    """How long the stages are to learn; each counts for itself.
+
+    Attributes:
+        epoch: The epoch of the data that the first stage is in.
+        length: Batches of an epoch; unknown while the first one has not ended.
+        goal: Epochs that each stage learns; without end if None.
+    """
+
+    epoch: int = 0
+    length: int | None = None
+    goal: int | None = None
+
+    def epoch_of(self, turn: int) -> int:
+        """The epoch of a stage's own that its turn of this number falls into."""
+        return turn // self.length if self.length else self.epoch
+
+    def over(self, turn: int) -> bool:
+        """Whether a stage has learned enough when it comes to this turn."""
+        return self.goal is not None and self.epoch_of(turn) >= self.goal
+
+
+class Runner:
+    """Gives a stage its turns, one after the other.
+
+    Args:
+        stage: The stage.
+        lower: Where it draws from; None for the first stage, whose batches are sent to it.
+        course: How long it is to learn.
+        accumulate: Gradients per update.
+        watchers: Called after every action.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        lower: Lower | None,
+        course: Course,
+        accumulate: int,
+        watchers: Sequence[Watcher],
+    ) -> None:
+        self.stage = stage
+        self.turns = 0
+        self._lower = lower
+        self._course = course
+        self._accumulate = accumulate
+        self._watchers = watchers
+        self._gathered = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the stage has learned enough, and only forwards for those behind it."""
+        return self._course.over(self.turns)
+
+    def turn(self, now: int) -> list[Event]:
+        """Take a turn, if there is anything to draw; what it came to."""
+        number, k = self.turns, self.stage.index
+        lower, epoch = self._lower, self._course.epoch_of(number)
+        if lower is not None and not lower.draw(number, epoch):
+            return []
+        if self.over:
+            events = self.flush(now)
+            self.turns += 1
+            forward = Action("F", k, number)
+            return [*events, self._execute(forward, now, pass_on=True)]
+        self.turns += 1
+        self._gathered += 1
+        events = [self._execute(Action(kind, k, number), now) for kind in ("F", "B")]
+        return events + (self.flush(now) if self._gathered == self._accumulate else [])
+
+    def flush(self, now: int) -> list[Event]:
+        """Update with what was gathered, however little it is."""
+        waiting, self._gathered = self._gathered, 0
+        if not waiting:
+            return []
+        return [self._execute(Action("U", self.stage.index, self.turns - 1), now)]
+
+    def _execute(self, action: Action, now: int, *, pass_on: bool = False) -> Event:
+        do = self.stage.pass_on if pass_on else None
+        return execute(self.stage, action, now, self._watchers, do)

@@ -1,0 +1,160 @@
+"""A ring of the last packets at an edge, from which a stage draws at its own pace.
+
+Nobody waits here: what comes overwrites the oldest, and who draws gets something old again
+when nothing new has come. Both are counted.
+"""
+
+from dataclasses import dataclass, replace
+
+from hocket.errors import PacketError
+from hocket.method import Replay
+from hocket.relay.packet import Activation, Gradient
+from hocket.tree import tensors
+
+
+@dataclass
+class Uses:
+    """What became of the packets of an edge.
+
+    Attributes:
+        arrived: Packets that came.
+        drawn: Times that one was drawn.
+        reused: Those of them at which it had been drawn before.
+        dropped: Packets that were overwritten without ever having been drawn.
+        refused: Times that nothing could be drawn, as nothing had come or all was used up.
+        buffer_bytes: What the packets took at the most, as they were kept.
+    """
+
+    arrived: int = 0
+    drawn: int = 0
+    reused: int = 0
+    dropped: int = 0
+    refused: int = 0
+    buffer_bytes: int = 0
+
+
+@dataclass
+class _Slot:
+    packet: Activation
+    size: int
+    drawn: int = 0
+
+
+class Buffer:
+    """The last packets of an edge (DGL, arXiv 1901.08164, algorithm 2).
+
+    A draw gives the least used packet, and of those the freshest.
+
+    Args:
+        rule: How many packets there is room for, and how they are drawn.
+    """
+
+    def __init__(self, rule: Replay) -> None:
+        self.uses = Uses()
+        self._rule = rule
+        self._slots: list[_Slot] = []
+        self._next = 0  # where the next packet goes: over the oldest, once all are filled
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def put(self, packet: Activation) -> None:
+        """Keep a packet, in the place of the oldest one if there is no other room."""
+        parts = (*tensors(packet.values), *tensors(packet.targets))
+        slot = _Slot(packet, sum(part.nbytes for part in parts))
+        self.uses.arrived += 1
+        if len(self._slots) < self._rule.buffer:
+            self._slots.append(slot)
+        else:
+            self.uses.dropped += self._slots[self._next].drawn == 0
+            self._slots[self._next] = slot
+        self._next = (self._next + 1) % self._rule.buffer
+        held = sum(slot.size for slot in self._slots)
+        self.uses.buffer_bytes = max(self.uses.buffer_bytes, held)
+
+    @property
+    def waiting(self) -> int:
+        """Packets that are there and have not been drawn."""
+        return sum(slot.drawn == 0 for slot in self._slots)
+
+    def draw(self) -> Activation | None:
+        """A packet, which stays; None if nothing has come, or all of it is used up."""
+        places = (self._slots[place] for place in self._freshest())
+        slot = min(places, key=self._used, default=None)
+        limit = self._rule.reuse
+        if slot is None or (limit and self._used(slot) >= limit):
+            self.uses.refused += 1
+            return None
+        self.uses.drawn += 1
+        self.uses.reused += slot.drawn > 0
+        slot.drawn += 1
+        return slot.packet
+
+    def _used(self, slot: _Slot) -> int:
+        """How often a packet counts as used.
+
+        The official code counts from 1, which allows one use less, and in a ring of one it
+        does not count.
+        """
+        if self._rule.sampler == "official":
+            return 1 + (slot.drawn if self._rule.buffer > 1 else 0)
+        return slot.drawn
+
+    def _freshest(self) -> list[int]:
+        """The places of packets, the freshest first.
+
+        The official code begins with the place that is to be written next, which holds the
+        oldest packet of a full ring.
+        """
+        count = len(self._slots)
+        skewed = self._rule.sampler == "official" and count == self._rule.buffer
+        start = self._next if skewed else self._next - 1
+        return [(start - back) % count for back in range(count)]
+
+
+class Upper:
+    """What the stage above an edge sees: what it sends is kept or overwritten."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+
+    def send(self, packet: Activation) -> None:
+        """Leave an activation."""
+        self._buffer.put(packet)
+
+    def receive(self, batch: int) -> Gradient:
+        """There is nothing to receive: PacketError."""
+        raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
+
+
+class Lower:
+    """What the stage below an edge sees: what was drawn for each of its turns.
+
+    Args:
+        buffer: What it draws from.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self._turns: dict[int, Activation] = {}
+
+    def draw(self, turn: int, epoch: int) -> bool:
+        """Draw for a turn of the stage, which falls into this epoch of its own; if it can."""
+        packet = self._buffer.draw()
+        if packet is not None:
+            self._turns[turn] = replace(packet, batch=turn, epoch=epoch)
+        return packet is not None
+
+    def receive(self, batch: int) -> Activation:
+        """What was drawn for a turn.
+
+        Raises:
+            PacketError: Nothing was.
+        """
+        if batch not in self._turns:
+            raise PacketError(f"nothing was drawn from the buffer for turn {batch}")
+        return self._turns.pop(batch)
+
+    def send(self, packet: Gradient) -> None:
+        """Nothing takes it: PacketError."""
+        raise PacketError(f"a gradient of batch {packet.batch} was sent back into a buffer")

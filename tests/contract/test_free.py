@@ -1,0 +1,240 @@
+"""Stages that run freely: at equal rates nothing changes, at others everything is counted."""
+
+import pytest
+from torch.optim.lr_scheduler import MultiStepLR
+
+from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
+from hocket import Trainer, cross_entropy
+from hocket.codec import VQ
+from hocket.engine.clock import Clock, Pace
+from hocket.errors import OptionError
+from hocket.methods import DGL, FDG, DGLAsync
+from reference import dgl_async
+
+networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
+RATES = {
+    "a slow end": (1.0, 1.0, 0.4),
+    "a slow beginning": (0.4, 1.0, 1.0),
+    "a slow middle": (1.0, 0.3, 1.0),
+    "all different": (1.0, 1.7, 0.6),
+}
+every_pace = pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())
+LIMITED = DGLAsync(buffer=3, reuse=2)
+
+
+def run(method, modules, batches, *, epochs=2, scheduler=None, **options):
+    """Train and keep every event."""
+    events = []
+    trainer = Trainer(
+        modules,
+        method=method,
+        optimizer=sgd,
+        scheduler=scheduler,
+        watchers=[lambda event, _: events.append(event)],
+        **options,
+    )
+    trainer.history = trainer.fit(batches, epochs=epochs, progress=False)
+    return Trained(trainer, events)
+
+
+def values(*networks):
+    """All weights and statistics."""
+    return [value for network in networks for value in network.state_dict().values()]
+
+
+# (j) At equal rates a stage finds what the one before it has just sent.
+
+
+@networks
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("buffer", [1, 4])
+def test_at_equal_rates_it_is_pipelined_dgl(accumulate, buffer, stages, net):
+    methods = DGL(accumulate=accumulate), DGLAsync(accumulate=accumulate, buffer=buffer)
+    ends = [run(m, net(stages, dropout=0.3), data(net, 8, last=3)).state for m in methods]
+    assert not different(*ends)
+
+
+def test_at_equal_rates_it_is_pipelined_dgl_with_codebooks():
+    codec = VQ(groups=1, codes=3, every=2, decay=0.7)
+    ends = [run(m, conv(3), data(conv, 6), codec=codec).state for m in (DGL(), DGLAsync())]
+    assert not different(*ends)
+
+
+# The algorithm as the paper has it.
+
+
+@every_pace
+@pytest.mark.parametrize("buffer", [1, 3])
+@pytest.mark.parametrize("net", [mlp, conv])
+def test_it_is_the_papers_algorithm(rates, buffer, net):
+    batches, modules = data(net, 6, last=2), net(3)
+    theirs = copied(modules)
+    trainer = Trainer(
+        modules, method=DGLAsync(head="mlp", buffer=buffer), optimizer=sgd, rates=rates
+    )
+    trainer.prepare(batches[0][0])
+    heads = copied(stage.signal_network for stage in trainer.stages[:-1])
+    for x, y in batches * 3:
+        trainer.step(x, y)
+    clock, turns = Clock(Pace(rates)), []
+    # As many as there are up to the turn of the first stage for which no batch is left.
+    while turns.count(0) < len(batches * 3) or clock.upcoming:
+        turns.append(clock.next())
+    dgl_async.train(
+        theirs, batches * 3, turns=turns, buffer=buffer, loss=cross_entropy, heads=heads, **SGD
+    )
+    our_heads = [stage.signal_network for stage in trainer.stages[:-1]]
+    assert not far(values(*modules, *our_heads), values(*theirs, *heads))
+
+
+# Equal seeds, equal bits.
+
+
+@pytest.mark.parametrize("turns", ["regular", "random"])
+def test_equal_runs_give_equal_bits(turns):
+    ends = [
+        run(LIMITED, conv(3, dropout=0.3), data(conv, 5), rates=(1, 0.7, 1.4), turns=turns)
+        for _ in range(2)
+    ]
+    assert [e.action for e in ends[0].events] == [e.action for e in ends[1].events]
+    assert not different(ends[0].state, ends[1].state)
+
+
+def test_another_seed_takes_other_turns():
+    first, other = (
+        run(LIMITED, mlp(2), data(mlp, 8), turns="random", seed=seed) for seed in (1, 2)
+    )
+    assert [e.action for e in first.events] != [e.action for e in other.events]
+
+
+# (l) Every batch is used, or dropped, or waits; all of it is counted.
+
+
+@every_pace
+@pytest.mark.parametrize("turns", ["regular", "random"])
+@pytest.mark.parametrize("method", [DGLAsync(buffer=1), DGLAsync(buffer=3), LIMITED], ids=str)
+def test_every_batch_is_used_or_counted_as_dropped(method, turns, rates):
+    trained = run(method, mlp(3), data(mlp, 6), rates=rates, turns=turns)
+    for k in (1, 2):
+        uses = trained.trainer.stages[k].uses
+        buffer = trained.trainer._engine._runners[k]._lower._buffer
+        assert uses.arrived == len(trained.of("F", k - 1))
+        assert uses.drawn == len(trained.of("F", k))
+        assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived
+        assert len(trained.trainer.stages[k].pending) == 0
+    assert trained.trainer.stages[0].uses is None
+
+
+def test_a_slow_successor_drops_and_a_slow_predecessor_is_used_again():
+    slow_end = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), rates=(1, 0.5)).trainer
+    assert slow_end.stages[1].uses.dropped > 0
+    assert slow_end.stages[1].uses.reused == 0
+    slow_start = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), rates=(0.5, 1)).trainer
+    assert slow_start.stages[1].uses.dropped == 0
+    assert slow_start.stages[1].uses.reused > 0
+
+
+def test_a_limit_on_use_makes_a_fast_stage_skip_turns():
+    once = DGLAsync(buffer=2, reuse=1)
+    uses = run(once, mlp(2), data(mlp, 8), rates=(0.5, 1)).trainer.stages[1].uses
+    assert uses.reused == 0
+    assert uses.refused > 0
+
+
+# Each stage counts for itself.
+
+
+@every_pace
+def test_every_stage_learns_for_as_many_epochs_of_its_own(rates):
+    trained = run(DGLAsync(), mlp(3), data(mlp, 5), rates=rates, epochs=3)
+    for k in range(3):
+        learned = trained.of("B", k)
+        assert [e.action.batch for e in learned] == list(range(15))
+        assert [e.report.epoch for e in learned] == [b // 5 for b in range(15)]
+        assert [e.action.batch for e in trained.of("U", k)] == list(range(15))
+    fastest, slowest = max(rates), min(rates)
+    assert len(trained.of("F", rates.index(fastest))) > 15
+    assert len(trained.of("F", rates.index(slowest))) <= 15 + 5
+
+
+def test_a_stage_that_has_learned_enough_forwards_in_evaluation_mode():
+    modes = []
+    modules = conv(2)
+    modules[0][1].register_forward_pre_hook(lambda layer, _: modes.append(layer.training))
+    ends = []
+
+    def watch(event, stage):
+        if stage.index == 0 and event.action.batch == 9 and event.action.kind == "U":
+            ends.append([v.clone() for v in stage.module.state_dict().values()])
+
+    trainer = Trainer(
+        modules, method=DGLAsync(), optimizer=sgd, rates=(1, 0.5), watchers=[watch]
+    )
+    trainer.fit(data(conv, 5), epochs=2, progress=False)
+    # A batch of the sample that built the stages, then ten to learn from.
+    assert modes[1:] == [True] * 10 + [False] * 10
+    assert not different(ends[0], modules[0].state_dict().values())
+
+
+def test_every_stage_schedules_by_its_own_epochs():
+    trained = run(
+        DGLAsync(),
+        mlp(2),
+        data(mlp, 4),
+        epochs=3,
+        rates=(1, 0.5),
+        scheduler=lambda optimizer: MultiStepLR(optimizer, [1, 2]),
+    )
+    for k in range(2):
+        rates = [e.report.rate for e in trained.of("U", k)]
+        assert rates == pytest.approx([0.1] * 4 + [0.01] * 4 + [0.001] * 4)
+
+
+def test_data_without_a_length_count_as_their_first_epoch_does():
+    class Stream:
+        def __iter__(self):
+            return iter(data(mlp, 4))
+
+    known = run(DGLAsync(), mlp(2), data(mlp, 4), rates=(1, 0.5), epochs=2)
+    found = run(DGLAsync(), mlp(2), Stream(), rates=(1, 0.5), epochs=2)
+    assert not different(known.state, found.state)
+
+
+def test_the_history_has_a_pass_over_the_data_for_each_of_the_slowest_stages():
+    trained = run(DGLAsync(), mlp(2), data(mlp, 4), rates=(1, 0.5), epochs=2)
+    assert [epoch.number for epoch in trained.trainer.history] == [0, 1, 2, 3]
+    whole = [e.report.loss for e in trained.of("B", 1)]
+    assert [epoch.loss for epoch in trained.trainer.history] == pytest.approx(
+        [sum(whole[n : n + 2]) / 2 for n in (0, 2, 4, 6)]
+    )
+
+
+# What cannot be.
+
+
+def test_rates_are_for_stages_that_run_freely():
+    with pytest.raises(OptionError, match="those of method 'fdg' keep step"):
+        Trainer(mlp(2), method=FDG(), optimizer=sgd, rates=(1, 1))
+    with pytest.raises(OptionError, match="those of method 'fdg' keep step"):
+        Trainer(mlp(2), method=FDG(), optimizer=sgd, turns="random")
+
+
+def test_there_is_a_rate_for_each_stage():
+    with pytest.raises(OptionError, match="there are 2 rates for 3 stages; give one for each"):
+        Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, rates=(1, 1))
+
+
+def test_stages_that_run_freely_need_no_slack():
+    with pytest.raises(OptionError, match="'dgl-async' has no ticks"):
+        DGLAsync().slackened(1)
+
+
+def test_gradients_are_compared_where_there_are_ticks():
+    with pytest.raises(OptionError, match="but the stages of method 'dgl-async' run freely"):
+        Trainer(
+            mlp(2),
+            method=DGLAsync(),
+            optimizer=sgd,
+            compare_every=1,
+            on_comparison=lambda comparison: None,
+        )

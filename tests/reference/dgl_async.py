@@ -1,0 +1,59 @@
+"""Asynchronous DGL with replay buffers (arXiv 1901.08164, algorithm 2), turn after turn.
+
+A module samples the least used of the last batches that arrived, of those the freshest.
+"""
+
+import torch
+from torch import nn
+
+from reference._linearize import Batches, Loss
+
+
+def train(
+    modules: list[nn.Module],
+    batches: Batches,
+    *,
+    turns: list[int],
+    buffer: int,
+    loss: Loss,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    heads: list[nn.Module],
+) -> list[float]:
+    """Train ``modules`` and ``heads`` (one less) in place; the last module's losses.
+
+    Args:
+        turns: Which module is to work, one turn after the other.
+        buffer: How many batches each module keeps of those that arrived.
+    """
+    heads = [*heads, nn.Identity()]
+    sgd = [
+        torch.optim.SGD(
+            [*module.parameters(), *head.parameters()], lr, momentum, weight_decay=weight_decay
+        )
+        for module, head in zip(modules, heads, strict=True)
+    ]
+    arrived = [[] for _ in modules]  # at each module: [use count, h, y], all that ever came
+    stream, losses = iter(batches), []
+    for j in turns:
+        if j == 0:
+            h, y = next(stream)
+        else:
+            kept = arrived[j][-buffer:]
+            if not kept:
+                continue
+            fewest = min(count for count, _, _ in kept)
+            chosen = [entry for entry in kept if entry[0] == fewest][-1]
+            chosen[0] += 1
+            _, h, y = chosen
+        h = modules[j](h)
+        value = loss(heads[j](h), y)
+        sgd[j].zero_grad()
+        value.backward()
+        sgd[j].step()
+        if j + 1 < len(modules):
+            arrived[j + 1].append([0, h.detach(), y])
+        else:
+            losses.append(value.item())
+    return losses
