@@ -12,8 +12,10 @@ from rich.console import Console
 
 from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
+from hocket.bench.compression import compression as measure_compression
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
+from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
 from hocket.bench.tables import render
@@ -220,8 +222,10 @@ def run_in_processes(script: Path, /, *words: str, processes: int, threads: int 
 
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
+bench.command(measure_compression, name="compression")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
+bench.command(measure_slowdown, name="slowdown")
 bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")
 bench.command(render)

@@ -149,6 +149,50 @@ def link_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def slowdown_picture(record: Record, path: Path) -> Path:
+    """Test error over the slow-down, a line for each size of the buffers."""
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    factors = record.settings["factors"]
+    for number, buffer in enumerate(record.settings["buffers"]):
+        rows = [row for row in record.rows if row["buffer"] == buffer]
+        _points(axes, rows, "factor", factors, number, f"buffer of {buffer}")
+    axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
+    axes.set_xlabel("times slower, one stage of {stages}".format(**record.settings))
+    axes.set_ylabel("test error, %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return _save(figure, path)
+
+
+def compression_picture(record: Record, path: Path) -> Path:
+    """Test error over the bytes of a sample, a point for each seed of a codec."""
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for number, codec in enumerate(record.settings["codecs"]):
+        rows = [row for row in record.rows if row["codec"] == codec]
+        sent = fmean(row["sent_kib"] for row in rows)
+        _points(axes, [row | {"sent": sent} for row in rows], "sent", [sent], number, codec)
+    axes.set_xscale("log")
+    axes.set_xlabel("sent over all edges, KiB per sample")
+    axes.set_ylabel("test error, %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return _save(figure, path)
+
+
+def _points(
+    axes: Axes, rows: list[dict[str, Any]], over: str, at: list[float], number: int, label: str
+) -> None:
+    """Errors of single seeds as points, and a line or a mark through their means."""
+    there = [row for row in rows if row["test_error"] is not None]
+    means = [fmean(100 * r["test_error"] for r in there if r[over] == x) for x in at]
+    dash = DASHES[number % len(DASHES)]
+    axes.plot(at, means, color=f"C{number}", linestyle=dash, marker="o", label=label)
+    for row in there:
+        axes.plot(row[over], 100 * row["test_error"], ".", color=f"C{number}", markersize=4)
+
+
 def _ticks(values: Sequence[float]) -> list[float]:
     """1, 2 and 5 times powers of ten around these values.
 
@@ -176,4 +220,6 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "speed": speed_picture,
     "link": link_picture,
     "stages": stages_picture,
+    "slowdown": slowdown_picture,
+    "compression": compression_picture,
 }

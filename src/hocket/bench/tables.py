@@ -258,6 +258,64 @@ def _stages(record: Record) -> str:
     return f"{_lines(heads, lines)}\n\n{legend}"
 
 
+def _slowdown(record: Record) -> str:
+    """One line for each size of the buffers, a column for each slow-down."""
+    settings = record.settings
+    heads = ("buffer", *(f"{factor:g} times slower" for factor in settings["factors"]))
+    lines = []
+    for buffer in settings["buffers"]:
+        cells = []
+        for factor in settings["factors"]:
+            mine = [r for r in record.rows if (r["buffer"], r["factor"]) == (buffer, factor)]
+            dropped = _mean([row["dropped"] for row in mine], "{:.0%}")
+            reused = _mean([row["reused"] for row in mine], "{:.0%}")
+            cells.append(f"{_errors(mine)}; dropped {dropped}, reused {reused}")
+        lines.append((str(buffer), *cells))
+    legend = (
+        "Test error, mean over seeds and single seeds: {network} on {subset} images of {data}, "
+        "{stages} stages that run freely, each for {epochs} epochs of its own; stage {slowed}, "
+        "counted from 0, is slower than the others. Dropped: of the batches that came for it. "
+        "Reused: of the batches that the next stage drew."
+    ).format(**settings)
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _compression(record: Record) -> str:
+    """One line for each codec."""
+    heads = (
+        "codec", "sent, KiB/sample", "compression", "lost", "codes in use", "buffers, MiB",
+        "test error",
+    )  # fmt: skip
+    plain = fmean(row["sent_kib"] for row in record.rows if row["codec"] == "none")
+    lines = []
+    for codec in record.settings["codecs"]:
+        mine = [row for row in record.rows if row["codec"] == codec]
+        sent = fmean(row["sent_kib"] for row in mine)
+        lines.append(
+            (
+                codec,
+                f"{sent:.1f}",
+                f"{plain / sent:.1f}",
+                _mean([row["lost"] for row in mine], "{:.1%}"),
+                _mean([row["perplexity"] for row in mine], "{:.0f}"),
+                f"{fmean(row['buffer_mib'] for row in mine):.1f}",
+                _errors(mine),
+            )
+        )
+    legend = (
+        "Over all edges of {stages} stages, with codebooks and targets: {network} on {subset} "
+        "images of {data}, {epochs} epochs of {method}; test error: mean over seeds and single "
+        "seeds."
+    ).format(**record.settings)
+    return f"{_lines(heads, lines)}\n\n{legend}"
+
+
+def _errors(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The mean of test errors, and each of them."""
+    errors = [row["test_error"] for row in rows]
+    return f"{_mean(errors, '{:.2%}')} ({', '.join(map(_percent, errors))})"
+
+
 def _shares(shares: Sequence[float]) -> str:
     return ", ".join(f"{share:.0%}" for share in shares) or "-"
 
@@ -316,4 +374,6 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "speed": _speed,
     "link": _link,
     "stages": _stages,
+    "slowdown": _slowdown,
+    "compression": _compression,
 }

@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import optim
@@ -19,12 +19,15 @@ from torch import optim
 from hocket import data as datasets
 from hocket import zoo
 from hocket.bench.cuts import cut
+from hocket.codec import codec_of
 from hocket.data import Data
+from hocket.engine.clock import Turns
 from hocket.environment import source_digest
 from hocket.errors import NonFiniteError
-from hocket.history import Epoch
+from hocket.history import Epoch, Score
 from hocket.named import Named
 from hocket.parts import method_of
+from hocket.stage.stage import Stage
 from hocket.trainer import Trainer
 
 
@@ -47,6 +50,10 @@ class Job:
         milestones: Epochs after which the rate falls to a tenth.
         channels_last: Memory format.
         threads: Of PyTorch.
+        codec: How what stages send is written.
+        rates: How fast each stage is, where each runs freely; none for equally fast.
+        turns: Whether such stages take turns at ``regular`` or ``random`` intervals.
+        evaluate: After ``every`` epoch, or only at the ``end``.
     """
 
     row: str
@@ -63,11 +70,18 @@ class Job:
     milestones: tuple[int, ...]
     channels_last: bool
     threads: int
+    codec: str = "none"
+    rates: tuple[float, ...] = ()
+    turns: Turns = "regular"
+    evaluate: Literal["every", "end"] = "every"
 
     @property
     def file(self) -> str:
         """Name of the file that its result is kept in."""
-        return f"{Named.parse(self.row).slug}-seed{self.seed}.json"
+        codec = [Named.parse(self.codec).slug] if self.codec != "none" else []
+        rates = ["rates", *(f"{rate:g}" for rate in self.rates)] if self.rates else []
+        words = [Named.parse(self.row).slug, *codec, *rates, f"seed{self.seed}"]
+        return f"{'-'.join(words)}.json"
 
     @property
     def batch_per_tick(self) -> int:
@@ -83,7 +97,7 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
 
     Returns:
         ``job`` (its fields), ``source`` (digest of the code), ``epochs`` (one mapping each,
-        see `_measured`) and ``failure``.
+        see `_measured`), ``stages`` (see `_sent`) and ``failure``.
     """
     chosen = {} if job.subset is None else {"subset": job.subset}
     data = datasets.load(
@@ -100,14 +114,18 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
 
     failure = None
     source = source_digest()
+    tested = data.test if job.evaluate == "every" else None
     try:
-        trainer.fit(data.train, data.test, epochs=job.epochs, on_epoch=keep, progress=False)
+        trainer.fit(data.train, tested, epochs=job.epochs, on_epoch=keep, progress=False)
+        if tested is None:
+            epochs[-1] |= _scored(trainer.evaluate(data.test))
     except NonFiniteError as error:
         failure = str(error)
     return {
-        "job": dataclasses.asdict(job) | {"milestones": list(job.milestones)},
+        "job": dataclasses.asdict(job),
         "source": source,
         "epochs": epochs,
+        "stages": [_sent(stage) for stage in trainer.stages],
         "failure": failure,
     }
 
@@ -115,7 +133,8 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
 def build_trainer(job: Job, data: Data) -> Trainer:
     """A trainer whose network starts from the same weights in every row of a seed."""
     torch.manual_seed(job.seed)
-    network = zoo.fitted(job.network, data.shape, data.classes)
+    asked = Named.parse(job.network)
+    network = zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
     return Trainer(
         network,
         stages=cut(job.network, job.stages),
@@ -128,19 +147,36 @@ def build_trainer(job: Job, data: Data) -> Trainer:
         ),
         seed=job.seed,
         channels_last=job.channels_last,
+        codec=codec_of(job.codec),
+        rates=job.rates or None,
+        turns=job.turns,
     )
 
 
 def _measured(epoch: Epoch) -> dict[str, Any]:
     """An epoch: losses are means, errors fractions, the time that of training alone."""
-    score = epoch.score
     return {
         "epoch": epoch.number + 1,
         "train_loss": _finite(epoch.loss),
+        **_scored(epoch.score),
+        "time_s": round(epoch.seconds, 3),
+        "samples": epoch.samples,
+        "staleness": list(epoch.staleness),
+    }
+
+
+def _scored(score: Score | None) -> dict[str, float | None]:
+    return {
         "test_loss": _finite(score.loss) if score else None,
         "test_error": score.error if score else None,
-        "time_s": round(epoch.seconds, 3),
-        "staleness": list(epoch.staleness),
+    }
+
+
+def _sent(stage: Stage) -> dict[str, Any]:
+    """What a stage sent ahead, and what became of what came for it."""
+    return {
+        "ledger": dataclasses.asdict(stage.ledger),
+        "uses": dataclasses.asdict(stage.uses) if stage.uses is not None else None,
     }
 
 
@@ -153,7 +189,8 @@ def main(job_json: str, folder: str, nice: str) -> None:
     """What the process does: make way for others, train, print."""
     os.nice(max(0, int(nice) - os.nice(0)))
     fields = json.loads(job_json)
-    job = Job(**(fields | {"milestones": tuple(fields["milestones"])}))
+    several = {name: tuple(fields[name]) for name in ("milestones", "rates")}
+    job = Job(**(fields | several))
     torch.set_num_threads(job.threads)
     result = train(job, Path(folder) if folder else None)
     print(json.dumps(result, allow_nan=False))

@@ -23,8 +23,6 @@ from hocket.codec.finite import require_finite
 from hocket.errors import OptionError, PacketError, listed
 from hocket.tree import Tree
 
-WIDTH = 8
-"""Channels of a group, if the number of groups is not given."""
 LARGEST = 2**15
 """As many codes as two bytes can number."""
 CHUNK = 2**22
@@ -42,7 +40,9 @@ class VQ:
     """Product quantization with codebooks that learn from what is sent.
 
     Args:
-        groups: Of channels; None for one of every 8 channels.
+        groups: Of channels; None for as many as ``width`` makes.
+        width: Channels of a group, where ``groups`` is not given; a tensor with fewer channels
+            is one group.
         codes: K, of each group; up to 256 take one byte each, more take two.
         decay: What a codebook keeps of its averages with every batch that it learns from; 1
             leaves it as it was after the first one.
@@ -56,12 +56,15 @@ class VQ:
     codes: int = 256
     decay: float = 0.99
     every: int = 1
+    width: int = 8
     biases = True
 
     def __post_init__(self) -> None:
         problems = []
         if self.groups is not None and self.groups < 1:
             problems.append(f"groups is {self.groups}; use 1 or more")
+        if self.width < 1:
+            problems.append(f"width is {self.width}; use 1 or more")
         if not 2 <= self.codes <= LARGEST:
             problems.append(
                 f"codes is {self.codes}; use 2 to {LARGEST}, which fit into two bytes"
@@ -92,7 +95,7 @@ class VQ:
         Raises:
             OptionError: They cannot be divided so.
         """
-        groups = self.groups or max(1, channels // WIDTH)
+        groups = self.groups or max(1, channels // self.width)
         if channels % groups:
             raise OptionError(
                 f"vq cannot divide {channels} channels into {groups} groups; give groups that "

@@ -18,6 +18,7 @@ class Uses:
 
     Attributes:
         arrived: Packets that came.
+        arrived_bytes: What they held, as they were written, targets too.
         drawn: Times that one was drawn.
         reused: Those of them at which it had been drawn before.
         dropped: Packets that were overwritten without ever having been drawn.
@@ -26,6 +27,7 @@ class Uses:
     """
 
     arrived: int = 0
+    arrived_bytes: int = 0
     drawn: int = 0
     reused: int = 0
     dropped: int = 0
@@ -63,6 +65,7 @@ class Buffer:
         parts = (*tensors(packet.values), *tensors(packet.targets))
         slot = _Slot(packet, sum(part.nbytes for part in parts))
         self.uses.arrived += 1
+        self.uses.arrived_bytes += slot.size
         if len(self._slots) < self._rule.buffer:
             self._slots.append(slot)
         else:

@@ -22,7 +22,11 @@ _POOLED_BLOCKS = {"aux": (1, 3), "buffer": (2, 4)}
 
 
 def dgl6(
-    *, num_classes: int = 10, in_channels: int = 3, pooling: Pooling = "aux"
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    pooling: Pooling = "aux",
+    width: int = 128,
 ) -> nn.Sequential:
     """Six 3x3 convolutions of 128 to 512 channels and a two-layer perceptron.
 
@@ -32,15 +36,18 @@ def dgl6(
         pooling: Where the sides halve and the channels double: `aux` before blocks 1 and 3, as
             in the study of auxiliary networks; `buffer` before blocks 2 and 4, as in the
             experiments with a replay buffer.
+        width: Channels of the first block, 128 in the paper.
 
     Raises:
-        OptionError: There is no such pooling.
+        OptionError: There is no such pooling, or no channels.
     """
+    if width < 1:
+        raise OptionError(f"dgl6: width is {width}; use at least 1")
     if pooling not in get_args(Pooling):
         known = ", ".join(get_args(Pooling))
         raise OptionError(f"dgl6: pooling {pooling!r} is unknown; choose one of {known}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    inputs, width = in_channels, 128
+    inputs = in_channels
     for block in range(6):
         layer = Layer()
         if block in _POOLED_BLOCKS[pooling]:

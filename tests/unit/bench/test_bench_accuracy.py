@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hocket import data as datasets
-from hocket.bench import accuracy as module
+from hocket.bench import jobs
 from hocket.bench.accuracy import accuracy
 from hocket.bench.record import Record
 from hocket.bench.training import Job, build_trainer, train
@@ -49,7 +49,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         started.extend(words)
         raise HocketError("killed")
 
-    monkeypatch.setattr(module, "in_own_process", refuse)
+    monkeypatch.setattr(jobs, "in_own_process", refuse)
     return started
 
 

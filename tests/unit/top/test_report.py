@@ -119,7 +119,7 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
     common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
-    uses = Uses(1200, 1100, 30, 90, 7, 3 * 2**20)
+    uses = Uses(1200, 0, 1100, 30, 90, 7, 3 * 2**20)
     stages = (
         StageSummary(**common, perplexity=None, uses=None),
         StageSummary(**common, perplexity=None, uses=uses),
