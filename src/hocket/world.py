@@ -110,6 +110,17 @@ class World:
         name = f"agreement/{self._agreements}"
         return PrefixStore(name, self._store) if self.replicas > 1 else None
 
+    def mark(self, name: str) -> None:
+        """Say that this process has come to something."""
+        in_time(lambda: self._store.set(f"mark/{name}/{self.rank}", "yes"))
+
+    def marked(self, name: str, ranks: Iterable[int] | None = None) -> bool:
+        """Whether all processes have come to it, or those that are named; nobody waits."""
+        chosen = range(self.size) if ranks is None else ranks
+        keys = [f"mark/{name}/{rank}" for rank in chosen]
+        found, _ = in_time(lambda: self._store.check(keys))
+        return bool(found)
+
     def neighbour(self, step: int) -> int:
         """The rank of this replica's stage so many stages ahead."""
         return self.rank + step * self.replicas

@@ -4,6 +4,7 @@ Nobody waits here: what comes overwrites the oldest, and who draws gets somethin
 when nothing new has come. Both are counted.
 """
 
+import threading
 from dataclasses import dataclass, replace
 
 from hocket.errors import PacketError
@@ -45,7 +46,8 @@ class _Slot:
 class Buffer:
     """The last packets of an edge (DGL, arXiv 1901.08164, algorithm 2).
 
-    A draw gives the least used packet, and of those the freshest.
+    A draw gives the least used packet, and of those the freshest. One thread may put while
+    another one draws.
 
     Args:
         rule: How many packets there is room for, and how they are drawn.
@@ -56,6 +58,7 @@ class Buffer:
         self._rule = rule
         self._slots: list[_Slot] = []
         self._next = 0  # where the next packet goes: over the oldest, once all are filled
+        self._changed = threading.Condition()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -64,6 +67,11 @@ class Buffer:
         """Keep a packet, in the place of the oldest one if there is no other room."""
         parts = (*tensors(packet.values), *tensors(packet.targets))
         slot = _Slot(packet, sum(part.nbytes for part in parts))
+        with self._changed:
+            self._keep(slot)
+            self._changed.notify_all()
+
+    def _keep(self, slot: _Slot) -> None:
         self.uses.arrived += 1
         self.uses.arrived_bytes += slot.size
         if len(self._slots) < self._rule.buffer:
@@ -82,16 +90,29 @@ class Buffer:
 
     def draw(self) -> Activation | None:
         """A packet, which stays; None if nothing has come, or all of it is used up."""
+        with self._changed:
+            slot = self._best()
+            if slot is None:
+                self.uses.refused += 1
+                return None
+            self.uses.drawn += 1
+            self.uses.reused += slot.drawn > 0
+            slot.drawn += 1
+            return slot.packet
+
+    def wait(self, timeout_s: float, *, fresh: bool = False) -> bool:
+        """Wait until something can be drawn, or has come that was never drawn; if it has."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.waiting > 0 if fresh else self._best() is not None, timeout_s
+            )
+
+    def _best(self) -> _Slot | None:
+        """What would be drawn."""
         places = (self._slots[place] for place in self._freshest())
         slot = min(places, key=self._used, default=None)
         limit = self._rule.reuse
-        if slot is None or (limit and self._used(slot) >= limit):
-            self.uses.refused += 1
-            return None
-        self.uses.drawn += 1
-        self.uses.reused += slot.drawn > 0
-        slot.drawn += 1
-        return slot.packet
+        return None if slot is None or (limit and self._used(slot) >= limit) else slot
 
     def _used(self, slot: _Slot) -> int:
         """How often a packet counts as used.

@@ -39,6 +39,7 @@ class Ledger:
     Attributes:
         plain_bytes: As they were.
         coded_bytes: As they were written.
+        unsent: Packets that were dropped where they were made, as the way was not free.
         error: Norm of what is lost beside that of what was sent, the last one measured.
         perplexity: Codes in use, as if evenly, in the last packet measured; mean over
             codebooks, None without them.
@@ -46,6 +47,7 @@ class Ledger:
 
     plain_bytes: int = 0
     coded_bytes: int = 0
+    unsent: int = 0
     error: float | None = None
     perplexity: float | None = None
 

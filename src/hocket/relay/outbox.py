@@ -36,6 +36,12 @@ class Outbox:
             self._finishes.append(finish)
             self._changed.notify_all()
 
+    @property
+    def full(self) -> bool:
+        """Whether whoever sends would have to wait."""
+        with self._changed:
+            return len(self._finishes) >= self._room
+
     def drain(self, timeout_s: float) -> None:
         """Wait until all sends are finished.
 

@@ -50,6 +50,8 @@ class Connection:
         room: How many packets may have arrived before they are needed.
         device: Where received tensors go.
         carrier: What takes tensors there and back; through the host if not given.
+        keep: Takes activations as they come, in the thread that receives them; if not given
+            they wait in the inbox.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Connection:
         room: int,
         device: torch.device,
         carrier: Carrier | None = None,
+        keep: Callable[[Activation], None] | None = None,
     ) -> None:
         self.rank = rank
         self.place = world.places[rank]
@@ -68,6 +71,7 @@ class Connection:
         self._world = world
         self._headers = Host(world, rank)
         self._carrier = carrier or self._headers
+        self._keep = keep
         self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
         world.alarm.listen(self._inbox.fail)
@@ -99,6 +103,11 @@ class Connection:
         with self._waiting(f"sending {kind} {number} to {self.place}", what):
             self._outbox.add(lambda: _begun(parts), self._world.alarm.timeout_s)
         self.sent_bytes += sum(part.nbytes for _, part in parts)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a send would have to wait."""
+        return self._outbox.full
 
     def take(self, kind: str, number: int) -> Parcel:
         """The parcel of this kind and number, once it is there.
@@ -138,7 +147,10 @@ class Connection:
         try:
             while (parcel := self._next()).header["kind"] != "end":
                 header = parcel.header
-                self._inbox.put((header["kind"], header["number"]), parcel)
+                if self._keep is not None and header["kind"] == "activation":
+                    self._keep(activation(parcel, self.device))
+                else:
+                    self._inbox.put((header["kind"], header["number"]), parcel)
             self._inbox.fail(ConnectionError(f"{self.place} has ended its training"))
         except Exception as error:
             self._inbox.fail(error)  # whoever takes next raises it
@@ -165,6 +177,30 @@ def _begun(parts: list[tuple[Carrier, Tensor]]) -> Callable[[], None]:
     return finish
 
 
+def send_activation(connection: Connection, packet: Activation, until: int) -> None:
+    """Send an activation, with the tick until which batches are certain to enter."""
+    header = {
+        "epoch": packet.epoch,
+        "differentiable": packet.differentiable,
+        "until": until,
+        "share": packet.share,
+    }
+    trees = {"values": packet.values, "targets": packet.targets}
+    connection.send("activation", packet.batch, header, **trees)
+
+
+def activation(parcel: Parcel, device: torch.device) -> Activation:
+    """The activation that a parcel holds, on a device."""
+    return Activation(
+        batch=parcel.header["number"],
+        epoch=parcel.header["epoch"],
+        values=parcel.tree("values", device),
+        differentiable=tuple(parcel.header["differentiable"]),
+        targets=parcel.tree("targets", device),
+        share=parcel.header["share"],
+    )
+
+
 @dataclass
 class Horizon:
     """The tick that a stage is in, and until when a batch is certain to enter in every tick.
@@ -187,20 +223,8 @@ class Upper:
 
     def send(self, packet: Activation) -> None:
         """Send an activation ahead."""
-        header = {
-            "epoch": packet.epoch,
-            "differentiable": packet.differentiable,
-            "until": self._horizon.until,
-            "share": packet.share,
-        }
         with self._recorder.span("send", packet.batch, self._horizon.now):
-            self._connection.send(
-                "activation",
-                packet.batch,
-                header,
-                values=packet.values,
-                targets=packet.targets,
-            )
+            send_activation(self._connection, packet, self._horizon.until)
 
     def receive(self, batch: int) -> Gradient:
         """The gradient of a batch."""
@@ -222,15 +246,7 @@ class Lower:
         with self._recorder.span("wait", batch, self._horizon.now):
             parcel = self._connection.take("activation", batch)
         self._horizon.until = max(self._horizon.until, parcel.header["until"])
-        device = self._connection.device
-        return Activation(
-            batch=batch,
-            epoch=parcel.header["epoch"],
-            values=parcel.tree("values", device),
-            differentiable=tuple(parcel.header["differentiable"]),
-            targets=parcel.tree("targets", device),
-            share=parcel.header["share"],
-        )
+        return activation(parcel, self._connection.device)
 
     def send(self, packet: Gradient) -> None:
         """Send a gradient back."""
