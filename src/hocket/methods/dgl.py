@@ -8,6 +8,8 @@ from hocket.signals.heads import HeadKind
 def DGL(
     *,
     head: HeadKind = "mlp-sr",
+    width: float = 1.0,
+    depth: int = 3,
     accumulate: int = 1,
     reduce: Reduce = "mean",
     forward_delay: int = 1,
@@ -16,12 +18,15 @@ def DGL(
 ) -> Method:
     """Decoupled greedy learning; pipelined or not, its trajectory is the same.
 
+    ``width`` is a factor on the width of the heads' hidden layers, ``depth`` their number. A
+    head has 1.0 and 3 in the paper.
+
     Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 1.
     """
     return Method(
         name=name,
         paper="arXiv 1901.08164",
-        signal=Local(head),
+        signal=Local(head, width, depth),
         forward_delay=forward_delay,
         backward_delay=0,
         accumulate=accumulate,

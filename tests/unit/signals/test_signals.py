@@ -23,6 +23,36 @@ def test_shrink_outside_its_range_is_refused(shrink):
         build("fdg", shrink=shrink)
 
 
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"width": 0.0}, "width is 0.0; use a number above 0"),
+        ({"width": -1.0}, "width is -1.0; use a number above 0"),
+        ({"width": math.inf}, "width is inf; use a number above 0"),
+        ({"width": math.nan}, "width is nan; use a number above 0"),
+        ({"depth": -1}, "depth is -1; use a whole number of at least 0"),
+        ({"depth": 1.5}, "depth is 1.5; use a whole number of at least 0"),
+        ({"head": "cnn", "depth": 2}, "'cnn' has no hidden layers that width=1.0 and depth=2"),
+        ({"head": "cnn", "width": 2.0}, "could change; leave them out, or use 'mlp'"),
+        ({"depth": 0, "width": 2.0}, "depth=0 leaves no hidden layers that width=2.0"),
+    ],
+)
+def test_sizes_that_no_head_has_are_refused(choices, said):
+    with pytest.raises(OptionError, match=f"(?s)a local loss cannot be built:.*{said}"):
+        Local(**choices)
+
+
+def test_all_that_is_wrong_with_a_head_is_said_at_once():
+    with pytest.raises(OptionError, match=r"(?s)width is 0; .*depth is -2; "):
+        DGL(width=0, depth=-2)
+
+
+def test_sizes_of_heads_reach_them_by_name():
+    signal = build("dgl", head="mlp", width=0.5, depth=1).signal
+    assert signal == Local("mlp", 0.5, 1)
+    assert signal.network((8,), 3).readout[0].out_features == 4
+
+
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_signals_are_values(signal):
     assert signal == type(signal)(**vars(signal))
