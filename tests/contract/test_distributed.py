@@ -26,6 +26,8 @@ CASES = [
     Case("fdg", options=(("forward_delay", 2), ("backward_delay", 3))),
     Case("dgl", options=(("forward_delay", 3),)),
     Case("dgl", "conv", options=(("head", "mlp"), ("width", 0.5), ("depth", 1))),
+    Case("dgl", options=(("similarity", 0.9),)),
+    Case("dgl", "wide", options=(("similarity", 0.99), ("head", "mlp"), ("depth", 0))),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
     *(Case("fdg", "conv", trainer=(("codec", codec),)) for codec in CODECS),

@@ -248,6 +248,7 @@ BAD = {
     "unknown linearization": ("--method fdg:linearize=now", "linearize is 'now'; wanted"),
     "unknown head": ("--method dgl:head=none", "head is 'none'; wanted"),
     "head of no width": ("--method dgl:width=0", "width is 0; use a number above 0"),
+    "similarity alone": ("--method dgl:similarity=1", "similarity is 1; use a number in"),
     "half a layer": ("--method dgl:depth=1.5", "depth is 1.5; wanted a whole number"),
     "no name": ("--method :shrink=1", "cannot read 'shrink=1'"),
     "no value": ("--method fdg:shrink", "cannot read 'shrink' in 'fdg:shrink'"),
