@@ -3,13 +3,14 @@
 from rich.table import Table
 
 from hocket.errors import OptionError
+from hocket.history import Score
 from hocket.methods import METHODS, build, options_of
 from hocket.timeline import Timeline
 from hocket.train import Summary
 
 
 def summary_tables(summary: Summary) -> list[Table]:
-    """The result as a whole, each stage, and what each stage spent its time on."""
+    """The result as a whole, each stage, what each spent its time on; heads, and codecs."""
     whole = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
     for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
         whole.add_column(name, justify="right")
@@ -58,7 +59,22 @@ def summary_tables(summary: Summary) -> list[Table]:
                 "-" if stage.lost is None else f"{stage.lost:.1%}",
                 "-" if stage.perplexity is None else f"{stage.perplexity:.0f}",
             )
-    return [whole, stages, times, *([codes] if codes.row_count else [])]
+    return [whole, stages, times, *_exits(score), *([codes] if codes.row_count else [])]
+
+
+def _exits(score: Score | None) -> list[Table]:
+    """What each head gets wrong by itself, and all of them together; nothing without heads."""
+    if score is None or score.ensemble is None:
+        return []
+    table = Table(title_justify="left")
+    for name in ("exit", "test error"):
+        table.add_column(name, justify="right")
+    *heads, network = score.exits
+    for k, error in enumerate(heads):
+        table.add_row(f"head of stage {k}", f"{error:.2%}")
+    table.add_row("network", f"{network:.2%}")
+    table.add_row("ensemble", f"{score.ensemble:.2%}")
+    return [table]
 
 
 METHOD_COLUMNS = (

@@ -9,6 +9,7 @@ from hocket.method import Method
 from hocket.program import Program, Tick, finish
 from hocket.relay.memory import Edge
 from hocket.relay.packet import Activation
+from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, copied, tensors
 
@@ -67,13 +68,14 @@ class Serial:
         """The batches to train on, one for each tick."""
         return iter(batches)
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
-        """What the network makes of each batch, beside its targets; nothing is kept."""
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+        """What each stage makes of each batch; nothing is kept."""
         for inputs, targets in batches:
-            value = inputs
+            value, votes = inputs, None
             for stage in self.stages:
-                value = stage.predict(value)
-            yield value, targets
+                answer = stage.answer(value, targets, votes)
+                yield answer
+                value, votes = answer.output, answer.votes
 
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""

@@ -40,6 +40,10 @@ class Objective:
         """The loss of the output."""
         return _loss_error(loss, output, targets)
 
+    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
+        """Nothing beside the output itself."""
+        return None
+
 
 @dataclass(frozen=True)
 class Local:
@@ -93,4 +97,9 @@ class Local:
         received: tuple[Tensor | None, ...],
     ) -> Error:
         """The loss of the head's prediction."""
-        return _loss_error(loss, network(output), targets)
+        return _loss_error(loss, self.predict(network, output), targets)
+
+    def predict(self, network: nn.Module, output: Tree) -> Tensor:
+        """The head's prediction."""
+        prediction: Tensor = network(output)
+        return prediction

@@ -66,3 +66,7 @@ class Similarity:
         (predicted,) = self.prediction.error(head, loss, output, targets, received).roots
         value = (1 - self.weight) * predicted + self.weight * matched
         return Error((value,), (None,), value.detach())
+
+    def predict(self, network: nn.Module, output: Tree) -> Tensor:
+        """The head's prediction."""
+        return self.prediction.predict(network.get_submodule("head"), output)
