@@ -1,5 +1,6 @@
 """What a training came to, epoch by epoch."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from hocket.errors import DataError
 from hocket.losses import wrong
 from hocket.method import Loss
 from hocket.signals.targets import fitting
+from hocket.stage.answer import Answer
 from hocket.tree import Tree, tensors
 
 
@@ -20,11 +22,17 @@ class Score:
         loss: Mean loss.
         error: Share of wrong predictions, a fraction; None where targets are not class numbers.
         samples: How many inputs it was measured on.
+        exits: Where stages have heads, the error of each one's prediction alone; the last is
+            that of the network. Empty where there are no heads, or no class numbers.
+        ensemble: The error of all of them together, each counted twice the one before it; None
+            where there are no exits.
     """
 
     loss: float
     error: float | None
     samples: int
+    exits: tuple[float, ...] = ()
+    ensemble: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,35 +116,46 @@ class Tally:
 
 
 class Marks:
-    """What a network's outputs on other data add up to."""
+    """What the answers of stages to other data add up to.
 
-    def __init__(self) -> None:
+    Args:
+        stages: How many stages the network has; the last one's output is the network's.
+    """
+
+    def __init__(self, stages: int) -> None:
+        self._last = stages - 1
         self._loss = 0.0
-        self._wrongs = self._predictions = self._samples = 0
+        self._samples = 0
         self._countable = True  # whether targets are class numbers
+        self._missed: Counter[str] = Counter()  # wrong predictions, by who made them
+        self._made: Counter[str] = Counter()  # all predictions
 
-    def add(self, output: Tree, targets: Tree, loss: Loss) -> None:
-        """Count the outputs for one batch."""
+    def add(self, answer: Answer, loss: Loss) -> None:
+        """Count what a stage makes of one batch."""
+        targets = answer.targets
+        if answer.stage < self._last:
+            self._count(f"stage {answer.stage}", answer.prediction, targets)
+            return
         count = len(tensors(targets)[0])
-        with fitting(output):
-            self._loss += float(loss(output, targets)) * count
+        with fitting(answer.output):
+            self._loss += float(loss(answer.output, targets)) * count
         self._samples += count
-        missed = wrong(output, targets)
-        self._countable = self._countable and missed is not None
-        self._wrongs += missed[0] if missed else 0
-        self._predictions += missed[1] if missed else 0
+        self._count("ensemble", answer.votes, targets)
+        self._countable &= self._count("network", answer.output, targets)
 
     def values(self) -> list[Any]:
         """What was counted, as plain values."""
-        return [self._loss, self._wrongs, self._predictions, self._samples, self._countable]
+        counts = [dict(self._missed), dict(self._made)]
+        return [self._loss, self._samples, self._countable, *counts]
 
     def merge(self, values: Sequence[Any]) -> None:
         """Count what another process has counted, too."""
-        self._loss += values[0]
-        self._wrongs += values[1]
-        self._predictions += values[2]
-        self._samples += values[3]
-        self._countable = self._countable and values[4]
+        loss, samples, countable, missed, made = values
+        self._loss += loss
+        self._samples += samples
+        self._countable = self._countable and countable
+        self._missed.update(missed)
+        self._made.update(made)
 
     def score(self) -> Score:
         """The means.
@@ -146,5 +165,22 @@ class Marks:
         """
         if not self._samples:
             raise DataError("there are no batches to evaluate on; an iterator can be used once")
-        error = self._wrongs / self._predictions if self._countable else None
-        return Score(self._loss / self._samples, error, self._samples)
+        errors = {who: self._missed[who] / made for who, made in self._made.items()}
+        exits = [*(f"stage {k}" for k in range(self._last)), "network"]
+        early = self._countable and errors.keys() >= {*exits, "ensemble"}
+        return Score(
+            loss=self._loss / self._samples,
+            error=errors["network"] if self._countable else None,
+            samples=self._samples,
+            exits=tuple(errors[who] for who in exits) if early else (),
+            ensemble=errors["ensemble"] if early else None,
+        )
+
+    def _count(self, who: str, prediction: Tree, targets: Tree) -> bool:
+        """Count predictions, if they are some, of classes; whether they were."""
+        missed = wrong(prediction, targets)
+        if missed is None:
+            return False
+        self._missed[who] += missed[0]
+        self._made[who] += missed[1]
+        return True

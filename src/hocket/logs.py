@@ -77,6 +77,12 @@ class Logs:
                 self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
         if kind == "epoch" and values["score"] and values["score"]["error"] is not None:
             self._board.add_scalar("epoch/test_error", values["score"]["error"], step)
+            for k, error in enumerate(values["score"]["exits"]):
+                self._board.add_scalar(f"epoch/exit_error/stage{k}", error, step)
+            if values["score"]["ensemble"] is not None:
+                self._board.add_scalar(
+                    "epoch/ensemble_error", values["score"]["ensemble"], step
+                )
 
 
 def tensorboard_writer() -> Any:

@@ -16,10 +16,18 @@ def cross_entropy(output: Tree, targets: Tree) -> Tensor:
     return F.cross_entropy(output.flatten(0, -2), targets.flatten())
 
 
+def classified(output: Tree, targets: Tree) -> bool:
+    """Whether the targets are a class number for each prediction."""
+    return (
+        isinstance(output, Tensor)
+        and isinstance(targets, Tensor)
+        and not targets.is_floating_point()
+        and output.shape[:-1] == targets.shape
+    )
+
+
 def wrong(output: Tree, targets: Tree) -> tuple[int, int] | None:
     """How many predictions are wrong, of how many; None where there are no class numbers."""
-    if not (isinstance(output, Tensor) and isinstance(targets, Tensor)):
-        return None
-    if targets.is_floating_point() or output.shape[:-1] != targets.shape:
+    if not classified(output, targets):
         return None
     return int((output.argmax(-1) != targets).sum()), targets.numel()

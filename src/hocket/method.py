@@ -72,6 +72,9 @@ class Signal(Protocol):
     ) -> Error:
         """The error of a stage's output."""
 
+    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
+        """The scores of the classes that the signal sees in a stage's output, if it does."""
+
 
 @dataclass(frozen=True)
 class Memory:

@@ -11,7 +11,7 @@ from hocket.train import Summary
 
 def summary_tables(summary: Summary) -> list[Table]:
     """The result as a whole, and of each stage whatever there is to say."""
-    tables = (_whole, _stages, _times, _codes, _draws)
+    tables = (_whole, _stages, _times, _exits, _codes, _draws)
     return [table for make in tables if (table := make(summary)).row_count]
 
 
@@ -74,6 +74,20 @@ def _codes(summary: Summary) -> Table:
                 "-" if stage.lost is None else f"{stage.lost:.1%}",
                 "-" if stage.perplexity is None else f"{stage.perplexity:.0f}",
             )
+    return table
+
+
+def _exits(summary: Summary) -> Table:
+    """What each head gets wrong by itself, and all of them together, where there are heads."""
+    table = _table("exit", "test error")
+    score = summary.epochs[-1].score if summary.epochs else None
+    if score is None or score.ensemble is None:
+        return table
+    *heads, network = score.exits
+    for k, error in enumerate(heads):
+        table.add_row(f"head of stage {k}", f"{error:.2%}")
+    table.add_row("network", f"{network:.2%}")
+    table.add_row("ensemble", f"{score.ensemble:.2%}")
     return table
 
 

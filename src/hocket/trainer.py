@@ -271,7 +271,7 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        marks = Marks()
+        marks = Marks(self.count)
         # Replicas differ in their statistics; the first one is the network that is saved.
         first = self._world is None or self._world.replica == 0
         with (
@@ -280,9 +280,9 @@ class Trainer:
             evaluating(self.network, *self._modules),
         ):
             own = map(self._moved, self._started(batches))
-            for output, targets in self._engine.predict(own) if self._engine and first else ():
-                marks.add(output, targets, self._setup.loss)
-            whole = Marks()
+            for answer in self._engine.predict(own) if self._engine and first else ():
+                marks.add(answer, self._setup.loss)
+            whole = Marks(self.count)
             for values in self.gather(marks.values()):
                 whole.merge(values)
         return whole.score()

@@ -44,24 +44,31 @@ def mlp(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
     return [stage.double() for stage in built]
 
 
-def conv(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
+def conv(
+    stages: int, *, dropout: float = 0.0, seed: int = 0, channels: int = 2
+) -> list[nn.Module]:
     """Stages with BatchNorm and an in-place ReLU in between."""
     torch.manual_seed(seed)
     built = [
         nn.Sequential(
-            nn.Conv2d(2, 2, 3, padding=1),
+            nn.Conv2d(channels if k else 2, 2, 3, padding=1),
             nn.BatchNorm2d(2),
             nn.ReLU(inplace=True),
             nn.Dropout2d(dropout),
-            nn.Conv2d(2, 2, 3, padding=1),
+            nn.Conv2d(2, channels, 3, padding=1),
         )
-        for _ in range(stages)
+        for k in range(stages)
     ]
-    built[-1].extend([nn.Flatten(), nn.Linear(18, CLASSES)])
+    built[-1].extend([nn.Flatten(), nn.Linear(9 * channels, CLASSES)])
     return [stage.double() for stage in built]
 
 
-SHAPES = {mlp: (5,), conv: (2, 3, 3)}
+def wide(stages: int, **options: Any) -> list[nn.Module]:
+    """The same with more channels at the edges."""
+    return conv(stages, channels=5, **options)
+
+
+SHAPES = {mlp: (5,), conv: (2, 3, 3), wide: (2, 3, 3)}
 Net = Callable[..., list[nn.Module]]
 
 

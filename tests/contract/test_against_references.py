@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contract.small import (
+    CLASSES,
     LINEARIZE,
     ORDERS,
     SGD,
@@ -21,11 +22,12 @@ from contract.small import (
     mlp,
     sgd,
     train,
+    wide,
 )
 from hocket import Trainer, cross_entropy
 from hocket.method import Method
 from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, build
-from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr
+from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr, predsim
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 Reference = Callable[..., list[float]]
@@ -112,6 +114,30 @@ def test_dgl_is_its_reference(delay, net, stages):
     ours, modules, heads = beside(DGL(forward_delay=delay), net, stages, batches, 0.1)
     losses = dgl.train(modules, batches, loss=cross_entropy, heads=heads, **SGD)
     assert not different(ours, outcome(losses, modules, heads))
+
+
+@pytest.mark.parametrize(("net", "stages"), [(mlp, 3), (conv, 2), (wide, 3)])
+@pytest.mark.parametrize("weight", [0.5, 0.99])
+def test_similarity_matching_is_its_reference(weight, net, stages):
+    """Close in float64: the reference takes pair after pair.
+
+    Few batches, as BatchNorm over so few samples makes much of a rounding error.
+    """
+    batches, rate = data(net, 5, last=3), 0.02
+    ours, modules, helping = beside(DGL(similarity=weight), net, stages, batches, rate)
+    heads = [network["head"] for network in helping]
+    layers = [network["matching"].layer for network in helping]
+    losses = predsim.train(
+        modules,
+        batches,
+        loss=cross_entropy,
+        beta=weight,
+        classes=CLASSES,
+        heads=heads,
+        layers=layers,
+        **{**SGD, "lr": rate},
+    )
+    assert not far(ours, outcome(losses, modules, helping), tolerance=1e-9)
 
 
 @networks

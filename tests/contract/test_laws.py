@@ -259,11 +259,11 @@ def test_staleness_of_each_batch_is_that_of_adl(k, stages, m, b, order):
 
 
 @networks
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_pipelined_dgl_is_sequential_dgl(accumulate, stages, net):
+@pytest.mark.parametrize("choices", [{}, {"accumulate": 3}, {"similarity": 0.9}], ids=str)
+def test_pipelined_dgl_is_sequential_dgl(choices, stages, net):
     ends = [
         train(
-            DGL(forward_delay=delay, accumulate=accumulate),
+            DGL(forward_delay=delay, **choices),
             net(stages, dropout=0.3),
             data(net, 8, last=3),
             epochs=2,

@@ -7,6 +7,7 @@ waits only where an action needs a packet that is not there yet.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -19,12 +20,16 @@ from hocket.program import Action, Column, finish
 from hocket.relay.memory import Edge
 from hocket.relay.p2p import Connection, Horizon
 from hocket.relay.packet import Activation
+from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, copied, map_tensors, tensors
 from hocket.world import World
 
 NOTHING: Batch = (None, None)
 """Stands for a batch in processes that do not read the data."""
+
+Evaluated: TypeAlias = tuple[Tree, Tree, Tensor | None]
+"""What crosses an edge in an evaluation: values, targets, and the votes of exits so far."""
 
 
 class Distributed:
@@ -104,19 +109,26 @@ class Distributed:
             events += self._execute(self._column.now - 1, actions)
         return events
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
-        """What the network makes of each batch, beside its targets, at the last stage only."""
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+        """What this stage makes of each batch; nothing is kept."""
         horizon = Horizon()
-        for number, given in enumerate(self._announced(batches, horizon, 0, ahead=2)):
-            inputs, targets = (
-                given if self._before is None else self._passed_on(number, horizon)
-            )
-            output = self.stages[0].predict(inputs)
-            if self._after is None:
-                yield output, targets
-            else:
-                until = {"until": horizon.until}
-                self._after.send("evaluation", number, until, values=output, targets=targets)
+        for number, (inputs, targets) in enumerate(
+            self._announced(batches, horizon, 0, ahead=2)
+        ):
+            given: Evaluated = (inputs, targets, None)
+            if self._before is not None:
+                given = self._passed_on(number, horizon)
+            answer = self.stages[0].answer(*given)
+            if self._after is not None:
+                self._after.send(
+                    "evaluation",
+                    number,
+                    {"until": horizon.until},
+                    values=answer.output,
+                    targets=answer.targets,
+                    votes=answer.votes,
+                )
+            yield answer
 
     @property
     def sent_bytes(self) -> int:
@@ -151,12 +163,16 @@ class Distributed:
 
         return (last - first) / whole, map_tensors(part, batch)
 
-    def _passed_on(self, number: int, horizon: Horizon) -> Batch:
+    def _passed_on(self, number: int, horizon: Horizon) -> Evaluated:
+        """Values, targets and votes as the stage before has sent them."""
         assert self._before is not None
         parcel = self._before.take("evaluation", number)
         horizon.until = parcel.header["until"]
         device = self._before.device
-        return parcel.tree("values", device), parcel.tree("targets", device)
+        values, targets, votes = (
+            parcel.tree(name, device) for name in ("values", "targets", "votes")
+        )
+        return values, targets, votes
 
     def _announced(
         self, batches: Iterable[Batch], horizon: Horizon, start: int, ahead: int

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from hocket.engine.trace import Event
+from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
@@ -37,5 +38,5 @@ class Engine(Protocol):
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
-        """What the network makes of each batch, beside its targets, where it comes out."""
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+        """What each stage of this process makes of each batch; nothing is kept."""

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from hocket.engine.clock import Clock, Pace
 from hocket.engine.engine import Batch
 from hocket.engine.runner import Course, Runner
-from hocket.engine.serial import predictions
+from hocket.engine.serial import answers
 from hocket.engine.trace import Event
 from hocket.relay.memory import Edge
 from hocket.relay.packet import Activation
+from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, copied, tensors
 
@@ -82,9 +83,9 @@ class Free:
         self._now += 1
         return events
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
-        """What the network makes of each batch, beside its targets; nothing is kept."""
-        return predictions(self.stages, batches)
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+        """What each stage makes of each batch; nothing is kept."""
+        return answers(self.stages, batches)
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""

@@ -10,6 +10,7 @@ from hocket.method import Method
 from hocket.program import Program, Tick, finish
 from hocket.relay.memory import Edge
 from hocket.relay.packet import Activation
+from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, copied, tensors
 
@@ -76,9 +77,9 @@ class Serial:
         """The batches to train on, one for each tick."""
         return iter(batches)
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
-        """What the network makes of each batch, beside its targets; nothing is kept."""
-        return predictions(self.stages, batches)
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+        """What each stage makes of each batch; nothing is kept."""
+        return answers(self.stages, batches)
 
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""
@@ -96,12 +97,11 @@ class Serial:
         return events
 
 
-def predictions(
-    stages: Sequence[Stage], batches: Iterable[Batch]
-) -> Iterator[tuple[Tree, Tree]]:
-    """What stages in a row make of each batch, beside its targets."""
+def answers(stages: Sequence[Stage], batches: Iterable[Batch]) -> Iterator[Answer]:
+    """What stages in a row make of each batch, one after the other."""
     for inputs, targets in batches:
-        value = inputs
+        value, votes = inputs, None
         for stage in stages:
-            value = stage.predict(value)
-        yield value, targets
+            answer = stage.answer(value, targets, votes)
+            yield answer
+            value, votes = answer.output, answer.votes

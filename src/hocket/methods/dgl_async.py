@@ -1,13 +1,18 @@
 """Asynchronous DGL: every stage runs at its own pace, on what a buffer holds of its input."""
 
+from dataclasses import replace
+
 from hocket.method import Method, Reduce, Replay, Sampler
-from hocket.signals import Local
+from hocket.methods.dgl import DGL
 from hocket.signals.heads import HeadKind
 
 
 def DGLAsync(
     *,
     head: HeadKind = "mlp-sr",
+    width: float = 1.0,
+    depth: int = 3,
+    similarity: float = 0.0,
     buffer: int = 5,
     reuse: int = 0,
     sampler: Sampler = "freshest",
@@ -18,18 +23,19 @@ def DGLAsync(
     """Decoupled greedy learning with replay buffers; at equal rates it is DGL.
 
     Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 2; with vector
-    quantization arXiv 2106.06401.
+    quantization arXiv 2106.06401. Heads and losses are those of :func:`DGL`.
     """
-    return Method(
-        name=name,
-        paper="arXiv 2106.06401",
-        signal=Local(head),
-        forward_delay=1,
-        backward_delay=0,
+    local = DGL(
+        head=head,
+        width=width,
+        depth=depth,
+        similarity=similarity,
         accumulate=accumulate,
         reduce=reduce,
-        replay=Replay(buffer=buffer, reuse=reuse, sampler=sampler),
+        name=name,
     )
+    rule = Replay(buffer=buffer, reuse=reuse, sampler=sampler)
+    return replace(local, paper="arXiv 2106.06401", replay=rule)
 
 
 PRESETS = {"dgl-async": DGLAsync}

@@ -48,3 +48,7 @@ class Delayed:
             if gradient is not None
         ]
         return Error(tuple(root for root, _ in pairs), tuple(gradient for _, gradient in pairs))
+
+    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
+        """Nothing: all it knows is a gradient."""
+        return None

@@ -3,13 +3,14 @@
 They are the auxiliary networks of decoupled greedy learning: Belilovsky, Eickenberg, Oyallon,
 ICML 2020, arXiv 1901.08164, section 4, and its code. On maps they are exactly those; a vector
 is taken for a 1x1 map that needs no pooling, and tokens for vectors with LayerNorm in place of
-BatchNorm.
+BatchNorm. That the perceptron can be wider, narrower, deeper or shallower is ours.
 """
 
 # Shapes: B batch, C channels, H W sides of a map, T tokens, D features, O outputs.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import Literal, get_args
 
@@ -21,7 +22,9 @@ from hocket.signals.layout import layout_of
 HeadKind = Literal["mlp-sr", "mlp", "cnn"]
 
 
-def build_head(kind: HeadKind, shape: Sequence[int], outputs: int) -> nn.Sequential:
+def build_head(
+    kind: HeadKind, shape: Sequence[int], outputs: int, *, width: float = 1.0, depth: int = 3
+) -> nn.Sequential:
     """Network from a stage's output to a prediction of the targets.
 
     Args:
@@ -30,6 +33,9 @@ def build_head(kind: HeadKind, shape: Sequence[int], outputs: int) -> nn.Sequent
             `cnn`: two 3x3 convolutions at full resolution, one linear layer.
         shape: The stage's output without the batch: (C, H, W), (T, D) or (D,).
         outputs: Numbers to predict: classes, or the vocabulary.
+        width: Factor on the width of the perceptron's hidden layers, which in the paper have as
+            many units as the perceptron has inputs: 4C on maps, else D. One unit at least.
+        depth: Hidden layers of the perceptron; without any the prediction is linear.
 
     Returns:
         A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).
@@ -50,39 +56,45 @@ def build_head(kind: HeadKind, shape: Sequence[int], outputs: int) -> nn.Sequent
     layout = layout_of(shape)
     squeezes = 3 if kind == "mlp-sr" else 0
     if layout == "map":
-        channels, height, width = shape
         if kind == "cnn":
-            return _cnn(channels, outputs)
-        return _mlp_on_map(channels, height, width, outputs, squeezes)
+            return _cnn(shape[0], outputs)
+        return _mlp_on_map(shape, _widths(4 * shape[0], width, depth), outputs, squeezes)
     if kind == "cnn":
         raise OptionError(
             f"head kind 'cnn' needs maps (C, H, W), a stage's output is {tuple(shape)}; "
             "use 'mlp-sr'"
         )
     norm = nn.BatchNorm1d if layout == "vector" else nn.LayerNorm
-    return _mlp_on_features(shape[-1], outputs, norm, squeezes)
+    return _mlp_on_features(_widths(shape[-1], width, depth), outputs, norm, squeezes)
+
+
+def _widths(inputs: int, width: float, depth: int) -> list[int]:
+    """Inputs of a perceptron and units of each of its hidden layers."""
+    return [inputs, *[max(1, round(width * inputs))] * depth]
 
 
 def _mlp_on_map(
-    channels: int, height: int, width: int, outputs: int, squeezes: int
+    shape: Sequence[int], widths: Sequence[int], outputs: int, squeezes: int
 ) -> nn.Sequential:
-    """Quarter-sized map, 1x1 convolutions, then 2x2 pixels into three hidden layers of 4C."""
+    """Quarter-sized map, 1x1 convolutions, then 2x2 pixels into the perceptron."""
+    channels, height, width = shape
     trunk = nn.Sequential(nn.AdaptiveAvgPool2d((ceil(height / 4), ceil(width / 4))))
     for _ in range(squeezes):
         trunk.extend(_conv(channels, 1))
     readout = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    readout.extend(_perceptron(4 * channels, outputs, nn.BatchNorm1d))
+    readout.extend(_perceptron(widths, outputs, nn.BatchNorm1d))
     return nn.Sequential(OrderedDict(trunk=trunk, readout=readout))
 
 
 def _mlp_on_features(
-    features: int, outputs: int, norm: Callable[[int], nn.Module], squeezes: int
+    widths: Sequence[int], outputs: int, norm: Callable[[int], nn.Module], squeezes: int
 ) -> nn.Sequential:
-    """The same on single vectors: nothing to pool, so all widths stay D."""
+    """The same on single vectors, of which there is nothing to pool."""
+    features = widths[0]
     trunk = nn.Sequential()
     for _ in range(squeezes):
         trunk.extend([nn.Linear(features, features, bias=False), norm(features), nn.ReLU()])
-    return nn.Sequential(OrderedDict(trunk=trunk, readout=_perceptron(features, outputs, norm)))
+    return nn.Sequential(OrderedDict(trunk=trunk, readout=_perceptron(widths, outputs, norm)))
 
 
 def _cnn(channels: int, outputs: int) -> nn.Sequential:
@@ -106,9 +118,11 @@ def _conv(channels: int, kernel: int) -> nn.Sequential:
     )
 
 
-def _perceptron(width: int, outputs: int, norm: Callable[[int], nn.Module]) -> nn.Sequential:
-    """Three hidden layers as wide as the input, and the prediction."""
+def _perceptron(
+    widths: Sequence[int], outputs: int, norm: Callable[[int], nn.Module]
+) -> nn.Sequential:
+    """Hidden layers, each from one width to the next, and the prediction."""
     perceptron = nn.Sequential()
-    for _ in range(3):
-        perceptron.extend([nn.Linear(width, width), norm(width), nn.ReLU()])
-    return perceptron.append(nn.Linear(width, outputs))
+    for inputs, units in pairwise(widths):
+        perceptron.extend([nn.Linear(inputs, units), norm(units), nn.ReLU()])
+    return perceptron.append(nn.Linear(widths[-1], outputs))

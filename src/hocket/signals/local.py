@@ -1,9 +1,11 @@
 """A loss that a stage can take by itself: the network's own, or that of an auxiliary head."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from hocket.errors import OptionError, listed
 from hocket.method import Error, Loss
 from hocket.signals.heads import HeadKind, build_head
 from hocket.signals.targets import fitting
@@ -38,6 +40,10 @@ class Objective:
         """The loss of the output."""
         return _loss_error(loss, output, targets)
 
+    def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
+        """Nothing beside the output itself."""
+        return None
+
 
 @dataclass(frozen=True)
 class Local:
@@ -45,16 +51,42 @@ class Local:
 
     Attributes:
         head: Which auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        width: Factor on the width of its hidden layers, above 0.
+        depth: How many hidden layers its perceptron has; 0 leaves a linear prediction.
+
+    Raises:
+        OptionError: Width or depth is out of range, or changes nothing about this head.
     """
 
     head: HeadKind = "mlp-sr"
+    width: float = 1.0
+    depth: int = 3
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 0 < self.width < math.inf:
+            problems.append(f"width is {self.width!r}; use a number above 0")
+        if not isinstance(self.depth, int) or self.depth < 0:
+            problems.append(f"depth is {self.depth!r}; use a whole number of at least 0")
+        if self.head == "cnn" and (self.width, self.depth) != (1, 3):
+            problems.append(
+                f"the head 'cnn' has no hidden layers that width={self.width!r} and "
+                f"depth={self.depth!r} could change; leave them out, or use 'mlp'"
+            )
+        elif self.depth == 0 and self.width != 1:
+            problems.append(
+                f"depth=0 leaves no hidden layers that width={self.width!r} could change; "
+                "leave one of them out"
+            )
+        if problems:
+            raise OptionError(listed("a local loss cannot be built", problems))
 
     waits = False
     learns = False
 
     def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The head; it trains with the stage and is dropped afterwards."""
-        return build_head(self.head, shape, outputs)
+        return build_head(self.head, shape, outputs, width=self.width, depth=self.depth)
 
     def error(
         self,
@@ -65,4 +97,9 @@ class Local:
         received: tuple[Tensor | None, ...],
     ) -> Error:
         """The loss of the head's prediction."""
-        return _loss_error(loss, network(output), targets)
+        return _loss_error(loss, self.predict(network, output), targets)
+
+    def predict(self, network: nn.Module, output: Tree) -> Tensor:
+        """The head's prediction."""
+        prediction: Tensor = network(output)
+        return prediction

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError, PacketError
+from hocket.losses import classified
 from hocket.method import Error, Lesson, Loss, Signal
 from hocket.modes import evaluating
 from hocket.program import Action
@@ -20,6 +21,7 @@ from hocket.relay.buffer import Uses
 from hocket.relay.coded import Ledger
 from hocket.relay.packet import Activation, Gradient
 from hocket.relay.port import After, Before
+from hocket.stage.answer import Answer, joined
 from hocket.stage.honour import NoForward
 from hocket.stage.linearize import Linearizer
 from hocket.stage.pending import Forwarded, Pending
@@ -130,10 +132,23 @@ class Stage:
             "T": self._learn,
         }[action.kind](action.batch)
 
-    def predict(self, values: Tree) -> Tree:
-        """The output of the layers in the precision of training."""
-        with self._cast():
-            return self.module(copied(values))
+    def answer(self, values: Tree, targets: Tree, votes: Tensor | None) -> Answer:
+        """What it makes of a batch that it is not trained on, in the precision of training.
+
+        Args:
+            values: The output of the stage before.
+            targets: The targets of the batch; those that are no class numbers have no exits.
+            votes: What the exits of the stages before say together.
+        """
+        with evaluating(self.signal_network), self._cast():
+            output = self.module(copied(values))
+            prediction = self.signal.predict(self.signal_network, output)
+        # Where stages before have exits, the end of the network is one more.
+        if prediction is None and votes is not None:
+            prediction = output
+        if prediction is None or not classified(prediction, targets):
+            return Answer(self.index, output, targets, None, None)
+        return Answer(self.index, output, targets, prediction, joined(votes, prediction))
 
     def replay(self, batch: int, values: Tree) -> Tree:
         """The forward of a batch once more, at the weights of now, leaving no trace."""
@@ -159,8 +174,8 @@ class Stage:
     def pass_on(self, batch: int) -> Report:
         """Forward a batch for the stages behind, as one that has finished learning."""
         activation = self._before.receive(batch)
-        with torch.no_grad(), evaluating(self.module):
-            output = self.predict(activation.values)
+        with torch.no_grad(), evaluating(self.module), self._cast():
+            output = self.module(copied(activation.values))
         self._send(activation, output, (False,) * len(tensors(output)))
         return Report(activation.epoch, self.updater.version)
 

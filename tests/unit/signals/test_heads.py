@@ -1,5 +1,7 @@
 """Heads have the layers of the paper's table and refuse what they cannot stand on."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -81,6 +83,39 @@ def test_vectors_and_tokens_keep_their_width(kind, squeezes, shape, norm, batch)
     )
     assert len(layers(head, norm)) == len(layers(head, nn.ReLU)) == squeezes + 3
     assert head(torch.randn(batch)).shape == (*batch[:-1], 10)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (12,), (5, 12)])
+@pytest.mark.parametrize(
+    ("width", "depth", "hidden"),
+    [(1.0, 3, [12] * 3), (0.5, 2, [6] * 2), (2, 1, [24]), (1.0, 0, []), (0.01, 4, [1] * 4)],
+)
+def test_width_is_a_factor_on_hidden_layers_and_depth_their_number(shape, width, depth, hidden):
+    head = build_head("mlp", torch.Size(shape), outputs=10, width=width, depth=depth)
+    sizes = [12, *hidden, 10]
+    assert widths(head) == list(itertools.pairwise(sizes))
+    assert len(layers(head, nn.ReLU)) == depth
+    assert head(torch.randn(4, *shape)).shape == (4, *shape[:-1] * (len(shape) == 2), 10)
+
+
+@pytest.mark.parametrize("kind", ["mlp-sr", "mlp"])
+def test_squeezing_convolutions_keep_width_and_depth(kind):
+    plain, other = (
+        build_head(kind, torch.Size([4, 8, 8]), outputs=10, **choices)
+        for choices in ({}, {"width": 0.5, "depth": 1})
+    )
+    assert widths(other, nn.Conv2d) == widths(plain, nn.Conv2d)
+
+
+def test_at_the_papers_width_and_depth_a_head_is_drawn_layer_by_layer():
+    torch.manual_seed(0)
+    head = build_head("mlp-sr", torch.Size([4, 8, 8]), outputs=10)
+    torch.manual_seed(0)
+    drawn = [nn.Conv2d(4, 4, 1, bias=False) for _ in range(3)]
+    drawn += [nn.Linear(16, 16) for _ in range(3)] + [nn.Linear(16, 10)]
+    ours = [p for p in head.modules() if isinstance(p, nn.Conv2d | nn.Linear)]
+    for mine, its in zip(ours, drawn, strict=True):
+        assert all(map(torch.equal, mine.parameters(), its.parameters()))
 
 
 def test_a_token_is_predicted_from_itself_alone():

@@ -10,9 +10,19 @@ from contract.small import data, mlp, sgd
 from hocket import Trainer, cross_entropy
 from hocket.errors import DataError, OptionError
 from hocket.methods import DGL, DNI, FDG, build
-from hocket.signals import Delayed, Local, Objective, Synthetic
+from hocket.signals import Delayed, Local, Objective, Similarity, Synthetic
 
-SIGNALS = [Delayed(), Delayed(0.5), Local(), Objective(), Synthetic(), Synthetic(labels=True)]
+SIGNALS = [
+    Delayed(),
+    Delayed(0.5),
+    Local(),
+    Local("mlp", 0.5, 2),
+    Similarity(),
+    Similarity(0.5, Local("cnn")),
+    Objective(),
+    Synthetic(),
+    Synthetic(labels=True),
+]
 
 
 @pytest.mark.parametrize("shrink", [0, -0.5, 1.5, math.nan, math.inf])
@@ -21,6 +31,71 @@ def test_shrink_outside_its_range_is_refused(shrink):
         Delayed(shrink)
     with pytest.raises(OptionError, match=r"use a number in \(0, 1\]"):
         build("fdg", shrink=shrink)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"width": 0.0}, "width is 0.0; use a number above 0"),
+        ({"width": -1.0}, "width is -1.0; use a number above 0"),
+        ({"width": math.inf}, "width is inf; use a number above 0"),
+        ({"width": math.nan}, "width is nan; use a number above 0"),
+        ({"depth": -1}, "depth is -1; use a whole number of at least 0"),
+        ({"depth": 1.5}, "depth is 1.5; use a whole number of at least 0"),
+        ({"head": "cnn", "depth": 2}, "'cnn' has no hidden layers that width=1.0 and depth=2"),
+        ({"head": "cnn", "width": 2.0}, "could change; leave them out, or use 'mlp'"),
+        ({"depth": 0, "width": 2.0}, "depth=0 leaves no hidden layers that width=2.0"),
+    ],
+)
+def test_sizes_that_no_head_has_are_refused(choices, said):
+    with pytest.raises(OptionError, match=f"(?s)a local loss cannot be built:.*{said}"):
+        Local(**choices)
+
+
+def test_all_that_is_wrong_with_a_head_is_said_at_once():
+    with pytest.raises(OptionError, match=r"(?s)width is 0; .*depth is -2; "):
+        DGL(width=0, depth=-2)
+
+
+def test_sizes_of_heads_reach_them_by_name():
+    signal = build("dgl", head="mlp", width=0.5, depth=1).signal
+    assert signal == Local("mlp", 0.5, 1)
+    assert signal.network((8,), 3).readout[0].out_features == 4
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1, 1.5, math.nan, math.inf])
+def test_similarity_outside_its_range_is_refused(weight):
+    said = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
+    with pytest.raises(OptionError, match=said):
+        build("dgl", similarity=weight)
+    with pytest.raises(OptionError, match=said):
+        Similarity(weight)
+
+
+def test_without_similarity_there_is_only_the_head():
+    assert build("dgl", similarity=0).signal == Local()
+    assert build("dgl", similarity=0.5, depth=1).signal == Similarity(0.5, Local(depth=1))
+
+
+def test_a_head_beside_similarity_matching_starts_as_it_would_alone():
+    states = []
+    for signal in (Local(), Similarity()):
+        torch.manual_seed(0)
+        states.append(signal.network((4, 6, 6), 3).state_dict())
+    alone, beside = states
+    assert all(torch.equal(value, beside[f"head.{name}"]) for name, value in alone.items())
+    assert beside.keys() - {f"head.{name}" for name in alone} == {"matching.layer.weight"}
+
+
+def test_a_local_loss_is_weighted_with_that_of_similarities():
+    signal = Similarity(0.75)
+    network = signal.network((6,), 3).eval()
+    output, targets = torch.randn(4, 6), torch.tensor([0, 1, 1, 2])
+    error = signal.error(network, cross_entropy, output, targets, ())
+    predicted = cross_entropy(network["head"](output), targets)
+    matched = network["matching"](output, targets)
+    torch.testing.assert_close(error.roots[0], 0.25 * predicted + 0.75 * matched)
+    assert (error.gradients, error.loss.requires_grad) == ((None,), False)
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hocket import DNI, FDG, Trainer
+from hocket import DGL, DNI, FDG, Trainer
 from hocket.errors import OptionError
 from hocket.logs import Logs, tensorboard_writer
 from hocket.run import Run
@@ -110,6 +110,20 @@ def test_tensorboard_files_hold_the_same_numbers(tmp_path):
         "epoch/loss",
         "epoch/test_error",
     } <= set(events.Tags()["scalars"])
+
+
+def test_the_errors_of_exits_are_logged(tmp_path):
+    reading = "tensorboard.backend.event_processing.event_accumulator"
+    EventAccumulator = pytest.importorskip(reading).EventAccumulator
+    rows = logged(tmp_path, DGL(head="mlp", depth=0), tensorboard=True)
+    scores = [row["score"] for row in of(rows, "epoch")]
+    (file,) = tmp_path.glob("events.out.tfevents*")
+    events = EventAccumulator(str(file)).Reload()
+    for k in (0, 1):
+        logged_errors = [s.value for s in events.Scalars(f"epoch/exit_error/stage{k}")]
+        assert logged_errors == [score["exits"][k] for score in scores]
+    ensemble = [s.value for s in events.Scalars("epoch/ensemble_error")]
+    assert ensemble == [score["ensemble"] for score in scores]
 
 
 def test_no_tensorboard_file_unless_asked_for(tmp_path):

@@ -1,12 +1,14 @@
 """What people read: every method is listed, with the numbers of its formulas."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from hocket.errors import OptionError
+from hocket.history import Epoch, Score
 from hocket.methods import METHODS, options_of
 from hocket.relay.buffer import Uses
 from hocket.report import (
@@ -97,6 +99,22 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
     assert "1,234" in stages
     assert "75.0%" in times
     assert "2 ticks" in stages
+
+
+def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
+    score = Score(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
+    epoch = Epoch(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0))
+    summary = Summary("finished", "", Path("runs/x"), (epoch,), 1.0, 1.0, (), ())
+    *_, exits = (printed(table) for table in summary_tables(summary))
+    rows = [line.split("│")[1:3] for line in exits.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["head of stage 0", "50.00%"],
+        ["head of stage 1", "37.50%"],
+        ["network", "25.00%"],
+        ["ensemble", "12.50%"],
+    ]
+    without = replace(summary, epochs=(replace(epoch, score=Score(0.5, 0.25, 8)),))
+    assert len(summary_tables(without)) == 3
 
 
 def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():

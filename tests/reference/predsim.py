@@ -1,0 +1,60 @@
+"""PredSim, local error signals (Nøkland, Eidnes, arXiv 1901.06656): L_pred and L_sim together.
+
+Modules train as in greedy learning, on (1 - beta) L_pred + beta L_sim each. L_sim takes every
+pair of samples by itself, here in two plain loops.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from reference._linearize import Batches, Loss
+
+
+def similarity(a: Tensor, b: Tensor) -> Tensor:
+    """s_ij: cosine of two vectors, each without its mean."""
+    a, b = a - a.sum() / len(a), b - b.sum() / len(b)
+    return (a * b).sum() / ((a * a).sum().sqrt() * (b * b).sum().sqrt())
+
+
+def vectors(h: Tensor) -> list[Tensor]:
+    """What samples are compared by: of maps of more than 3 channels, each channel's spread."""
+    if h.dim() == 4 and h.shape[1] > 3:
+        return [torch.stack([channel.std() for channel in sample]) for sample in h]
+    return [sample.reshape(-1) for sample in h]
+
+
+def sim(h: Tensor, y: Tensor, classes: int) -> Tensor:
+    """L_sim: squared difference to the similarities of the one-hot labels, mean over pairs."""
+    hs, ys = vectors(h), [torch.eye(classes, dtype=h.dtype)[label] for label in y]
+    pairs = [(i, j) for i in range(len(y)) for j in range(len(y))]
+    differences = [similarity(hs[i], hs[j]) - similarity(ys[i], ys[j]) for i, j in pairs]
+    return sum(d * d for d in differences) / len(pairs)
+
+
+def train(
+    modules: list[nn.Module],
+    batches: Batches,
+    *,
+    loss: Loss,
+    beta: float,
+    classes: int,
+    heads: list[nn.Module],
+    layers: list[nn.Module],
+    **sgd: float,
+) -> list[float]:
+    """Train modules, heads and layers (one less of these) in place; the last one's losses."""
+    groups = [*zip(modules[:-1], heads, layers, strict=True), modules[-1:]]
+    opts = [torch.optim.SGD(nn.ModuleList(group).parameters(), **sgd) for group in groups]
+    losses = []
+    for x, y in batches:
+        h = x
+        for k, (module, opt) in enumerate(zip(modules, opts, strict=True)):
+            h = module(h.detach())
+            value = loss(heads[k](h) if k < len(heads) else h, y)
+            if k < len(heads):
+                value = (1 - beta) * value + beta * sim(layers[k](h), y, classes)
+            opt.zero_grad()
+            value.backward()
+            opt.step()
+        losses.append(value.item())
+    return losses

@@ -1,0 +1,116 @@
+"""Similarity matching: what is compared, when it is 0, and what it refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+from hocket.errors import DataError, OptionError
+from hocket.signals.matching import Matching, build_matching, similarities
+
+
+def test_similarities_are_correlations_of_features():
+    x = torch.randn(5, 7, dtype=torch.double)
+    torch.testing.assert_close(similarities(x), torch.corrcoef(x))
+
+
+def test_similarities_do_not_see_scale_and_offset():
+    x = torch.randn(5, 7, dtype=torch.double)
+    torch.testing.assert_close(similarities(3 * x + 2), similarities(x))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
+def test_what_has_no_direction_is_like_nothing_and_gets_no_gradient(value):
+    x = torch.randn(4, 7)
+    x[2] = value
+    x.requires_grad_()
+    found = similarities(x)
+    assert not found[2].any()
+    assert not found[:, 2].any()
+    (found - 1).square().sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert not x.grad[2].any()
+    assert x.grad[1].any()
+
+
+def test_the_wanted_similarities_are_those_of_one_hot_labels():
+    labels = torch.tensor([0, 3, 3, 1])
+    one_hot = nn.functional.one_hot(labels, 5).double()
+    # Outputs as alike as the labels: nothing is left to learn.
+    matched = Matching(nn.Identity(), 5)(one_hot, labels)
+    torch.testing.assert_close(matched, torch.zeros((), dtype=torch.double))
+    assert Matching(nn.Identity(), 4)(one_hot, labels) > 0.001
+
+
+def test_maps_are_compared_by_the_spread_of_each_channel():
+    x, labels = torch.randn(4, 5, 6, 3, dtype=torch.double), torch.tensor([0, 1, 1, 2])
+    matching = Matching(nn.Identity(), 3)
+    torch.testing.assert_close(
+        matching(x, labels), matching(x.flatten(2).std(2, correction=0), labels)
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 4), (8, 1, 1)])
+def test_maps_of_few_channels_or_one_pixel_are_compared_whole(shape):
+    x, labels = torch.randn(4, *shape), torch.tensor([0, 1, 1, 2])
+    matching = Matching(nn.Identity(), 3)
+    assert torch.equal(matching(x, labels), matching(x.flatten(1), labels))
+
+
+def test_channels_without_spread_leave_every_gradient_finite():
+    x = torch.randn(4, 5, 6, 6)
+    x[1, 2] = x[3] = 0
+    x.requires_grad_()
+    Matching(nn.Identity(), 3)(x, torch.tensor([0, 1, 1, 2])).backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_a_single_sample_has_nothing_to_match():
+    matching = build_matching((6,), 3)
+    assert matching(torch.randn(1, 6), torch.tensor([2])).item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((4, 6, 6), nn.Conv2d), ((2, 6, 6), nn.Conv2d), ((6,), nn.Linear)]
+)
+def test_the_output_goes_through_one_layer_that_changes_no_shape(shape, kind):
+    layer = build_matching(shape, 3).layer
+    assert isinstance(layer, kind)
+    assert layer.bias is None
+    assert layer(torch.zeros(2, *shape)).shape == (2, *shape)
+
+
+def test_cosines_keep_their_digits_under_autocast():
+    matching, x, labels = build_matching((16,), 3), torch.randn(4, 16), torch.tensor([0] * 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        same = matching(x[:1].expand(4, -1), labels)
+    assert same.item() < 1e-12, "in bf16 a cosine of 1 is off by a thousandth"
+
+
+@pytest.mark.parametrize(
+    ("targets", "got"),
+    [
+        (torch.zeros(4), r"a tensor of shape \(4,\) and type torch.float32"),
+        (torch.zeros(4, 3, dtype=torch.long), r"a tensor of shape \(4, 3\)"),
+        (torch.zeros(3, dtype=torch.long), r"a tensor of shape \(3,\)"),
+        ({"label": 1}, "a dict"),
+    ],
+)
+def test_targets_that_are_no_class_numbers_are_refused(targets, got):
+    said = f"the targets of 4 samples are {got}.*whole numbers; leave similarity at 0"
+    with pytest.raises(DataError, match=said):
+        build_matching((6,), 3)(torch.zeros(4, 6), targets)
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "said"),
+    [
+        ((5, 12), 3, r"needs maps .* or vectors .* is \(5, 12\); leave similarity at 0"),
+        ((12,), 1, "tells classes apart, and there is 1; leave similarity at 0"),
+        ((2,), 3, r"3 features or more, a stage's output of shape \(2,\) has 2; cut elsewhere"),
+        ((2, 1, 1), 3, r"of shape \(2, 1, 1\) has 2; cut elsewhere, or leave similarity at 0"),
+        ((2, 3, 4, 5), 3, "wanted is a map"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(shape, classes, said):
+    with pytest.raises(OptionError, match=said):
+        build_matching(shape, classes)
