@@ -73,7 +73,7 @@ class Signal(Protocol):
         """The error of a stage's output."""
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """The scores of the classes that the signal sees in a stage's output, if it does."""
+        """What the signal predicts from a stage's output by itself; None where it does not."""
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,29 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     assert list(network_of(folder)) == names
 
 
+def test_heads_are_exits_in_the_table_and_in_the_files(call):
+    method = "dgl:head=mlp,width=0.5,depth=1,similarity=0.5"
+    code, out, _ = call("train", *QUICK, "--method", method, "--out", "mine")
+    assert code == 0
+    (epoch,) = json_of("mine/summary.json")["epochs"]
+    score = epoch["score"]
+    assert score["exits"][-1] == score["error"]
+    for who, error in (
+        ("head of stage 0", score["exits"][0]),
+        ("network", score["exits"][1]),
+        ("ensemble", score["ensemble"]),
+    ):
+        assert [cell.strip() for cell in table_row(out, who)] == [who, f"{error:.2%}"]
+    (row,) = [row for row in metrics_of("mine") if row["kind"] == "epoch"]
+    assert row["score"] == score
+
+
+def table_row(out, first):
+    """The cells of the row that begins with this one."""
+    rows = [line.split("│")[1:-1] for line in out.splitlines() if "│" in line]
+    return next(row for row in rows if row[0].strip() == first)
+
+
 def test_two_trainings_do_not_share_a_folder(call):
     for _ in range(2):
         assert call("train", *QUICK)[0] == 0
