@@ -1,5 +1,7 @@
 """What is printed for people: the table at the end of a training, and that of the methods."""
 
+from itertools import pairwise
+
 from rich.table import Table
 
 from hocket.errors import OptionError
@@ -93,12 +95,13 @@ def _exits(summary: Summary) -> Table:
 
 def _draws(summary: Summary) -> Table:
     """What became of the packets that came for each stage, where it draws from a buffer."""
-    table = _table("stage", "arrived", "drawn", "reused", "dropped", "refused", "buffer")
-    for k, stage in enumerate(summary.stages):
+    names = ("stage", "not sent", "arrived", "drawn", "reused", "dropped", "refused", "buffer")
+    table = _table(*names)
+    for k, (before, stage) in enumerate(pairwise(summary.stages), 1):
         if (uses := stage.uses) is not None:
-            counts = (uses.arrived, uses.drawn, uses.reused, uses.dropped, uses.refused)
+            counts = (before.unsent, uses.arrived, uses.drawn, uses.reused, uses.dropped)
             held = f"{uses.buffer_bytes / 2**20:,.1f} MiB"
-            table.add_row(str(k), *(f"{count:,}" for count in counts), held)
+            table.add_row(str(k), *(f"{n:,}" for n in (*counts, uses.refused)), held)
     return table
 
 

@@ -54,6 +54,7 @@ class StageSummary:
         compression: How many times fewer bytes its codec wrote ahead; None without one.
         lost: Norm of what the codec lost beside that of what was sent, of a late batch.
         perplexity: Codes in use in each of its codebooks, of a late batch.
+        unsent: Packets that it dropped itself, as the way to the next stage was not free.
         uses: What became of the packets that came for it, where it draws from a buffer.
         peak_mib: The most memory that its process held at a time.
     """
@@ -71,6 +72,7 @@ class StageSummary:
     compression: float | None
     lost: float | None
     perplexity: float | None
+    unsent: int
     uses: Uses | None
 
 
@@ -263,6 +265,7 @@ def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[Sta
             compression=stage.ledger.compression,
             lost=stage.ledger.error,
             perplexity=stage.ledger.perplexity,
+            unsent=stage.ledger.unsent,
             uses=stage.uses,
         )
         for stage in trainer.stages

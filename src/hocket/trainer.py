@@ -5,6 +5,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import zip_longest
 from math import ceil
 from typing import Any
 
@@ -14,15 +16,9 @@ from torch import Tensor, nn
 from hocket.codec import Codec, Exact
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
-from hocket.engine.build import (
-    BatchNorm,
-    Precision,
-    Setup,
-    build_distributed,
-    build_free,
-    build_serial,
-    warn_of_bias,
-)
+from hocket.engine.assemble import BatchNorm, Precision, Setup, warn_of_bias
+from hocket.engine.build import build_distributed, build_serial
+from hocket.engine.build_free import build_alone, build_free
 from hocket.engine.clock import Pace, Turns, equal
 from hocket.engine.compare import Compare, Listener
 from hocket.engine.engine import Engine
@@ -147,6 +143,7 @@ class Trainer:
         )
         self._watchers = list(watchers)
         self._engine: Engine | None = None
+        self._aim: tuple[int, int | None] | None = None
         self._world = join(self.count, replicas, timeout_s)
         _require_world(self._world, self.count, replicas, compare_every)
         if self._world is None:
@@ -244,21 +241,26 @@ class Trainer:
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
         history: list[Epoch] = []
-        goal = self.epoch + epochs
-        pace = self._setup.pace
-        passes = epochs if pace is None else ceil(epochs * pace.rates[0] / min(pace.rates))
+        told = on_epoch or (lambda epoch: None)
         length = len(train) if isinstance(train, Sized) else None
+        self._aim = epochs, length  # for the engine, once there is one
+        pace, free = self._setup.pace, self._setup.method.replay is not None
+        passes = epochs if pace is None else ceil(epochs * pace.rates[0] / min(pace.rates))
         with (
             self._reporting(),
             progress_bar(passes, length, shown=progress and self.leads) as bar,
             Interrupt() if self._world is not None else nullcontext() as interrupt,
         ):
-            while self.epoch < goal or not (self._engine and self._engine.done):
-                epoch = self._epoch(train, validation, bar, interrupt, goal, length)
+            if free and self._world is not None:
+                history = self._apart(train, validation, bar, interrupt)
+                for epoch in history:
+                    told(epoch)
+            while len(history) < epochs or not (self._engine and self._engine.done):
+                last = len(history) + 1 >= epochs
+                epoch = self._epoch(train, validation, bar, interrupt, last=last)
                 history.append(epoch)
                 bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
-                if on_epoch is not None:
-                    on_epoch(epoch)
+                told(epoch)
             self.collect()
         return history
 
@@ -334,17 +336,92 @@ class Trainer:
         validation: Iterable[tuple[Tree, Tree]] | None,
         bar: Progress,
         interrupt: Interrupt | None,
-        goal: int,
-        length: int | None,
+        *,
+        last: bool,
     ) -> Epoch:
+        number, free = self.epoch, self._setup.method.replay is not None
+        tally, samples, seconds = self._pass(train, bar, interrupt)
+        self._heed(interrupt)
+        start = time.perf_counter()
+        tally.add(self.end_epoch())
+        if last and self._engine is not None and self._engine.done:
+            tally.add(self.finish())
+        seconds += time.perf_counter() - start
+        rows = self.gather([tally.values(), samples, seconds])
+        score = self.evaluate(validation) if validation is not None else None
+        return self._merged(rows, number, score, own=free)
+
+    def _apart(
+        self,
+        train: Iterable[tuple[Tree, Tree]],
+        validation: Iterable[tuple[Tree, Tree]] | None,
+        bar: Progress,
+        interrupt: Interrupt | None,
+    ) -> list[Epoch]:
+        """Train without meeting the other processes until every stage has learned enough.
+
+        What is known of single stages comes together at the end, where all evaluate.
+        """
+        if self._aim is None or self._aim[1] is None:
+            raise OptionError(
+                "each stage counts its own epochs, and the training data do not say how many "
+                "batches they have; pass a list or a DataLoader"
+            )
+        first, own = self.epoch, list[Any]()
+        while not (own and self._engine is not None and self._engine.done):
+            tally, samples, seconds = self._pass(train, bar, interrupt)
+            losses = tally.losses(None)
+            if interrupt is not None and interrupt.asked and self._engine is not None:
+                self._engine.stop()
+                break
+            if losses or not own:
+                bar.epoch(self.epoch, sum(losses) / max(len(losses), 1), None)
+                own.append([tally.values(), samples, seconds])
+                self.end_epoch()
+            else:  # it only passed on what others still learn from
+                own[-1][2] += seconds
+        self.finish()
+        self._heed(interrupt)
+        epochs = []
+        for number, rows in enumerate(zip_longest(*self.gather(own)), first):
+            there = [row for row in rows if row is not None]
+            epochs.append(self._merged(there, number, None, own=True))
+        if validation is None:
+            return epochs
+        return [*epochs[:-1], replace(epochs[-1], score=self.evaluate(validation))]
+
+    def _merged(
+        self, rows: Sequence[Any], number: int, score: Score | None, *, own: bool
+    ) -> Epoch:
+        """An epoch of what the processes have counted."""
+        whole = Tally()
+        for values, _, _ in rows:
+            whole.merge(values)
+        samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
+        return whole.epoch(number, self.count, score, seconds, samples, own=own)
+
+    def _heed(self, interrupt: Interrupt | None) -> None:
+        """Stop where the first process was asked to."""
+        asked = interrupt is not None and interrupt.asked
+        if any(self.gather(asked)):
+            raise KeyboardInterrupt
+
+    def _pass(
+        self,
+        train: Iterable[tuple[Tree, Tree]],
+        bar: Progress,
+        interrupt: Interrupt | None,
+    ) -> tuple[Tally, int, float]:
+        """Go through the data; what came of it here, from how many inputs, in seconds."""
         number, samples, start = self.epoch, 0, time.perf_counter()
         tally = Tally()
         batches = self._started(train)
         if interrupt is not None and self._world is not None and self._reads:
             batches = interrupt.until_asked(batches, self._world.agreement())
         free = self._setup.method.replay is not None
-        if self._engine is not None:
-            self._engine.aim(goal, length)
+        if self._engine is not None and self._aim is not None:
+            self._engine.aim(*self._aim)
+            self._aim = None
         for inputs, targets in self._engine.feed(batches) if self._engine else ():
             tally.add(self._tick(inputs, targets))
             samples += _samples(inputs)
@@ -354,20 +431,7 @@ class Trainer:
                 f"epoch {number}: the training data have no batches; an iterator can be used "
                 "once, so pass a list or a DataLoader"
             )
-        asked = interrupt is not None and interrupt.asked
-        if any(self.gather(asked)):
-            raise KeyboardInterrupt
-        tally.add(self.end_epoch())
-        if self.epoch >= goal and self._engine is not None and self._engine.done:
-            tally.add(self.finish())
-        seconds = time.perf_counter() - start
-        rows = self.gather([tally.values(), samples, seconds])
-        whole = Tally()
-        for values, _, _ in rows:
-            whole.merge(values)
-        samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
-        score = self.evaluate(validation) if validation is not None else None
-        return whole.epoch(number, self.count, score, seconds, samples, own=free)
+        return tally, samples, time.perf_counter() - start
 
     @property
     def _reads(self) -> bool:
@@ -404,7 +468,9 @@ class Trainer:
             self._modules = stages_of(self.network, self.plan)
         setup, modules, watchers = self._setup, self._modules, self._watchers
         engine: Engine
-        if self._setup.method.replay is not None:
+        if self._setup.method.replay is not None and self._world is not None:
+            engine = build_alone(setup, modules, sample, watchers, self._world)
+        elif self._setup.method.replay is not None:
             engine = build_free(setup, modules, sample, watchers)
         elif self._world is None:
             engine = build_serial(setup, modules, sample, watchers, self._compare)

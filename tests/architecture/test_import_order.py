@@ -31,7 +31,7 @@ LEVELS = (
         "timeline",
     ),
     ("relay.p2p", "relay.coded", "update", "workers"),
-    ("methods", "stage", "picture", "launch", "timeline.replay"),
+    ("relay.pour", "methods", "stage", "picture", "launch", "timeline.replay"),
     ("engine", "parts"),
     ("history",),
     ("trainer",),

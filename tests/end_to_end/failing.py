@@ -15,6 +15,7 @@ from torch import distributed, nn
 
 from hocket import Trainer
 from hocket.errors import NonFiniteError, WitnessError
+from hocket.methods import DGLAsync
 
 TRAPPED_AT = 4
 """The batch whose forward goes wrong."""
@@ -68,7 +69,7 @@ def data(count):
     ]
 
 
-def trainer(do, where, *, stages=3, training=True, replicas=1):
+def trainer(do, where, *, stages=3, training=True, replicas=1, method=None):
     """A trainer whose network does something else in the process of one rank."""
     rank = distributed.get_rank() if distributed.is_initialized() else int(os.environ["RANK"])
     torch.manual_seed(0)
@@ -81,6 +82,7 @@ def trainer(do, where, *, stages=3, training=True, replicas=1):
     ]
     return Trainer(
         modules,
+        method=method,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         replicas=replicas,
         timeout_s=3,
@@ -179,6 +181,33 @@ def interrupted_in_an_endless_epoch(line, replica):
     trained = trainer(None, None, stages=2, replicas=2)
     try:
         trained.fit(batches(), epochs=1, progress=False)
+    except KeyboardInterrupt:
+        return 0
+    return 1
+
+
+def freely(line, do, where):
+    """An accident where stages run freely."""
+    os.open(line, os.O_WRONLY)
+    method = DGLAsync(head="mlp")
+    trainer(do, where, method=method).fit(data(20), data(6), epochs=2, progress=False)
+    return 0
+
+
+def interrupted_freely(line):
+    """The first stage is asked to stop, and all do, however many turns are left."""
+    os.open(line, os.O_WRONLY)
+
+    class Endless(list):
+        def __iter__(self):
+            for number in itertools.count():
+                if number == 5:
+                    signal.raise_signal(signal.SIGINT)
+                yield from data(1)
+
+    trained = trainer(None, None, method=DGLAsync(head="mlp"))
+    try:
+        trained.fit(Endless(data(1) * 10**6), epochs=1, progress=False)
     except KeyboardInterrupt:
         return 0
     return 1

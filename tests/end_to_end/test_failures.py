@@ -81,6 +81,22 @@ def test_an_exception_of_the_users_is_told_once_with_its_place(failure, stage):
     assert ends_well(err)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_an_exception_where_stages_run_freely_ends_all_of_them(failure, stage):
+    err = failure(failing.freely, failing.user_error, stage)
+    assert err.startswith(f"process {stage} of 3 failed:\n")
+    assert re.search(rf"\(stage {stage}, batch \d+, tick \d+: F{stage}\.\d+\)\n$", err)
+
+
+def test_a_killed_process_ends_all_where_stages_run_freely(capfd, line):
+    assert launch(failing.freely, line.name, failing.kill, 1, processes=3) == 137
+    assert "process 1 was ended by SIGKILL" in capfd.readouterr().err
+
+
+def test_stages_that_run_freely_stop_where_the_first_is_asked_to(line):
+    assert launch(failing.interrupted_freely, line.name, processes=3) == 0
+
+
 def test_a_loss_that_is_not_a_number_names_its_place(failure):
     err = failure(failing.in_training, failing.not_a_number, 2, {})
     assert "hocket.errors.NonFiniteError: the loss became nan" in err

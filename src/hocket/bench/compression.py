@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hocket.bench.jobs import carry_out
+from hocket.bench.jobs import carry_out, fields_of
 from hocket.bench.record import Record, command_line
 from hocket.bench.training import Job
 
@@ -62,22 +62,12 @@ def compression(
     """
     chosen = dict(locals())
     cases = [(codec, seed) for seed in seeds for codec in codecs]
+    common = fields_of(chosen)
     asked = [
         Job(
             row=method,
             seed=seed,
-            network=network,
-            data=data,
-            subset=subset,
-            stages=stages,
-            epochs=epochs,
-            batch=batch,
-            rate=rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            milestones=(),
-            channels_last=True,
-            threads=threads,
+            **common,
             codec=codec,
             evaluate="end",
         )

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,13 @@ from hocket.bench.process import in_own_process
 from hocket.bench.record import Record, read_json, write_json
 from hocket.bench.training import Job
 from hocket.errors import HocketError, OptionError, listed
+
+
+def fields_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What a measurement's options say of every job; its learning rate stays as it is."""
+    names = {field.name for field in dataclasses.fields(Job)}
+    fixed = {"milestones": (), "channels_last": True}
+    return {name: value for name, value in chosen.items() if name in names} | fixed
 
 
 def carry_out(

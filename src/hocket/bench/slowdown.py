@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.bench.jobs import carry_out
+from hocket.bench.jobs import carry_out, fields_of
 from hocket.bench.record import Record, command_line
 from hocket.bench.training import Job
 from hocket.errors import OptionError
@@ -68,22 +68,12 @@ def slowdown(
         raise OptionError(f"slowed is {slowed}; the {stages} stages are 0 to {stages - 1}")
     cases = [(f, m, seed) for seed in seeds for m in buffers for f in factors]
     join = "," if ":" in method else ":"
+    common = fields_of(chosen)
     asked = [
         Job(
             row=f"{method}{join}buffer={m}",
             seed=seed,
-            network=network,
-            data=data,
-            subset=subset,
-            stages=stages,
-            epochs=epochs,
-            batch=batch,
-            rate=rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            milestones=(),
-            channels_last=True,
-            threads=threads,
+            **common,
             rates=tuple(1 / factor if k == slowed else 1.0 for k in range(stages)),
             turns="random",
             evaluate="end",

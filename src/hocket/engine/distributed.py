@@ -4,13 +4,11 @@ It does what :class:`hocket.engine.serial.Serial` does for this stage, in the sa
 waits only where an action needs a packet that is not there yet.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TypeAlias
 
 from torch import Tensor
 
+from hocket.engine.announce import Announce, answers
 from hocket.engine.engine import Batch
 from hocket.engine.execute import execute
 from hocket.engine.trace import Event, Watcher
@@ -24,12 +22,6 @@ from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, copied, map_tensors, tensors
 from hocket.world import World
-
-NOTHING: Batch = (None, None)
-"""Stands for a batch in processes that do not read the data."""
-
-Evaluated: TypeAlias = tuple[Tree, Tree, Tensor | None]
-"""What crosses an edge in an evaluation: values, targets, and the votes of exits so far."""
 
 
 class Distributed:
@@ -67,7 +59,7 @@ class Distributed:
         self._watchers = watchers
         # A packet's word of the ticks to come must reach the last stage before it needs it.
         self._ahead = (world.stages - 1) * method.forward_delay + 2
-        self._openings = 0
+        self._announce = Announce(before, after)
         world.at_end(self._close)
 
     def aim(self, epochs: int, length: int | None) -> None:
@@ -78,9 +70,12 @@ class Distributed:
         """Always: no stage falls behind."""
         return True
 
+    def stop(self) -> None:
+        """Nothing to do: no batches, no turns."""
+
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders but at the first stage."""
-        return self._announced(batches, self._horizon, self._column.now, self._ahead)
+        return self._announce(batches, self._horizon, self._column.now, self._ahead)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch enters.
@@ -111,24 +106,7 @@ class Distributed:
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
         """What this stage makes of each batch; nothing is kept."""
-        horizon = Horizon()
-        for number, (inputs, targets) in enumerate(
-            self._announced(batches, horizon, 0, ahead=2)
-        ):
-            given: Evaluated = (inputs, targets, None)
-            if self._before is not None:
-                given = self._passed_on(number, horizon)
-            answer = self.stages[0].answer(*given)
-            if self._after is not None:
-                self._after.send(
-                    "evaluation",
-                    number,
-                    {"until": horizon.until},
-                    values=answer.output,
-                    targets=answer.targets,
-                    votes=answer.votes,
-                )
-            yield answer
+        return answers(self.stages[0], self._before, self._after, self._announce, batches)
 
     @property
     def sent_bytes(self) -> int:
@@ -162,46 +140,6 @@ class Distributed:
             return tensor[first:last].clone() if shared else tensor.clone()
 
         return (last - first) / whole, map_tensors(part, batch)
-
-    def _passed_on(self, number: int, horizon: Horizon) -> Evaluated:
-        """Values, targets and votes as the stage before has sent them."""
-        assert self._before is not None
-        parcel = self._before.take("evaluation", number)
-        horizon.until = parcel.header["until"]
-        device = self._before.device
-        values, targets, votes = (
-            parcel.tree(name, device) for name in ("values", "targets", "votes")
-        )
-        return values, targets, votes
-
-    def _announced(
-        self, batches: Iterable[Batch], horizon: Horizon, start: int, ahead: int
-    ) -> Iterator[Batch]:
-        """Batches at the first stage, which reads ahead; as many placeholders at the others.
-
-        Every stage goes on until what the horizon says, and hears of a new one in time.
-        """
-        number, self._openings = self._openings, self._openings + 1
-        if self._before is not None:
-            horizon.until = self._before.take("opening", number).header["until"]
-            self._open(number, horizon)
-            while start < horizon.until:
-                yield NOTHING
-                start += 1
-            return
-        rest = iter(batches)
-        queue = deque(islice(rest, ahead))
-        horizon.until = start + len(queue)
-        self._open(number, horizon)
-        while queue:
-            yield queue.popleft()
-            start += 1
-            queue.extend(islice(rest, 1))
-            horizon.until = start + len(queue)
-
-    def _open(self, number: int, horizon: Horizon) -> None:
-        if self._after is not None:
-            self._after.send("opening", number, {"until": horizon.until})
 
     def _execute(self, now: int, actions: list[Action]) -> list[Event]:
         events = []

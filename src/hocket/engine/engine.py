@@ -23,11 +23,14 @@ class Engine(Protocol):
         """What was sent to other processes so far."""
 
     def aim(self, epochs: int, length: int | None) -> None:
-        """Have every stage train for so many epochs, of so many batches if that is known."""
+        """Have every stage train for so many more epochs, of so many batches if known."""
 
     @property
     def done(self) -> bool:
         """Whether every stage has, at the end of the data."""
+
+    def stop(self) -> None:
+        """Have the stages of all processes stop, where they would not meet."""
 
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders where no data are read."""

@@ -24,7 +24,7 @@ class Free:
     Args:
         runners: All stages, in order.
         source: The edge from which the first stage receives its batches.
-        course: How long each is to learn.
+        course: The data.
         pace: How fast each is.
     """
 
@@ -48,14 +48,18 @@ class Free:
         return 0
 
     def aim(self, epochs: int, length: int | None) -> None:
-        """Have each stage learn for so many epochs of its own, of so many batches."""
-        self._course.goal = epochs
+        """Have each stage learn for so many more epochs of its own, of so many batches."""
         self._course.length = length or self._course.length
+        for runner in self._runners:
+            runner.aim(epochs)
 
     @property
     def done(self) -> bool:
         """Whether every stage has learned enough."""
         return all(runner.over for runner in self._runners)
+
+    def stop(self) -> None:
+        """Nothing to do: no batches, no turns."""
 
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each turn of the first stage."""

@@ -12,25 +12,15 @@ from hocket.stage.stage import Stage
 
 @dataclass
 class Course:
-    """How long the stages are to learn; each counts for itself.
+    """The data as the first stage goes through them.
 
     Attributes:
         epoch: The epoch of the data that the first stage is in.
         length: Batches of an epoch; unknown while the first one has not ended.
-        goal: Epochs that each stage learns; without end if None.
     """
 
     epoch: int = 0
     length: int | None = None
-    goal: int | None = None
-
-    def epoch_of(self, turn: int) -> int:
-        """The epoch of a stage's own that its turn of this number falls into."""
-        return turn // self.length if self.length else self.epoch
-
-    def over(self, turn: int) -> bool:
-        """Whether a stage has learned enough when it comes to this turn."""
-        return self.goal is not None and self.epoch_of(turn) >= self.goal
 
 
 class Runner:
@@ -39,7 +29,7 @@ class Runner:
     Args:
         stage: The stage.
         lower: Where it draws from; None for the first stage, whose batches are sent to it.
-        course: How long it is to learn.
+        course: The data.
         accumulate: Gradients per update.
         watchers: Called after every action.
     """
@@ -54,22 +44,35 @@ class Runner:
     ) -> None:
         self.stage = stage
         self.turns = 0
+        self.learned = 0
         self._lower = lower
         self._course = course
         self._accumulate = accumulate
         self._watchers = watchers
         self._gathered = 0
+        self._goal: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its own that the stage is in."""
+        return (
+            self.learned // self._course.length if self._course.length else self._course.epoch
+        )
 
     @property
     def over(self) -> bool:
         """Whether the stage has learned enough, and only forwards for those behind it."""
-        return self._course.over(self.turns)
+        length = self._course.length
+        return self._goal is not None and bool(length) and self.epoch >= self._goal
+
+    def aim(self, epochs: int) -> None:
+        """Learn for so many epochs more."""
+        self._goal = self.epoch + epochs
 
     def turn(self, now: int) -> list[Event]:
         """Take a turn, if there is anything to draw; what it came to."""
         number, k = self.turns, self.stage.index
-        lower, epoch = self._lower, self._course.epoch_of(number)
-        if lower is not None and not lower.draw(number, epoch):
+        if self._lower is not None and not self._lower.draw(number, self.epoch):
             return []
         if self.over:
             events = self.flush(now)
@@ -77,6 +80,7 @@ class Runner:
             forward = Action("F", k, number)
             return [*events, self._execute(forward, now, pass_on=True)]
         self.turns += 1
+        self.learned += 1
         self._gathered += 1
         events = [self._execute(Action(kind, k, number), now) for kind in ("F", "B")]
         return events + (self.flush(now) if self._gathered == self._accumulate else [])

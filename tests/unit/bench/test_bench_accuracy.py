@@ -84,7 +84,7 @@ def test_an_interrupted_measurement_goes_on_with_what_is_missing(
         tiny(out=measured, seeds=(0, 1), rows=("bp",))
     assert len([word for word in no_process if word.startswith("{")]) == 1
     assert '"seed": 1' in no_process[0]
-    assert "[2/2] bp seed 1: failed" in capsys.readouterr().err
+    assert "[2/2] bp-seed1: failed" in capsys.readouterr().err
     assert (measured / "record.json").read_bytes() == record
 
 

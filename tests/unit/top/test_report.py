@@ -81,6 +81,7 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
         compression=None,
         lost=None,
         perplexity=None,
+        unsent=0,
         uses=None,
     )
     summary = Summary(
@@ -120,7 +121,7 @@ def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
 def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
     common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
-    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "uses": None}
+    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "uses": None, "unsent": 0}
     stages = (
         StageSummary(**common, compression=31.4, lost=0.123, perplexity=97.6),
         StageSummary(**common, compression=3.99, lost=0.004, perplexity=None),
@@ -139,11 +140,11 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
     uses = Uses(1200, 0, 1100, 30, 90, 7, 3 * 2**20)
     stages = (
-        StageSummary(**common, perplexity=None, uses=None),
-        StageSummary(**common, perplexity=None, uses=uses),
+        StageSummary(**common, perplexity=None, unsent=12, uses=None),
+        StageSummary(**common, perplexity=None, unsent=0, uses=uses),
     )
     summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a",))
     *_, draws = (printed(table) for table in summary_tables(summary))
     rows = [[w for w in line.split() if w != "│"] for line in draws.splitlines()]
-    assert ["1", "1,200", "1,100", "30", "90", "7", "3.0", "MiB"] in rows
+    assert ["1", "12", "1,200", "1,100", "30", "90", "7", "3.0", "MiB"] in rows
     assert [row for row in rows if row[:1] == ["0"]] == []

@@ -1,0 +1,185 @@
+"""One stage at its own pace in this process; the others run in processes of their own.
+
+It takes what the stage before has sent, whenever that came, and sends on what the way is free
+for; nobody waits for anybody, and how the turns fall is up to the machines.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from hocket.engine.announce import NOTHING, Announce, answers
+from hocket.engine.engine import Batch
+from hocket.engine.runner import Course, Runner
+from hocket.engine.trace import Event
+from hocket.errors import HocketError
+from hocket.relay.buffer import Buffer
+from hocket.relay.memory import Edge
+from hocket.relay.p2p import Connection
+from hocket.relay.packet import Activation
+from hocket.stage.answer import Answer
+from hocket.stage.stage import Stage
+from hocket.tree import Tree, copied, tensors
+from hocket.world import World
+
+LOOK_S = 0.1
+"""How often a stage that has learned enough looks whether all others have, too."""
+
+
+class Alone:
+    """Gives the stage of this process its turns until all stages have learned enough.
+
+    Args:
+        runner: The stage.
+        source: The edge from which the first stage receives its batches.
+        buffer: What the stage draws from; None for the first one.
+        before: The connection to the stage before, if there is one.
+        after: The connection to the stage after, if there is one.
+        course: The data.
+        rate: How fast it is, where 1 is as fast as it can.
+        world: This process among the others.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        source: Edge,
+        buffer: Buffer | None,
+        before: Connection | None,
+        after: Connection | None,
+        course: Course,
+        rate: float,
+        world: World,
+    ) -> None:
+        self._runner = runner
+        self._source = source
+        self._buffer = buffer
+        self._before = before
+        self._after = after
+        self._course = course
+        self._rest = 1 / rate - 1  # as a part of the time that a turn takes
+        self._world = world
+        self._announce = Announce(before, after)
+        self._looked = 0.0
+        self._aims = 0
+        self._marked = self._ended = False
+        self._failure: HocketError | None = None
+        world.alarm.listen(self._fail)
+        world.at_end(self._close)
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stage of this process."""
+        return [self._runner.stage]
+
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent to the neighbours so far."""
+        return sum(c.sent_bytes for c in (self._before, self._after) if c is not None)
+
+    def aim(self, epochs: int, length: int | None) -> None:
+        """Have the stage learn for so many more epochs of its own, of so many batches."""
+        self._course.length = length or self._course.length
+        self._runner.aim(epochs)
+        self._aims += 1
+        self._marked = self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether every stage has learned enough."""
+        return self._ended
+
+    def stop(self) -> None:
+        """Have all stages stop where they are."""
+        self._world.mark(self._name("stop"))
+
+    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches at the first stage, at others a placeholder for each turn of an epoch."""
+        turns = iter(batches) if self._before is None else self._placeholders()
+        while not self._over_for_all():
+            batch = next(turns, None)
+            if batch is None:
+                return
+            yield batch
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """A turn of the stage, once there is something to draw."""
+        runner = self._runner
+        if self._before is None:
+            own = copied((inputs, targets))
+            self._source.upper().send(
+                Activation(
+                    batch=runner.turns,
+                    epoch=epoch,
+                    values=own[0],
+                    differentiable=tuple(False for _ in tensors(inputs)),
+                    targets=own[1],
+                )
+            )
+        elif not self._found_something():
+            return []
+        start = time.perf_counter()
+        self._world.alarm.doing(f"taking turn {runner.turns}")
+        events = runner.turn(runner.turns)
+        time.sleep(self._rest * (time.perf_counter() - start))
+        return events
+
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+        """What this stage makes of each batch; all stages take part, and nothing is kept."""
+        return answers(self._runner.stage, self._before, self._after, self._announce, batches)
+
+    def finish(self) -> list[Event]:
+        """Apply gradients that were too few for an update."""
+        return self._runner.flush(self._runner.turns)
+
+    def _placeholders(self) -> Iterator[Batch]:
+        """One for each turn that is left of the stage's own epoch."""
+        epoch = self._runner.epoch
+        while self._runner.over or self._runner.epoch == epoch:
+            yield NOTHING
+
+    def _found_something(self) -> bool:
+        """Wait for something to draw; or, having learned enough, for something to pass on."""
+        assert self._buffer is not None
+        assert self._before is not None
+        over, turn, alarm = self._runner.over, self._runner.turns, self._world.alarm
+        if over and self._after is None:
+            time.sleep(LOOK_S)
+            return False
+        begun, found = time.monotonic(), False
+        words = f"waiting for something to draw from {self._before.place}"
+        waited = self._runner.stage.recorder.span("wait", turn, turn)
+        with waited, alarm.waiting(words, self._before.rank):
+            while not found and self._failure is None:
+                found = self._buffer.wait(LOOK_S, fresh=over)
+                if over or time.monotonic() - begun >= alarm.timeout_s:
+                    break
+        if not found and not over and self._failure is None:
+            raise alarm.silent(self._before.rank, f"anything from {self._before.place}")
+        return found
+
+    def _over_for_all(self) -> bool:
+        """Whether there is nothing left to do for anybody."""
+        over = self._runner.over
+        if over and not self._marked:
+            self._world.mark(self._name("over"))
+            self._marked = True
+        if self._failure is not None:
+            raise self._failure
+        now = time.monotonic()
+        if not self._ended and now - self._looked >= LOOK_S:
+            self._looked = now
+            stopped = self._world.marked(self._name("stop"), ranks=[0])
+            self._ended = stopped or (over and self._world.marked(self._name("over")))
+        return self._ended
+
+    def _name(self, what: str) -> str:
+        return f"{what}/{self._aims}"
+
+    def _fail(self, error: HocketError) -> None:
+        self._failure = error
+
+    def _close(self) -> None:
+        """Part from the neighbours."""
+        for connection in (self._before, self._after):
+            if connection is not None:
+                connection.close()

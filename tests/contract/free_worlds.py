@@ -1,0 +1,174 @@
+"""Trainings with stages that run freely in processes, some of which are slow or stop."""
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import distributed
+
+from contract.small import conv, data, sgd
+from hocket import Trainer, world
+from hocket.codec import VQ
+from hocket.errors import HangError, OptionError, WitnessError
+from hocket.launch import launch
+from hocket.methods import DGLAsync
+
+STAGES = 3
+EPOCHS = 2
+LENGTH = 8
+STOPPED_AT = 5
+"""The turn at whose end a stage stops."""
+
+
+class Stops:
+    """Has stage 1 stop early in its training, and go on once stage 0 has learned enough."""
+
+    def __init__(self, folder):
+        self.pid = Path(folder, "pid")
+
+    def __call__(self, event, stage):
+        if event.action.kind != "B":
+            return
+        if (event.action.stage, event.action.batch) == (1, STOPPED_AT):
+            self.pid.with_suffix(".new").write_text(str(os.getpid()))
+            self.pid.with_suffix(".new").rename(self.pid)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
+            end = time.monotonic() + 60
+            while not self.pid.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            os.kill(int(self.pid.read_text()), signal.SIGCONT)
+
+
+def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
+    """Train, and say what there is to say of this process's stage."""
+    modules, events = conv(STAGES), []
+    trainer = Trainer(
+        modules,
+        method=method or DGLAsync(buffer=3),
+        optimizer=sgd,
+        watchers=[lambda event, _: events.append(event), *([watch] if watch else [])],
+        timeout_s=30,
+        **options,
+    )
+    history = trainer.fit(
+        data(conv, LENGTH, last=2), data(conv, 3), epochs=epochs, progress=False
+    )
+    stage = trainer.stages[0]
+    return {
+        "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
+        "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
+        "uses": dataclasses.asdict(stage.uses) if stage.uses else None,
+        "waiting": trainer._engine._buffer.waiting if stage.uses else None,
+        "unsent": stage.ledger.unsent,
+        "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
+        "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
+        "again": trainer.evaluate(data(conv, 3)).loss,
+        "epoch": trainer.epoch,
+    }
+
+
+def refused(build):
+    """What is said of something that cannot be."""
+    try:
+        build()
+    except OptionError as error:
+        return str(error)
+    return "nothing"
+
+
+class Unsized:
+    """Data that do not say how many batches they have."""
+
+    def __iter__(self):
+        return iter(data(conv, 2))
+
+
+def refusals(folder):
+    def fit(batches=None, **options):
+        trainer = Trainer(conv(STAGES), method=DGLAsync(), optimizer=sgd, **options)
+        trainer.fit(batches or data(conv, 2), epochs=1, progress=False)
+
+    return {
+        "turns": refused(lambda: fit(turns="random")),
+        "length": refused(lambda: fit(Unsized())),
+    }
+
+
+def twice(folder):
+    """Two trainings of one trainer."""
+    modules, events = conv(STAGES), []
+    trainer = Trainer(
+        modules,
+        method=DGLAsync(accumulate=3),
+        optimizer=sgd,
+        watchers=[lambda event, _: events.append(event)],
+    )
+    for _ in range(2):
+        trainer.fit(data(conv, 4), epochs=1, progress=False)
+    return {"counts": {k: sum(e.action.kind == k for e in events) for k in "BU"}}
+
+
+def starving(folder):
+    """A first stage that stops feeding the others, which may use nothing twice."""
+
+    def watch(event, stage):
+        if event.action.stage == 0 and event.action.batch == 2:
+            time.sleep(3)
+
+    trainer = Trainer(
+        conv(STAGES),
+        method=DGLAsync(reuse=1),
+        optimizer=sgd,
+        watchers=[watch],
+        timeout_s=1,
+    )
+    try:
+        trainer.fit(data(conv, LENGTH), epochs=1, progress=False)
+    except (HangError, WitnessError) as error:
+        return {"error": str(error)}
+    return {"error": "none"}
+
+
+CASES = {
+    "plain": freely,
+    "slow end": lambda folder: freely(folder, rates=(1, 1, 0.2)),
+    "slow beginning": lambda folder: freely(folder, rates=(0.2, 1, 1)),
+    "codebooks": lambda folder: freely(folder, codec=VQ(groups=1, codes=3)),
+    "stopped": lambda folder: freely(folder, watch=Stops(folder)),
+    "limited": lambda folder: freely(folder, method=DGLAsync(buffer=2, reuse=1)),
+    "refusals": refusals,
+    "twice": twice,
+    "starving": starving,  # the last one: it ends its world
+}
+
+
+def _work(folder):
+    rank = distributed.get_rank()
+    torch.manual_seed(0)
+    for name, case in CASES.items():
+        found = case(folder)
+        Path(folder, f"{name}-{rank}.json").write_text(json.dumps(found))
+        if name != "starving":
+            world.part()
+    return 0
+
+
+@cache
+def found():
+    """What every process said in every case."""
+    with TemporaryDirectory() as folder:
+        assert launch(_work, folder, processes=STAGES, threads=1) == 0
+        return {
+            name: [
+                json.loads(Path(folder, f"{name}-{rank}.json").read_text())
+                for rank in range(STAGES)
+            ]
+            for name in CASES
+        }

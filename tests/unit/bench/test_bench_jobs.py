@@ -1,0 +1,72 @@
+"""Measurements made of trainings: slow stages and codecs."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hocket.bench.compression import compression
+from hocket.bench.record import Record
+from hocket.bench.slowdown import slowdown
+from hocket.bench.tables import render, table
+from hocket.errors import OptionError
+
+TINY = {"data": "digits", "subset": None, "epochs": 1, "batch": 256, "seeds": (0,), "nice": 0}
+tiny_slowdown = partial(
+    slowdown, network="mlp:hidden=[8,8]", stages=3, slowed=1, buffers=(2,), **TINY
+)
+tiny_compression = partial(compression, network="mlp:hidden=[8,8]", stages=3, **TINY)
+
+
+@pytest.fixture(scope="module")
+def slowed(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    out = tmp_path_factory.mktemp("slowdown")
+    tiny_slowdown(out=out, factors=(1, 2))
+    render(out)
+    assert (out / "slowdown.svg").is_file()
+    return Record.read(out)
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    out = tmp_path_factory.mktemp("compression")
+    tiny_compression(out=out, codecs=("none", "bf16", "vq:width=8,codes=4"))
+    render(out)
+    assert (out / "compression.svg").is_file()
+    return Record.read(out)
+
+
+def test_every_slow_down_of_every_buffer_has_a_row(slowed: Record) -> None:
+    assert [(row["factor"], row["buffer"], row["seed"]) for row in slowed.rows] == [
+        (1, 2, 0),
+        (2, 2, 0),
+    ]
+    for row in slowed.rows:
+        assert 0 <= row["test_error"] <= 1
+        assert row["passes"] >= 1
+        assert 0 <= row["dropped"] <= 1
+        assert 0 <= row["reused"] <= 1
+        assert row["failure"] is None
+    assert "| 2 |" in table(slowed)
+
+
+def test_every_codec_has_a_row_with_what_it_sent(compressed: Record) -> None:
+    plain, half, codes = compressed.rows
+    # Two edges of 8 numbers, and the class of the sample at each.
+    assert plain["sent_kib"] * 1024 == pytest.approx(2 * (8 * 4 + 8))
+    assert half["sent_kib"] * 1024 == pytest.approx(2 * (8 * 2 + 8))
+    assert plain["perplexity"] is None
+    assert half["lost"] > 0
+    assert 1 <= codes["perplexity"] <= 4
+    assert plain["buffer_mib"] > half["buffer_mib"] > 0
+    assert "| bf16 |" in table(compressed)
+
+
+def test_a_stage_that_is_none_cannot_be_slow(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="slowed is 3; the 3 stages are 0 to 2"):
+        tiny_slowdown(out=tmp_path, slowed=3)
+
+
+def test_nothing_to_train_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="there is nothing to train"):
+        tiny_compression(out=tmp_path, codecs=())
