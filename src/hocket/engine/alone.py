@@ -151,10 +151,10 @@ class Alone:
         with waited, alarm.waiting(words, self._before.rank):
             while not found and self._failure is None:
                 found = self._buffer.wait(LOOK_S, fresh=over)
-                if over or time.monotonic() - begun >= alarm.timeout_s:
+                if over:
                     break
-        if not found and not over and self._failure is None:
-            raise alarm.silent(self._before.rank, f"anything from {self._before.place}")
+                if not found and time.monotonic() - begun >= alarm.timeout_s:
+                    raise alarm.silent(self._before.rank, f"anything from {self._before.place}")
         return found
 
     def _over_for_all(self) -> bool:

@@ -120,20 +120,8 @@ def stage_of(
 ) -> Stage:
     """One stage, moved to its device, with all that it holds.
 
-    Args:
-        setup: What the stages have in common.
-        index: Which one it is.
-        count: How many there are.
-        module: Its layers.
-        signal: Where its error comes from.
-        signal_network: The signal's own network.
-        before: The port its inputs come from; with a codec it is wrapped.
-        after: The port its outputs go to; with a codec it is wrapped.
-        recorder: What its time is recorded by.
-        world: This process among others, if there are some that share the stage's work.
-        carriers: What takes tensors to those.
-        uses: What became of the packets that came for it, where it draws from a buffer.
-        ledger: What it sends ahead is noted in; a new one if not given.
+    Ports are wrapped where there is a codec. ``world`` and ``carriers`` are for the processes
+    that share the stage's work; a ledger is made if none is given.
 
     Raises:
         OptionError: Its layers cannot honour the method.
