@@ -9,6 +9,7 @@ from torch import Tensor, nn, optim
 
 from hocket import zoo
 from hocket.bench.cuts import cut
+from hocket.codec import Codec
 from hocket.cut import Plan
 from hocket.losses import cross_entropy
 from hocket.method import Method
@@ -91,7 +92,12 @@ class Work:
         return step
 
     def trainer(
-        self, method: Method, plan: Plan | None = None, *, trace: bool = False
+        self,
+        method: Method,
+        plan: Plan | None = None,
+        *,
+        codec: Codec | None = None,
+        trace: bool = False,
     ) -> Trainer:
         """A trainer whose stages are built, cut by a plan or else as :func:`cut` does."""
         trainer = Trainer(
@@ -101,6 +107,7 @@ class Work:
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,
             trace=trace,
+            codec=codec,
         )
         trainer.prepare(self.batch_of_noise()[0])
         return trainer

@@ -103,7 +103,7 @@ class Alone:
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """A turn of the stage, once there is something to draw."""
-        runner = self._runner
+        runner, self._course.epoch = self._runner, epoch
         if self._before is None:
             own = copied((inputs, targets))
             self._source.upper().send(

@@ -5,6 +5,7 @@ from typing import Any
 
 from hocket.bench.peers.peer import Training
 from hocket.bench.work import Work
+from hocket.codec import Codec
 from hocket.cut import Plan
 from hocket.method import Method
 
@@ -15,11 +16,13 @@ class Decoupled:
 
     Attributes:
         method: The method, with its slack.
+        codec: How what stages send is written.
         threads: Of PyTorch, in each process.
         plan: Where the network is cut.
     """
 
     method: Method
+    codec: Codec
     threads: int
     plan: Plan
 
@@ -35,7 +38,7 @@ class Decoupled:
 
     def prepare(self, work: Work, rank: int) -> Training:
         """This process's stage, its pipeline filled."""
-        trainer = work.trainer(self.method, self.plan)
+        trainer = work.trainer(self.method, self.plan, codec=self.codec)
         step = work.decoupled(trainer)
         for _ in range(work.until_full(self.method)):
             step()

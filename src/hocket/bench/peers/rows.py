@@ -14,6 +14,7 @@ from hocket.bench.peers.peer import Peer
 from hocket.bench.peers.pipeline import SCHEDULES, Pipeline
 from hocket.bench.peers.plain import Plain
 from hocket.bench.work import Work
+from hocket.codec import Codec, codec_of
 from hocket.errors import OptionError, listed, unknown
 from hocket.method import Method
 from hocket.methods import METHODS, build
@@ -84,24 +85,26 @@ def decoupled(work: Work, balance: Balance, *, name: str, **options: Any) -> Pee
         CutError: There are fewer layers than stages.
     """
     plan = balance.plan(range(work.stages), microbatches=1)
-    method = method_with_slack(Named(name, options))
-    return Decoupled(method, work.threads, plan)
+    method, codec = chosen(Named(name, options))
+    return Decoupled(method, codec, work.threads, plan)
 
 
-def method_with_slack(asked: Named) -> Method:
-    """The method that is asked for; slack is an option like those of its own.
+def chosen(asked: Named) -> tuple[Method, Codec]:
+    """The method and codec of a row; slack and codec are options like the method's own.
 
     Raises:
         OptionError: An option does not exist, or is out of range.
 
-    >>> method_with_slack(Named("fdg", {"slack": 1})).delay(0, stages=2)
-    4
+    >>> method, codec = chosen(Named("fdg", {"slack": 1, "codec": "int8"}))
+    >>> method.delay(0, stages=2), codec
+    (4, Integers())
     """
     slack = asked.options.get("slack", 0)
     if type(slack) is not int or slack < 0:
         raise OptionError(f"slack is {slack!r} in the row {asked}; use a number of ticks")
-    own = {key: value for key, value in asked.options.items() if key != "slack"}
-    return build(asked.name, **own).slackened(slack)
+    own = {k: value for k, value in asked.options.items() if k not in ("slack", "codec")}
+    codec = codec_of(str(asked.options.get("codec", "none")))
+    return build(asked.name, **own).slackened(slack), codec
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
@@ -132,7 +135,7 @@ def checked(row: str) -> Named:
     asked = Named.parse(row)
     builder = builder_of(asked.name)
     if isinstance(builder, partial) and builder.func is decoupled:
-        method_with_slack(asked)
+        chosen(asked)
         return asked
     own = builder.keywords if isinstance(builder, partial) else {}
     known = [
