@@ -15,6 +15,7 @@ from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.compression import compression as measure_compression
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
+from hocket.bench.pace import pace as measure_pace
 from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
@@ -64,7 +65,8 @@ def train(
     base
         A run file to begin from, such as run.json of a run folder; options given here win.
     from_recipe
-        A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar.
+        A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar,
+        dgl-async-slowdown.
     processes
         Processes of this machine to train in, one for each stage (times replicas).
     """
@@ -225,6 +227,7 @@ bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_compression, name="compression")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
+bench.command(measure_pace, name="pace")
 bench.command(measure_slowdown, name="slowdown")
 bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")

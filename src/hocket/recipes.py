@@ -29,6 +29,21 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "optimizer": "SGD:lr=0.01,momentum=0.9,weight_decay=0.0005",
         "scheduler": "MultiStepLR:milestones=[150,225],gamma=0.1",
     },
+    # Asynchronous DGL with one stage of six slowed down, arXiv 1901.08164, as the example of
+    # its code has it: the fourth stage is drawn a tenth less often.
+    "dgl-async-slowdown": {
+        "method": "dgl-async:head=mlp,buffer=30,sampler=official",
+        "stages": 6,
+        "rates": "1,1,1,0.9,1,1",
+        "turns": "random",
+        "network": "dgl6:pooling=buffer",
+        "plan": "block1,block2,block3,block4,block5",
+        "data": "cifar10",
+        "epochs": 50,
+        "batch_size": 128,
+        "optimizer": "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005",
+        "scheduler": "StepLR:step_size=15,gamma=0.2",
+    },
     # DDG and Features Replay as their public codes run them (Nesterov momentum).
     "ddg-cifar": {
         **_CIFAR,

@@ -51,7 +51,8 @@ def link(
     Args:
         out: Folder of the record.
         rows: What to time, each as ``name`` or ``name:option=value``; methods of Hocket take
-            their own options, ``slack`` and ``codec``. What takes one process only works on one node.
+            their own options, ``slack`` and ``codec``. What takes one process only works on
+            one node.
         mbit_s: What the link lets through each way, in Mbit/s.
         repetitions: Rounds in which every row has one turn, at every rate.
         seconds: How long a turn lasts, or two steps if they take longer.

@@ -181,6 +181,28 @@ def compression_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def pace_picture(record: Record, path: Path) -> Path:
+    """How fast the other stages learn over the slow-down, a line for each method."""
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    slowed = record.settings["slowed"]
+    for number, method in enumerate(record.settings["methods"]):
+        rows = [row for row in record.rows if row["row"] == method]
+        others = [
+            fmean(rate for k, rate in enumerate(row["batches_per_s"]) if k != slowed)
+            for row in rows
+        ]
+        dash = DASHES[number % len(DASHES)]
+        factors = [row["factor"] for row in rows]
+        axes.plot(factors, others, color=f"C{number}", linestyle=dash, marker="o", label=method)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("times slower, one stage of {stages}".format(**record.settings))
+    axes.set_ylabel("batches per second of each other stage")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return _save(figure, path)
+
+
 def _points(
     axes: Axes, rows: list[dict[str, Any]], over: str, at: list[float], number: int, label: str
 ) -> None:
@@ -222,4 +244,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "stages": stages_picture,
     "slowdown": slowdown_picture,
     "compression": compression_picture,
+    "pace": pace_picture,
 }

@@ -6,8 +6,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
+from hocket.bench.tables_free import compression, pace, slowdown
 from hocket.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
@@ -119,7 +121,7 @@ def _overhead(record: Record) -> str:
         "pairs. Peak: memory that training adds. Graphs, inputs, versions: what the stages "
         "are predicted to hold, summed over the stages."
     )
-    return f"{_lines(heads, lines)}\n\n{legend}"
+    return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
 def _goal(row: Mapping[str, Any]) -> str:
@@ -146,15 +148,15 @@ def _accuracy(record: Record) -> str:
         broken = [
             f"seed {r['seed']} broke off in epoch {r['epoch']}" for r in mine if r["failure"]
         ]
-        seeds = [_percent(row["test_error"]) for row in last]
+        seeds = [percent(row["test_error"]) for row in last]
         lines.append(
             (
                 label,
                 str(mine[0]["batch_per_tick"]),
-                _mean([row["staleness"][0] for row in last], "{:.2f}"),
-                _mean([row["train_loss"] for row in last], "{:.3f}"),
-                _mean([row["test_loss"] for row in last], "{:.3f}"),
-                _mean([row["test_error"] for row in last], "{:.2%}"),
+                mean([row["staleness"][0] for row in last], "{:.2f}"),
+                mean([row["train_loss"] for row in last], "{:.3f}"),
+                mean([row["test_loss"] for row in last], "{:.3f}"),
+                mean([row["test_error"] for row in last], "{:.2%}"),
                 ", ".join(seeds + broken),
             )
         )
@@ -164,7 +166,7 @@ def _accuracy(record: Record) -> str:
         "stages, SGD with rate {rate}, momentum {momentum}, weight decay {weight_decay}, "
         "{batch} samples in an update."
     ).format(**settings)
-    return f"{_lines(heads, lines)}\n\n{legend}"
+    return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
 def _speed(record: Record) -> str:
@@ -198,7 +200,7 @@ def _speed(record: Record) -> str:
         "without PyTorch itself. Disturbed: rounds in which others used more than "
         "{foreign:.0%} of the machine however often they were repeated."
     ).format(**settings)
-    return f"{_lines(heads, lines)}\n\n{legend}"
+    return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
 def _link(record: Record) -> str:
@@ -226,7 +228,7 @@ def _link(record: Record) -> str:
         "{threads} thread each, joined by a link of this rate each way; a row of one node uses "
         "none. Sent: by the busier node, with all headers."
     ).format(**settings)
-    return f"{_lines(heads, lines)}\n\n{legend}"
+    return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
 def _stages(record: Record) -> str:
@@ -255,65 +257,7 @@ def _stages(record: Record) -> str:
         "from the times of the stages one after the other in one process, the program's order "
         "and packets that take no time; beside a plain loop in the same process."
     ).format(**settings)
-    return f"{_lines(heads, lines)}\n\n{legend}"
-
-
-def _slowdown(record: Record) -> str:
-    """One line for each size of the buffers, a column for each slow-down."""
-    settings = record.settings
-    heads = ("buffer", *(f"{factor:g} times slower" for factor in settings["factors"]))
-    lines = []
-    for buffer in settings["buffers"]:
-        cells = []
-        for factor in settings["factors"]:
-            mine = [r for r in record.rows if (r["buffer"], r["factor"]) == (buffer, factor)]
-            dropped = _mean([row["dropped"] for row in mine], "{:.0%}")
-            reused = _mean([row["reused"] for row in mine], "{:.0%}")
-            cells.append(f"{_errors(mine)}; dropped {dropped}, reused {reused}")
-        lines.append((str(buffer), *cells))
-    legend = (
-        "Test error, mean over seeds and single seeds: {network} on {subset} images of {data}, "
-        "{stages} stages that run freely, each for {epochs} epochs of its own; stage {slowed}, "
-        "counted from 0, is slower than the others. Dropped: of the batches that came for it. "
-        "Reused: of the batches that the next stage drew."
-    ).format(**settings)
-    return f"{_lines(heads, lines)}\n\n{legend}"
-
-
-def _compression(record: Record) -> str:
-    """One line for each codec."""
-    heads = (
-        "codec", "sent, KiB/sample", "compression", "lost", "codes in use", "buffers, MiB",
-        "test error",
-    )  # fmt: skip
-    plain = fmean(row["sent_kib"] for row in record.rows if row["codec"] == "none")
-    lines = []
-    for codec in record.settings["codecs"]:
-        mine = [row for row in record.rows if row["codec"] == codec]
-        sent = fmean(row["sent_kib"] for row in mine)
-        lines.append(
-            (
-                codec,
-                f"{sent:.1f}",
-                f"{plain / sent:.1f}",
-                _mean([row["lost"] for row in mine], "{:.1%}"),
-                _mean([row["perplexity"] for row in mine], "{:.0f}"),
-                f"{fmean(row['buffer_mib'] for row in mine):.1f}",
-                _errors(mine),
-            )
-        )
-    legend = (
-        "Over all edges of {stages} stages, with codebooks and targets: {network} on {subset} "
-        "images of {data}, {epochs} epochs of {method}; test error: mean over seeds and single "
-        "seeds."
-    ).format(**record.settings)
-    return f"{_lines(heads, lines)}\n\n{legend}"
-
-
-def _errors(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The mean of test errors, and each of them."""
-    errors = [row["test_error"] for row in rows]
-    return f"{_mean(errors, '{:.2%}')} ({', '.join(map(_percent, errors))})"
+    return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -337,29 +281,6 @@ def _choices(choices: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in choices.items()) or "-"
 
 
-def _percent(error: float | None) -> str:
-    return "-" if error is None else f"{error:.2%}"
-
-
-def _mean(values: Sequence[float | None], form: str) -> str:
-    """The mean of what there is."""
-    there = [value for value in values if value is not None]
-    return form.format(fmean(there)) if there else "-"
-
-
-def _lines(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; all columns but the first aligned to the right.
-
-    >>> print(_lines(("name", "value"), [("a", "1")]))
-    | name | value |
-    |:---|---:|
-    | a | 1 |
-    """
-    rule = "|:---|" + "---:|" * (len(heads) - 1)
-    rows = [f"| {' | '.join(line)} |" for line in (heads, *lines)]
-    return "\n".join([rows[0], rule, *rows[1:]])
-
-
 def _place(marker: str | None = None) -> re.Pattern[str]:
     """Where an excerpt stands; any, if no marker is named."""
     name = r"[^\s>]+" if marker is None else re.escape(marker)
@@ -374,6 +295,7 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "speed": _speed,
     "link": _link,
     "stages": _stages,
-    "slowdown": _slowdown,
-    "compression": _compression,
+    "slowdown": slowdown,
+    "compression": compression,
+    "pace": pace,
 }

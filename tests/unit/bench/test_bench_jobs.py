@@ -1,11 +1,13 @@
-"""Measurements made of trainings: slow stages and codecs."""
+"""Measurements of slow stages and of codecs."""
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hocket.bench.compression import compression
+from hocket.bench.pace import pace
 from hocket.bench.record import Record
 from hocket.bench.slowdown import slowdown
 from hocket.bench.tables import render, table
@@ -70,3 +72,32 @@ def test_a_stage_that_is_none_cannot_be_slow(tmp_path: Path) -> None:
 def test_nothing_to_train_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is nothing to train"):
         tiny_compression(out=tmp_path, codecs=())
+
+
+def test_a_slow_stage_slows_those_that_keep_step_and_not_those_that_run_freely(
+    tmp_path: Path,
+) -> None:
+    pace(out=tmp_path, stages=3, slowed=1, factors=(3,), batches=48, turn_s=0.02)
+    render(tmp_path)
+    assert (tmp_path / "pace.svg").is_file()
+    lockstep, free = Record.read(tmp_path).rows
+    slow = 1 / (3 * 0.02)
+    assert max(lockstep["batches_per_s"]) < 1.5 * slow
+    assert free["batches_per_s"][1] < 1.5 * slow
+    assert free["batches_per_s"][2] > 1.5 * slow
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"batches": 0}, "batches is 0; give 1 or more"),
+        ({"slowed": 6}, "slowed is 6; the 6 stages are 0 to 5"),
+        ({"factors": (0.5,)}, "the factor 0.5 is no slow-down"),
+    ],
+    ids=str,
+)
+def test_a_pace_that_cannot_be_measured_is_refused(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=told):
+        pace(out=tmp_path, **options)

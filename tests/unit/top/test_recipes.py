@@ -6,7 +6,7 @@ from hocket import zoo
 from hocket.data import DATA
 from hocket.errors import OptionError
 from hocket.named import Named
-from hocket.parts import method_of, optimizer_of, plan_of, scheduler_of
+from hocket.parts import method_of, optimizer_of, plan_of, rates_of, scheduler_of
 from hocket.recipes import RECIPES, recipe
 from hocket.run import run_of
 
@@ -20,6 +20,7 @@ def test_everything_a_recipe_names_exists(name):
     plan_of(run)
     optimizer_of(run)
     scheduler_of(run)
+    assert rates_of(run) is None or len(rates_of(run)) == run.stages
 
 
 def test_a_recipe_is_a_copy():
