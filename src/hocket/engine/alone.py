@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.engine.announce import NOTHING, Announce, answers
 from hocket.engine.engine import Batch
-from hocket.engine.runner import Course, Runner
+from hocket.engine.runner import Passes, Runner
 from hocket.engine.trace import Event
 from hocket.errors import HocketError
 from hocket.relay.buffer import Buffer
@@ -34,7 +34,7 @@ class Alone:
         buffer: What the stage draws from; None for the first one.
         before: The connection to the stage before, if there is one.
         after: The connection to the stage after, if there is one.
-        course: The data.
+        passes: The data as the first stage goes through them.
         rate: How fast it is, where 1 is as fast as it can.
         world: This process among the others.
     """
@@ -46,7 +46,7 @@ class Alone:
         buffer: Buffer | None,
         before: Connection | None,
         after: Connection | None,
-        course: Course,
+        passes: Passes,
         rate: float,
         world: World,
     ) -> None:
@@ -55,7 +55,7 @@ class Alone:
         self._buffer = buffer
         self._before = before
         self._after = after
-        self._course = course
+        self._passes = passes
         self._rest = 1 / rate - 1  # as a part of the time that a turn takes
         self._world = world
         self._announce = Announce(before, after)
@@ -78,7 +78,7 @@ class Alone:
 
     def aim(self, epochs: int, length: int | None) -> None:
         """Have the stage learn for so many more epochs of its own, of so many batches."""
-        self._course.length = length or self._course.length
+        self._passes.length = length or self._passes.length
         self._runner.aim(epochs)
         self._aims += 1
         self._marked = self._ended = False
@@ -103,7 +103,7 @@ class Alone:
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """A turn of the stage, once there is something to draw."""
-        runner, self._course.epoch = self._runner, epoch
+        runner, self._passes.epoch = self._runner, epoch
         if self._before is None:
             own = copied((inputs, targets))
             self._source.upper().send(

@@ -8,7 +8,7 @@ from hocket.engine.alone import Alone
 from hocket.engine.assemble import ROOM, Setup, signal_networks, signals_of, stage_of
 from hocket.engine.clock import equal
 from hocket.engine.free import Free
-from hocket.engine.runner import Course, Runner
+from hocket.engine.runner import Passes, Runner
 from hocket.engine.trace import Watcher
 from hocket.errors import OptionError
 from hocket.relay import buffer
@@ -39,7 +39,7 @@ def build_free(
     Raises:
         OptionError: A stage cannot honour the method.
     """
-    count, rule, course = len(modules), setup.method.replay, Course()
+    count, rule, reading = len(modules), setup.method.replay, Passes()
     assert rule is not None, "stages that keep step have no buffers"
     signals = signals_of(setup.method, count)
     networks = signal_networks(setup, modules, signals, sample)
@@ -63,10 +63,10 @@ def build_free(
         for k, (module, lower, after) in enumerate(zip(modules, lowers, afters, strict=True))
     ]
     runners = [
-        Runner(stage, lower, course, setup.method.accumulate, watchers)
+        Runner(stage, lower, passes, setup.method.accumulate, watchers)
         for stage, lower in zip(stages, lowers, strict=True)
     ]
-    return Free(runners, source, course, setup.pace or equal(count))
+    return Free(runners, source, passes, setup.pace or equal(count))
 
 
 def build_alone(
@@ -98,7 +98,7 @@ def build_alone(
         )
     signals = signals_of(setup.method, count)
     networks = signal_networks(setup, modules, signals, sample)
-    carriers, course, ledger = Carriers(world, setup.device), Course(), Ledger()
+    carriers, passes, ledger = Carriers(world, setup.device), Passes(), Ledger()
     kept = Buffer(rule) if k > 0 else None
 
     def connect(step: int, keep: Callable[[Activation], None] | None = None) -> Connection:
@@ -122,6 +122,6 @@ def build_alone(
         uses=kept.uses if kept is not None else None,
         ledger=ledger,
     )
-    runner = Runner(stage, lower, course, setup.method.accumulate, watchers)
+    runner = Runner(stage, lower, passes, setup.method.accumulate, watchers)
     rate = pace.rates[k] / max(pace.rates)
-    return Alone(runner, source, kept, before, after, course, rate, world)
+    return Alone(runner, source, kept, before, after, passes, rate, world)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.engine.clock import Clock, Pace
 from hocket.engine.engine import Batch
-from hocket.engine.runner import Course, Runner
+from hocket.engine.runner import Passes, Runner
 from hocket.engine.serial import answers
 from hocket.engine.trace import Event
 from hocket.relay.memory import Edge
@@ -24,16 +24,16 @@ class Free:
     Args:
         runners: All stages, in order.
         source: The edge from which the first stage receives its batches.
-        course: The data.
+        passes: The data as the first stage goes through them.
         pace: How fast each is.
     """
 
     def __init__(
-        self, runners: Sequence[Runner], source: Edge, course: Course, pace: Pace
+        self, runners: Sequence[Runner], source: Edge, passes: Passes, pace: Pace
     ) -> None:
         self._runners = runners
         self._source = source
-        self._course = course
+        self._passes = passes
         self._clock = Clock(pace)
         self._now = 0
 
@@ -49,7 +49,7 @@ class Free:
 
     def aim(self, epochs: int, length: int | None) -> None:
         """Have each stage learn for so many more epochs of its own, of so many batches."""
-        self._course.length = length or self._course.length
+        self._passes.length = length or self._passes.length
         for runner in self._runners:
             runner.aim(epochs)
 
@@ -67,12 +67,12 @@ class Free:
         for batch in batches:
             yield batch
             count += 1
-        self._course.length = self._course.length or count
+        self._passes.length = self._passes.length or count
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """A turn of the first stage, at which a batch enters, and all turns until its next."""
         own = copied((inputs, targets))
-        self._course.epoch = epoch
+        self._passes.epoch = epoch
         self._source.upper().send(
             Activation(
                 batch=self._runners[0].turns,

@@ -11,7 +11,7 @@ from hocket.stage.stage import Stage
 
 
 @dataclass
-class Course:
+class Passes:
     """The data as the first stage goes through them.
 
     Attributes:
@@ -29,7 +29,7 @@ class Runner:
     Args:
         stage: The stage.
         lower: Where it draws from; None for the first stage, whose batches are sent to it.
-        course: The data.
+        passes: The data as the first stage goes through them.
         accumulate: Gradients per update.
         watchers: Called after every action.
     """
@@ -38,7 +38,7 @@ class Runner:
         self,
         stage: Stage,
         lower: Lower | None,
-        course: Course,
+        passes: Passes,
         accumulate: int,
         watchers: Sequence[Watcher],
     ) -> None:
@@ -46,7 +46,7 @@ class Runner:
         self.turns = 0
         self.learned = 0
         self._lower = lower
-        self._course = course
+        self._passes = passes
         self._accumulate = accumulate
         self._watchers = watchers
         self._gathered = 0
@@ -56,13 +56,13 @@ class Runner:
     def epoch(self) -> int:
         """The epoch of its own that the stage is in."""
         return (
-            self.learned // self._course.length if self._course.length else self._course.epoch
+            self.learned // self._passes.length if self._passes.length else self._passes.epoch
         )
 
     @property
     def over(self) -> bool:
         """Whether the stage has learned enough, and only forwards for those behind it."""
-        length = self._course.length
+        length = self._passes.length
         return self._goal is not None and bool(length) and self.epoch >= self._goal
 
     def aim(self, epochs: int) -> None:
