@@ -2,15 +2,19 @@
 
 import itertools
 import os
-import time
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hocket.checkpoint import Checkpoints, Manifest, Saver
+from hocket.checkpoint.folder import name_of
 from hocket.codec import Codec, Exact
+from hocket.course import Course
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
 from hocket.engine.build import (
@@ -33,13 +37,26 @@ from hocket.methods import FDG
 from hocket.modes import evaluating
 from hocket.progress import Progress, progress_bar
 from hocket.signals import Delayed
+from hocket.snapshot import (
+    Position,
+    agreed,
+    described,
+    manifest_of,
+    names_of,
+    open_at,
+    part_name,
+    require_alike,
+    require_fitting,
+    transfer,
+    warn_of_changes,
+)
 from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
 from hocket.timeline import Span, Timeline
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.scale_free import warn_if_it_cancels
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
-from hocket.world import join, placed
+from hocket.world import World, join, placed
 
 
 class Trainer:
@@ -64,6 +81,8 @@ class Trainer:
         replicas: Where processes train together: how many share the work of a stage.
         timeout_s: How long a process may let another one wait before that is a hang.
         trace: Whether to keep the span of every action, for ``timeline``.
+        resumable: Whether to keep what a checkpoint needs of batches in flight: with ``stash``
+            and ``live`` the weights and statistics of each of their forwards.
         batchnorm: Over which inputs BatchNorm takes its statistics where replicas share a
             batch: ``local`` for those of each, ``shared`` for all of them.
         codec: How what stages send to each other is written, such as ``VQ(groups=16)``; exactly
@@ -99,6 +118,7 @@ class Trainer:
         timeout_s: float = 60.0,
         trace: bool = False,
         codec: Codec | None = None,
+        resumable: bool = False,
         batchnorm: BatchNorm = "local",
     ) -> None:
         if compare_every < 0 or bool(compare_every) != bool(on_comparison):
@@ -133,6 +153,7 @@ class Trainer:
             precision=precision,
             trace=trace,
             codec=codec or Exact(),
+            resumable=resumable,
             batchnorm=batchnorm,
         )
         self._watchers = list(watchers)
@@ -140,20 +161,14 @@ class Trainer:
             Compare(compare_every, loss, on_comparison) if on_comparison is not None else None
         )
         self._engine: Engine | None = None
+        self._course = Course()
+        self._resumed = False  # whether the course is one that the next fit goes on with
+        self._sample: Tree = None
         self.count = _count(stages)
         self._world = join(self.count, replicas, timeout_s)
         if self._world is None:
             network.to(self._device)  # else each process has room for its own stage only
-        if self._world is None and replicas != 1:
-            raise OptionError(
-                f"replicas is {replicas}, but there is only this process; start "
-                f"{replicas * self.count}, with `hocket run --processes` or torchrun"
-            )
-        if self._world is not None and compare_every:
-            raise OptionError(
-                "compare_every needs all stages in one process, and there are "
-                f"{self._world.size}; train in one process, or leave compare_every at 0"
-            )
+        _require_processes(self._world, self.count, replicas, compare_every)
 
     @property
     def leads(self) -> bool:
@@ -213,6 +228,7 @@ class Trainer:
     def end_epoch(self) -> list[Event]:
         """Count an epoch: schedulers follow, and a method that drains completes its batches."""
         self.epoch += 1
+        self._course.batches = 0
         drains = self._setup.method.epoch_end == "drain"
         return self._engine.finish() if drains and self._engine is not None else []
 
@@ -228,8 +244,12 @@ class Trainer:
         epochs: int,
         on_epoch: Callable[[Epoch], None] | None = None,
         progress: bool = True,
+        checkpoints: Checkpoints | None = None,
     ) -> list[Epoch]:
         """Train, and evaluate after every epoch.
+
+        After ``resume`` it goes on with the epochs of the ``fit`` that was saved. With
+        checkpoints, Ctrl-C and SIGTERM end the training after the present tick.
 
         Args:
             train: Any iterable of (inputs, targets); gone through once for each epoch.
@@ -237,29 +257,78 @@ class Trainer:
             epochs: How many times.
             on_epoch: Called after each epoch with what it came to.
             progress: Whether to show a bar on a terminal, or a line per epoch elsewhere.
+            checkpoints: Where and when to leave checkpoints; none if not given.
 
         Raises:
-            OptionError: There is less than one epoch.
+            OptionError: There is less than one epoch, or the trainer is not resumable.
+            CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches.
             NonFiniteError: A loss or gradient is NaN or infinite.
         """
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
-        history = []
         length = len(train) if isinstance(train, Sized) else None
+        if not self._resumed:
+            self._course = Course()
+        self._resumed, course = False, self._course
+        stops = (signal.SIGINT, signal.SIGTERM)[: 1 if checkpoints is None else 2]
+        orderly = self._world is not None or checkpoints is not None
         with (
             self._reporting(),
             progress_bar(epochs, length, shown=progress and self.leads) as bar,
-            Interrupt() if self._world is not None else nullcontext() as interrupt,
+            Interrupt(stops) if orderly else nullcontext() as interrupt,
+            self._saving(checkpoints, train) as save,
         ):
-            for left in reversed(range(epochs)):
-                epoch = self._epoch(train, validation, bar, interrupt, final=left == 0)
-                history.append(epoch)
+            while len(course.history) < epochs:
+                final = len(course.history) == epochs - 1
+                epoch = self._epoch(train, validation, bar, interrupt, save, final=final)
+                course.end(epoch)
                 bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
                 if on_epoch is not None:
                     on_epoch(epoch)
+                save(None)
             self.collect()
-        return history
+        return course.history
+
+    def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
+        """Write a checkpoint of the training as it is between two ticks.
+
+        Among several processes all must call it after the same tick.
+
+        Args:
+            folder: Where checkpoints are; each has a folder of its own in it.
+            keep: How many of the newest stay.
+            note: Plain values for ``resume`` to give back.
+
+        Raises:
+            CheckpointError: It cannot be written; those before are as they were.
+            OptionError: The trainer is not resumable.
+            HocketError: No batch has been seen yet.
+        """
+        with self._reporting():
+            kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
+            with self._saving(kind, None) as save:
+                save(None)
+
+    def resume(self, folder: Path | str) -> Position:
+        """Go on from the newest checkpoint that is whole, or from a given one.
+
+        With the stages of the checkpoint, in one process or several, the training goes on as
+        if it had never stopped. With others, weights and optimizers go on under the network's
+        names, and batches in flight are dropped; a warning says so. A loop of the caller's own
+        begins at the position that is returned; ``fit`` finds it by itself.
+
+        Among several processes all must call it.
+
+        Args:
+            folder: What ``save`` was given, or one checkpoint in it.
+
+        Raises:
+            CheckpointError: There is none that is whole, or it is of another training; nothing
+                has been changed then.
+        """
+        with self._reporting():
+            return self._resume(Path(folder))
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
@@ -327,37 +396,130 @@ class Trainer:
         state: dict[str, Any] = self.network.state_dict()
         return state
 
+    @contextmanager
+    def _saving(
+        self, checkpoints: Checkpoints | None, train: object
+    ) -> Iterator[Callable[[int | None], None]]:
+        """Inside, what is given writes a checkpoint: at once, or if one is due at a tick."""
+        if checkpoints is None:
+            yield lambda ticks: None
+            return
+        if not self._setup.resumable:
+            raise OptionError(
+                "checkpoints need what was in flight; build the trainer with resumable=True"
+            )
+        saver = Saver(checkpoints, self._world)
+
+        def save(ticks: int | None) -> None:
+            if ticks is None or saver.due(ticks):
+                self._write(saver, train, checkpoints.note() if checkpoints.note else None)
+
+        try:
+            yield save
+        except BaseException as error:
+            # Where another process has failed nobody waits for its part.
+            if self._world is None or isinstance(error, KeyboardInterrupt):
+                saver.wait()
+            raise
+        saver.wait()
+        self.gather(None)  # it is sealed for all
+
+    def _write(self, saver: Saver, train: object, note: Any) -> None:
+        if self._engine is None:
+            raise HocketError("there is nothing to save before the first batch")
+        if (name := name_of(self._engine.now, self.epoch)) == saver.last:
+            return
+        course, replica = self._course, self._world.replica if self._world else 0
+        parts = {
+            part_name(stage.index, replica): state
+            | described(stage, self.network)
+            | {"course": course.state(stage.index, train), "note": note, "sample": self._sample}
+            for stage, state in zip(self._engine.stages, self._engine.state(), strict=True)
+        }
+        summary = course.summary() | {"epoch": self.epoch}
+        manifest = manifest_of(
+            self._engine.now, self._setup, self._layers(), self._replicas, summary
+        )
+        saver.save(name, parts, manifest)
+
+    def _resume(self, folder: Path) -> Position:
+        if self._engine is not None and self._engine.now:
+            raise HocketError("this trainer has trained already; resume with a new one")
+        replica = self._world.replica if self._world else 0
+        places = range(self.count) if self._world is None else [self._world.stage]
+        own = [part_name(stage, replica) for stage in places]
+
+        def wanted(manifest: Manifest) -> Iterable[str]:
+            alike = (len(manifest.stages), manifest.replicas) == (self.count, self._replicas)
+            return own if alike else sorted(manifest.parts)
+
+        found, newer = agreed(folder, wanted, self.gather)
+        manifest, first = found.manifest, next(iter(found.parts.values()))
+        require_alike(manifest, self._setup)
+        self.prepare(first["sample"])
+        assert self._engine is not None
+        exact = manifest.stages == self._layers() and manifest.replicas == self._replicas
+        if exact:
+            states = [found.parts[name] for name in own]
+            require_fitting(self._engine.stages, states)
+            self._engine.load(states)
+        else:
+            states = []
+            found = open_at(found.folder, lambda manifest: sorted(manifest.parts))
+            transfer(self._engine, self.network, found, manifest.course["epoch"])
+        if self.leads:
+            warn_of_changes(found, exact, newer)
+        self.epoch = manifest.course["epoch"]
+        tallies = [state["course"]["tally"] for state in states]
+        self._course = Course()
+        self._course.load(manifest.course, first["course"]["chance"], tallies)
+        self._resumed = True
+        note = first["note"] if exact or self.leads else None
+        return Position(self.epoch, self._course.batches, note)
+
+    @property
+    def _replicas(self) -> int:
+        return self._world.replicas if self._world is not None else 1
+
+    def _layers(self) -> list[list[str]]:
+        """The network's names for what each stage holds."""
+        return [
+            sorted(names_of(self.network, module, k).values())
+            for k, module in enumerate(self._modules)
+        ]
+
     def _epoch(
         self,
         train: Iterable[tuple[Tree, Tree]],
         validation: Iterable[tuple[Tree, Tree]] | None,
         bar: Progress,
         interrupt: Interrupt | None,
+        save: Callable[[int | None], None],
         *,
         final: bool,
     ) -> Epoch:
-        number, samples, start = self.epoch, 0, time.perf_counter()
-        tally = Tally()
-        batches = self._started(train)
-        if interrupt is not None and self._world is not None and self._reads:
-            batches = interrupt.until_asked(batches, self._world.agreement())
+        number, course = self.epoch, self._course
+        batches = self._started(course.begin(train))
+        if interrupt is not None and self._reads:
+            shared = self._world.agreement() if self._world is not None else None
+            batches = interrupt.until_asked(batches, shared)
         for inputs, targets in self._engine.feed(batches) if self._engine else ():
-            tally.add(self._tick(inputs, targets))
-            samples += _samples(inputs)
-            bar.batch(tally.losses(number)[-1:])
+            course.add(self._tick(inputs, targets), _samples(inputs))
+            bar.batch(course.tally.losses(number)[-1:])
+            save(self._engine.now if self._engine else None)
+        tally, samples = course.tally, course.samples
         if samples == 0 and self._reads and not (interrupt and interrupt.asked):
             raise DataError(
                 f"epoch {number}: the training data have no batches; an iterator can be used "
                 "once, so pass a list or a DataLoader"
             )
-        asked = interrupt is not None and interrupt.asked
-        if any(self.gather(asked)):
-            raise KeyboardInterrupt
+        if asked := max(self.gather(interrupt.asked if interrupt is not None else 0)):
+            save(None)
+            raise KeyboardInterrupt(asked)
         tally.add(self.end_epoch())
         if final:
             tally.add(self.finish())
-        seconds = time.perf_counter() - start
-        rows = self.gather([tally.values(), samples, seconds])
+        rows = self.gather([tally.values(), samples, course.seconds])
         whole = Tally()
         for values, _, _ in rows:
             whole.merge(values)
@@ -382,6 +544,7 @@ class Trainer:
 
     def _tick(self, inputs: Tree, targets: Tree) -> list[Event]:
         assert self._engine is not None
+        self._course.batches += 1
         own_inputs, own_targets = self._moved((inputs, targets)) if self._reads else (None,) * 2
         return self._engine.step(own_inputs, own_targets, self.epoch)
 
@@ -391,7 +554,7 @@ class Trainer:
         def first(value: Tensor) -> Tensor:
             return value[:2] if value.dim() and len(value) == count else value
 
-        sample = map_tensors(first, inputs)
+        self._sample = sample = map_tensors(first, inputs)
         if self._world is not None:
             sample = self._world.broadcast(sample)
         sample = self._moved(sample, _home(self.network))
@@ -448,6 +611,21 @@ class Trainer:
             return stages_of(self.network, stages)
         require_separate(self.network, stages)
         return list(stages)
+
+
+def _require_processes(
+    world: World | None, stages: int, replicas: int, compare_every: int
+) -> None:
+    if world is None and replicas != 1:
+        raise OptionError(
+            f"replicas is {replicas}, but there is only this process; start "
+            f"{replicas * stages}, with `hocket run --processes` or torchrun"
+        )
+    if world is not None and compare_every:
+        raise OptionError(
+            "compare_every needs all stages in one process, and there are "
+            f"{world.size}; train in one process, or leave compare_every at 0"
+        )
 
 
 def _home(network: nn.Module) -> torch.device:

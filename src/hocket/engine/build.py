@@ -54,6 +54,7 @@ class Setup:
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         codec: How what crosses an edge is written.
+        resumable: Whether to keep what a state needs of batches and packets in flight.
 
     Raises:
         OptionError: One of these is not what it may be.
@@ -69,6 +70,7 @@ class Setup:
     precision: Precision
     trace: bool
     codec: Codec
+    resumable: bool
     batchnorm: BatchNorm
 
     def __post_init__(self) -> None:
@@ -180,6 +182,8 @@ def build_distributed(
     recorder = Recorder(k, keep=setup.trace)
     before = connect(-1) if k > 0 else None
     after = connect(1) if k < count - 1 else None
+    ahead = method.forward_delay if setup.resumable else 0
+    back = method.backward_delay if setup.resumable else 0
     stage = _stage(
         setup,
         k,
@@ -187,8 +191,8 @@ def build_distributed(
         modules[k],
         signals[k],
         networks[k],
-        Lower(before, horizon, recorder) if before is not None else source.lower(),
-        Upper(after, horizon, recorder) if after is not None else End(),
+        Lower(before, horizon, recorder, back) if before is not None else source.lower(),
+        Upper(after, horizon, recorder, ahead) if after is not None else End(),
         recorder,
         world,
         carriers,
@@ -241,7 +245,9 @@ def _stage(
         signal=signal,
         signal_network=signal_network,
         loss=setup.loss,
-        linearizer=build_linearizer(method.linearize, delay, method.statistics),
+        linearizer=build_linearizer(
+            method.linearize, delay, method.statistics, keep=setup.resumable
+        ),
         before=before,
         after=after,
         updater=Updater(

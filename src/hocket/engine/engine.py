@@ -30,5 +30,22 @@ class Engine(Protocol):
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""
 
+    def state(self) -> list[Tree]:
+        """What each stage of this process remembers between two ticks, as plain values.
+
+        Raises:
+            CheckpointError: It was not kept.
+        """
+
+    def load(self, parts: Sequence[Tree]) -> None:
+        """Go on from what the stages of this process remembered, in this engine or another."""
+
+    @property
+    def now(self) -> int:
+        """How many ticks have been done."""
+
+    def begin_at(self, now: int, fed: int) -> None:
+        """Count ticks and batches on from these, with nothing in flight."""
+
     def predict(self, batches: Iterable[Batch]) -> Iterator[tuple[Tree, Tree]]:
         """What the network makes of each batch, beside its targets, where it comes out."""
