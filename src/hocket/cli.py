@@ -1,5 +1,6 @@
 """The command line: parse, call, print."""
 
+import dataclasses
 import sys
 import warnings
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ app = App(
     result_action="return_value",
 )
 DEFAULTS = Run()
+GRACE_S = 30.0
 SHOWN = 6  # batches in a picture or program, if nothing is said
 console = Console()
 messages = Console(stderr=True)
@@ -53,6 +55,7 @@ def train(
     *,
     base: Annotated[Path | None, Parameter(name="--run")] = None,
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
+    resume: Path | None = None,
     processes: int = 1,
 ) -> int:
     """Train a network; everything it leaves is in a new run folder.
@@ -63,36 +66,56 @@ def train(
         A run file to begin from, such as run.json of a run folder; options given here win.
     from_recipe
         A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar.
+    resume
+        The folder of a run to go on with, from its last checkpoint; options given here win.
     processes
         Processes of this machine to train in, one for each stage (times replicas).
     """
+    if resume is not None:
+        given = (("--run", base), ("--recipe", from_recipe), ("--out", run.out))
+        if others := [name for name, value in given if value is not None]:
+            raise OptionError(
+                f"a resumed run has its own folder and choices; drop {', '.join(others)}"
+            )
+        run = dataclasses.replace(run, out=resume)
+    resumed = resume is not None
     if processes == 1:
-        return _train_here(run)
+        return _train_here(run, resumed)
     wanted = run.stages * run.replicas
     if processes != wanted:
         raise OptionError(
             f"processes is {processes}, but {run.stages} stages x {run.replicas} replicas want "
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
-    return launch(_train_as_one_of_several, run, processes=processes, threads=run.threads)
+    return launch(
+        _train_as_one_of_several,
+        run,
+        resumed,
+        processes=processes,
+        threads=run.threads,
+        # Time for a last checkpoint.
+        grace_s=GRACE_S if run.checkpoint_every else 5.0,
+    )
 
 
-def _train_as_one_of_several(run: Run) -> int:
+def _train_as_one_of_several(run: Run, resumed: bool) -> int:
     """What a launched process does."""
     try:
-        return _train_here(run)
+        return _train_here(run, resumed)
     except HocketError as error:
         return _end(error)
 
 
-def _train_here(run: Run) -> int:
-    summary = train_run(run)
+def _train_here(run: Run, resumed: bool) -> int:
+    summary = train_run(run, resume=resumed)
     for table in summary_tables(summary) if world.leading() else ():
         console.print(table)
     if summary.state == "interrupted":
         if world.leading():
             messages.print(f"interrupted: {summary.message}; what was reached is saved")
-        return 130
+            if run.checkpoint_every:
+                messages.print(f"go on with: hocket train --resume {summary.folder}")
+        return 128 + summary.signal
     return 0
 
 
@@ -282,11 +305,14 @@ def _mark_script(words: list[str]) -> list[str]:
 
 
 def _base(words: Sequence[str]) -> cyclopts.config.Dict:
-    """The values that --recipe and --run set, for options that are not given."""
+    """The values that --recipe, --run and --resume set, for options that are not given."""
     values: dict[str, Any] = {}
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
-    if (file := _value_of("--run", words)) is not None:
+    file = _value_of("--run", words)
+    if (folder := _value_of("--resume", words)) is not None:
+        file = str(Path(folder) / "run.json")
+    if file is not None:
         own = values_in(Path(file))
         run_of(own, str(file))
         values |= {key: value for key, value in own.items() if key != "out"}

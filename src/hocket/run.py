@@ -67,6 +67,12 @@ class Run:
     """Write metrics of every n-th batch."""
     compare_every: int = 0
     """Compare the gradients of every n-th batch with the true ones; 0 for none."""
+    checkpoint_every: int = 0
+    """Ticks between checkpoints, which epochs and stops end with, too; 0 for none at all."""
+    checkpoint_keep: int = 3
+    """How many of the newest checkpoints stay."""
+    checkpoint_failure: Literal["go-on", "stop"] = "go-on"
+    """What becomes of a training whose checkpoint cannot be written."""
     trace: Path | None = None
     """Write a timeline to this file, for Perfetto and `hocket draw --trace`."""
     tensorboard: bool = False
@@ -88,6 +94,8 @@ class Run:
                 ("threads", self.threads, 0),
                 ("log_every", self.log_every, 1),
                 ("compare_every", self.compare_every, 0),
+                ("checkpoint_every", self.checkpoint_every, 0),
+                ("checkpoint_keep", self.checkpoint_keep, 1),
             )
             if value < least
         ]

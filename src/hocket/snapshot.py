@@ -19,6 +19,7 @@ from hocket.checkpoint.folder import Manifest, newest_first, read_manifest, read
 from hocket.engine.build import Setup
 from hocket.engine.engine import Engine
 from hocket.errors import CheckpointError, listed
+from hocket.history import Epoch
 from hocket.stage.past import put_values
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
@@ -32,11 +33,13 @@ class Position:
         epoch: Whole epochs behind it.
         batch: Batches of the next one that have entered already.
         note: What the caller had put down when the checkpoint was written.
+        history: What the epochs of the ``fit`` came to that are over.
     """
 
     epoch: int
     batch: int
     note: Any = None
+    history: tuple[Epoch, ...] = ()
 
 
 @dataclass(frozen=True)

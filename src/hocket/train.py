@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from hocket import data as datasets
+from hocket.checkpoint import Checkpoints
 from hocket.codec import codec_of
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
@@ -76,6 +78,7 @@ class Summary:
         samples_per_s: Inputs trained on per second.
         stages: One line for each stage.
         cuts: The layers at which stages 1, 2, ... begin.
+        signal: The number of the signal that stopped it; 0 if none did.
     """
 
     state: str
@@ -86,15 +89,20 @@ class Summary:
     samples_per_s: float
     stages: tuple[StageSummary, ...]
     cuts: tuple[str, ...]
+    signal: int = 0
 
 
-def train(run: Run) -> Summary:
-    """Train as the run says, in a new run folder.
+def train(run: Run, *, resume: bool = False) -> Summary:
+    """Train as the run says, in a new run folder, or from the last checkpoint in its own.
 
     Whatever ends the training, the network as it was reached is saved: Ctrl-C gives the state
     ``interrupted``; an error gives ``failed``, and is raised after that. Among several
     processes the first one writes the folder, and each adds the metrics of its stage; after an
     error each saves its own stage, as the others cannot be asked any more.
+
+    Args:
+        run: Everything that it needs.
+        resume: Whether to go on in the run's folder, which is there then.
 
     Raises:
         HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
@@ -105,7 +113,7 @@ def train(run: Run) -> Summary:
     _require_device(run.device)
     if run.tensorboard:
         tensorboard_writer()
-    if int(os.environ.get("RANK", "0")) == 0:
+    if int(os.environ.get("RANK", "0")) == 0 and not resume:
         _require_new(run.out)
     if run.threads:
         torch.set_num_threads(run.threads)
@@ -137,9 +145,12 @@ def train(run: Run) -> Summary:
         batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
         trace=run.trace is not None,
+        resumable=run.checkpoint_every > 0,
     )
     _try(trainer, data, run)
-    folder = Path(trainer.gather(str(_new_folder(run)) if trainer.leads else "")[0])
+    at = trainer.resume(_checkpoints(run.out)) if resume and run.out is not None else None
+    new = trainer.leads and at is None
+    folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     run = dataclasses.replace(run, out=folder)
     if trainer.leads:
         run.write(folder / "run.json")
@@ -147,9 +158,11 @@ def train(run: Run) -> Summary:
     else:
         folder.mkdir(parents=True, exist_ok=True)  # on another machine
     part = None if trainer.leads else trainer.part
-    with Logs(folder, run.log_every, tensorboard=run.tensorboard, part=part) as logs:
+    after = at.note if at is not None else None
+    board = run.tensorboard
+    with Logs(folder, run.log_every, tensorboard=board, part=part, after=after) as logs:
         late.logs = logs
-        return _fit(run, trainer, data, method, folder, logs)
+        return _fit(run, trainer, data, method, folder, logs, at.history if at else ())
 
 
 def _try(trainer: Trainer, data: datasets.Data, run: Run) -> None:
@@ -182,10 +195,21 @@ class _Late:
         self.logs.comparison(comparison)
 
 
+def _checkpoints(folder: Path) -> Path:
+    """Where those of a run are."""
+    return folder / "checkpoints"
+
+
 def _fit(
-    run: Run, trainer: Trainer, data: datasets.Data, method: Method, folder: Path, logs: Logs
+    run: Run,
+    trainer: Trainer,
+    data: datasets.Data,
+    method: Method,
+    folder: Path,
+    logs: Logs,
+    before: Sequence[Epoch],
 ) -> Summary:
-    epochs: list[Epoch] = []
+    epochs = list(before)
     start = time.perf_counter()
 
     def on_epoch(epoch: Epoch) -> None:
@@ -193,7 +217,7 @@ def _fit(
         if trainer.leads:
             logs.epoch(epoch)
 
-    def end(state: str, message: str, rows: Sequence[StageSummary]) -> Summary:
+    def end(state: str, message: str, rows: Sequence[StageSummary], number: int = 0) -> Summary:
         seconds = sum(epoch.seconds for epoch in epochs) or time.perf_counter() - start
         summary = Summary(
             state=state,
@@ -204,26 +228,33 @@ def _fit(
             samples_per_s=sum(epoch.samples for epoch in epochs) / seconds,
             stages=tuple(rows),
             cuts=trainer.plan.cuts if trainer.plan else (),
+            signal=number,
         )
         if trainer.leads:
             publish(folder / "summary.json", dataclasses.asdict(summary))
         return summary
 
-    def end_together(state: str, message: str = "") -> Summary:
+    def end_together(state: str, message: str = "", number: int = 0) -> Summary:
         trainer.collect()
         if trainer.leads:
             _save(trainer.network, folder / "network.pt")
         _write_timeline(trainer, run.trace)
         own = [dataclasses.asdict(row) for row in _rows(trainer, method, epochs)]
         rows = [row for rows in trainer.gather(own)[:: run.replicas] for row in rows]
-        return end(state, message, [StageSummary(**row) for row in rows])
+        return end(state, message, [StageSummary(**row) for row in rows], number)
 
     try:
-        trainer.fit(data.train, data.test, epochs=run.epochs, on_epoch=on_epoch)
-    except KeyboardInterrupt:
-        return end_together(
-            "interrupted", f"stopped in epoch {len(epochs) + 1} of {run.epochs}"
+        trainer.fit(
+            data.train,
+            data.test,
+            epochs=run.epochs,
+            on_epoch=on_epoch,
+            checkpoints=_checkpoints_of(run, folder, logs),
         )
+    except KeyboardInterrupt as stop:
+        number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
+        where = f"stopped in epoch {len(epochs) + 1} of {run.epochs}"
+        return end_together("interrupted", where, number)
     except Exception as error:
         _save_part(trainer, folder)
         message = "\n".join([str(error), *getattr(error, "__notes__", [])])
@@ -231,6 +262,19 @@ def _fit(
         error.add_note(f"what was reached is in {folder}")
         raise
     return end_together("finished")
+
+
+def _checkpoints_of(run: Run, folder: Path, logs: Logs) -> Checkpoints | None:
+    """When and where the run leaves checkpoints, if it does."""
+    if not run.checkpoint_every:
+        return None
+    return Checkpoints(
+        _checkpoints(folder),
+        every=run.checkpoint_every,
+        keep=run.checkpoint_keep,
+        on_failure=run.checkpoint_failure,
+        note=logs.written,
+    )
 
 
 def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[StageSummary]:

@@ -475,7 +475,7 @@ class Trainer:
         self._course.load(manifest.course, first["course"]["chance"], tallies)
         self._resumed = True
         note = first["note"] if exact or self.leads else None
-        return Position(self.epoch, self._course.batches, note)
+        return Position(self.epoch, self._course.batches, note, tuple(self._course.history))
 
     @property
     def _replicas(self) -> int:

@@ -134,12 +134,13 @@ def read_manifest(folder: Path) -> Manifest:
         sealed = json.loads(_content(file))
         digest, content = sealed["sha256"], sealed["content"]
         same = hashlib.sha256(content.encode()).hexdigest() == digest
+        values: dict[str, Any] = json.loads(content) if same else {"format": FORMAT}
+        other = values.pop("format") != FORMAT
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{str(file)!r} is no manifest of a checkpoint") from None
     if not same:
         raise CheckpointError(f"{str(file)!r} is damaged: its checksum is another one")
-    values = json.loads(content)
-    if values.pop("format") != FORMAT:
+    if other:
         raise CheckpointError(
             f"{str(file)!r} was written by another version of Hocket; go on with that one"
         )
