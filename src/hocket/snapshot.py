@@ -233,6 +233,11 @@ def transfer(engine: Engine, network: nn.Module, snapshot: Snapshot, epoch: int)
             f"the checkpoint is of another network: it has no {', '.join(different)} of the "
             "same shape and type"
         )
+    was, now = _kinds(states), _kinds([stage.state() for stage in engine.stages])
+    if not now <= was:
+        raise CheckpointError(
+            f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
+        )
     put_values(network, {name: values[name] for name in own})
     column = states[0]["column"]
     updates = max(state["updater"]["version"] for state in states)
@@ -240,6 +245,11 @@ def transfer(engine: Engine, network: nn.Module, snapshot: Snapshot, epoch: int)
         names = described(stage, network)["trained"]
         stage.updater.take_over([remembered.get(name) for name in names], epoch, updates)
     engine.begin_at(column["now"], column["fed"])
+
+
+def _kinds(states: Sequence[Tree]) -> set[str]:
+    """The optimizers of all stages that have one."""
+    return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
 
 
 def in_flight(snapshot: Snapshot) -> int:

@@ -59,7 +59,7 @@ def test_it_is_what_would_have_come_in_this_epoch_and_the_next(make, first):
 
 
 def test_data_that_are_too_few_are_refused():
-    with pytest.raises(DataError, match="have 2 batches, and .* after batch 3 of the epoch"):
+    with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
         list(rest([1, 2], 3))
 
 

@@ -111,24 +111,26 @@ def test_another_training_is_refused(saved, options, words):
         trainer_of(mlp(3), **options).resume(saved)
 
 
+def wider(modules):
+    modules[1][0], modules[1][3] = nn.Linear(5, 6).double(), nn.Linear(6, 5).double()
+
+
+def longer(modules):
+    modules[1].append(nn.BatchNorm1d(5).double())
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m[1].__setitem__(0, nn.Linear(5, 4)), "'0.bias' has shape .* torch.float64"),
-        (lambda m: m[1].__setitem__(1, nn.PReLU()), "no 1.1.weight of the same shape"),
+        (wider, r"stage 1: '0.bias' has shape \(4,\) .*, wanted \(6,\)"),
+        (longer, r"it has no 1.5.weight, .* of the same shape and type"),
     ],
 )
 def test_another_network_is_refused_before_anything_is_changed(saved, change, words):
     modules = mlp(3)
     change(modules)
-    if words.startswith("'"):
-        modules[1][3] = nn.Linear(4, 5)
-        modules[2] = nn.Sequential(*[layer.float() for layer in modules[2]])
-        modules[0] = nn.Sequential(*[layer.float() for layer in modules[0]])
-    trainer = trainer_of(modules, optimizer=partial(sgd, lr=0.01))
+    trainer = trainer_of(modules)
     before = [p.clone() for p in trainer.network.parameters()]
-    batches = [(x.float() if words.startswith("'") else x, y) for x, y in BATCHES]
-    trainer.prepare(batches[0][0])
     with pytest.raises(CheckpointError, match=f"(?s)is of another network.*{words}"):
         trainer.resume(saved)
     assert not different(before, trainer.network.parameters())
@@ -223,9 +225,20 @@ def test_another_network_is_refused_in_other_stages_too(saved):
     modules = mlp(2)
     trainer = trainer_of(modules)
     before = [p.clone() for p in trainer.network.parameters()]
-    with pytest.raises(CheckpointError, match="is of another network: it has no 1.5.weight"):
+    with pytest.raises(CheckpointError, match=r"is of another network: it has no 1.5.weight"):
         trainer.resume(saved)
     assert not different(before, trainer.network.parameters())
+
+
+def test_another_optimizer_is_refused_in_other_stages_too(tmp_path):
+    def trainer(stages, optimizer):
+        torch.manual_seed(0)
+        network = zoo.mlp(in_features=5, hidden=[6, 6], num_classes=3).double()
+        return trainer_of(network, stages=stages, optimizer=optimizer)
+
+    stepped(trainer(2, sgd), BATCHES[:2]).save(tmp_path)
+    with pytest.raises(CheckpointError, match="updated by SGD, and are to be by Adam"):
+        trainer(3, adam).resume(tmp_path)
 
 
 def test_comparisons_go_on(tmp_path):
