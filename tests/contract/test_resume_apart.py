@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed
 
-from contract.resumed import CASES, EVERY, all_of, differences
+from contract.resumed import CASES, EVERY, all_of, differences, resumable
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints, world
 from hocket.checkpoint.folder import name_of
@@ -85,3 +85,24 @@ def test_one_process_goes_on_with_what_several_have_left(case, stages, tmp_path_
     for place in places(case):
         resumed = trained(case, stages, resume=own / place)
         assert not differences(found[case][0], resumed), place
+
+
+REPLICATED = resumable(
+    Case("fdg", "conv", trainer=(("replicas", 2), ("batchnorm", "shared")), last=4)
+)
+
+
+def _in_replicas(folder: str) -> int:
+    """Leave checkpoints, and go on from one."""
+    own = Path(folder, "checkpoints")
+    whole = trained(REPLICATED, 2, Checkpoints(own, every=1, keep=EVERY))
+    world.part()
+    resumed = trained(REPLICATED, 2, resume=own / name_of(4, 1))
+    assert not differences(whole, resumed)
+    world.part()
+    return 0
+
+
+@pytest.mark.xdist_group("resumed in replicas")
+def test_replicas_go_on_as_if_they_had_never_stopped(tmp_path):
+    assert launch(_in_replicas, str(tmp_path), processes=4, threads=1) == 0
