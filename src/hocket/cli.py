@@ -18,7 +18,7 @@ from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
 from hocket.bench.tables import render
-from hocket.errors import HocketError, OptionError, WitnessError
+from hocket.errors import CheckpointError, HocketError, OptionError, WitnessError
 from hocket.launch import launch, run_script
 from hocket.parts import method_of
 from hocket.picture import draw_panels, draw_picture, program_panel, timeline_panel
@@ -32,8 +32,10 @@ from hocket.report import (
     summary_tables,
     timeline_table,
 )
+from hocket.restart import persistently
 from hocket.run import Run, run_of, values_in
 from hocket.timeline import Timeline
+from hocket.train import folder_of, has_checkpoints
 from hocket.train import train as train_run
 
 app = App(
@@ -57,6 +59,7 @@ def train(
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
     resume: Path | None = None,
     processes: int = 1,
+    max_restarts: int = 0,
 ) -> int:
     """Train a network; everything it leaves is in a new run folder.
 
@@ -70,12 +73,24 @@ def train(
         The folder of a run to go on with, from its last checkpoint; options given here win.
     processes
         Processes of this machine to train in, one for each stage (times replicas).
+    max_restarts
+        How often to start again from the last checkpoint after a process was killed.
     """
+    if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
+        raise OptionError(
+            f"max_restarts is {max_restarts}; give a number from 0 on, and with one above 0 "
+            "--processes and --checkpoint-every"
+        )
     if resume is not None:
         given = (("--run", base), ("--recipe", from_recipe), ("--out", run.out))
         if others := [name for name, value in given if value is not None]:
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(others)}"
+            )
+        if not has_checkpoints(resume):
+            raise CheckpointError(
+                f"cannot go on with {str(resume)!r}: it has no checkpoints; a run leaves some "
+                "with --checkpoint-every"
             )
         run = dataclasses.replace(run, out=resume)
     resumed = resume is not None
@@ -87,14 +102,19 @@ def train(
             f"processes is {processes}, but {run.stages} stages x {run.replicas} replicas want "
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
-    return launch(
-        _train_as_one_of_several,
-        run,
-        resumed,
-        processes=processes,
-        threads=run.threads,
-        # Time for a last checkpoint.
-        grace_s=GRACE_S if run.checkpoint_every else 5.0,
+    if max_restarts and run.out is None:
+        run = dataclasses.replace(run, out=folder_of(run))  # the same one each time
+    return persistently(
+        lambda again: launch(
+            _train_as_one_of_several,
+            run,
+            resumed or again,
+            processes=processes,
+            threads=run.threads,
+            # Time for a last checkpoint.
+            grace_s=GRACE_S if run.checkpoint_every else 5.0,
+        ),
+        max_restarts,
     )
 
 

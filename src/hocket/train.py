@@ -14,6 +14,7 @@ from torch import nn
 
 from hocket import data as datasets
 from hocket.checkpoint import Checkpoints
+from hocket.checkpoint.folder import newest_first
 from hocket.codec import codec_of
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
@@ -93,7 +94,7 @@ class Summary:
 
 
 def train(run: Run, *, resume: bool = False) -> Summary:
-    """Train as the run says, in a new run folder, or from the last checkpoint in its own.
+    """Train as the run says, in a new run folder, or as far as it came in its own.
 
     Whatever ends the training, the network as it was reached is saved: Ctrl-C gives the state
     ``interrupted``; an error gives ``failed``, and is raised after that. Among several
@@ -102,7 +103,7 @@ def train(run: Run, *, resume: bool = False) -> Summary:
 
     Args:
         run: Everything that it needs.
-        resume: Whether to go on in the run's folder, which is there then.
+        resume: Whether to go on in the run's folder, from its last checkpoint if it has any.
 
     Raises:
         HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
@@ -148,8 +149,10 @@ def train(run: Run, *, resume: bool = False) -> Summary:
         resumable=run.checkpoint_every > 0,
     )
     _try(trainer, data, run)
-    at = trainer.resume(_checkpoints(run.out)) if resume and run.out is not None else None
-    new = trainer.leads and at is None
+    at = None
+    if resume and run.out is not None and any(trainer.gather(has_checkpoints(run.out))):
+        at = trainer.resume(_checkpoints(run.out))
+    new = trainer.leads and not (resume and run.out is not None and run.out.exists())
     folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     run = dataclasses.replace(run, out=folder)
     if trainer.leads:
@@ -193,6 +196,11 @@ class _Late:
 
     def comparison(self, comparison: Comparison) -> None:
         self.logs.comparison(comparison)
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has left any in its folder."""
+    return bool(newest_first(_checkpoints(folder)))
 
 
 def _checkpoints(folder: Path) -> Path:
@@ -351,13 +359,18 @@ def _new_folder(run: Run) -> Path:
     if run.out is not None:
         _require_new(run.out)
         return _made(run.out)
+    return _made(folder_of(run))
+
+
+def folder_of(run: Run) -> Path:
+    """A folder under runs/ that is not there yet."""
     method, network, data = (Named.parse(w).name for w in (run.method, run.network, run.data))
     title = f"{method}{run.stages}-{network}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
     for n in itertools.count():
         folder = Path("runs") / (f"{title}-{n}" if n else title)
         if not folder.exists():
             break
-    return _made(folder)
+    return folder
 
 
 def _made(folder: Path) -> Path:

@@ -15,7 +15,17 @@ from hocket.methods import METHODS
 SOURCE = Path(hocket.__file__).parent
 # A unit is a module or a whole package. It may import itself and units of earlier lines only.
 LEVELS = (
-    ("errors", "tree", "typed", "modes", "progress", "environment", "interrupt", "relay"),
+    (
+        "errors",
+        "tree",
+        "typed",
+        "modes",
+        "progress",
+        "environment",
+        "interrupt",
+        "relay",
+        "restart",
+    ),
     ("relay.packet", "relay.wire", "relay.inbox", "alarm", "interface", "memory"),
     ("method", "losses", "cut", "reading"),
     ("zoo", "data", "named", "recipes", "run", "world"),

@@ -18,6 +18,7 @@ from hocket.checkpoint import saver
 from hocket.checkpoint.folder import newest_first, read_manifest, read_part
 from hocket.launch import launch
 from hocket.methods import FDG
+from hocket.restart import persistently
 
 STAGES = 3
 BATCHES = 7
@@ -108,6 +109,13 @@ def test_one_that_is_killed_in_a_tick(stage, tick, tmp_path, capfd):
     assert started(dies_in_a_tick, *words) == 0
     require_same(tmp_path)
     assert capfd.readouterr().err.count("was ended by SIGKILL") == 1
+
+
+def test_a_job_that_lost_a_process_is_started_again(tmp_path):
+    words = (str(tmp_path), 1, 5, signal.SIGKILL)
+    with pytest.warns(UserWarning, match="killed by SIGKILL; starting again .* 1 of at most 3"):
+        assert persistently(lambda again: started(dies_in_a_tick, *words), 3) == 0
+    require_same(tmp_path)
 
 
 @pytest.mark.parametrize(("stage", "call"), [(0, 5), (0, 6), (0, 7), (1, 2), (2, 3)])

@@ -1,5 +1,6 @@
 """`hocket train --resume`: what is left is what a run that never stopped would have left."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import torch
 from hocket.checkpoint.folder import name_of
 from hocket.cli import main
 from hocket.logs import Logs
+from hocket.run import Run
+from hocket.train import train
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
 
@@ -113,7 +116,7 @@ def test_without_checkpoints_there_is_nothing_to_go_on_from(call):
     assert call("train", *QUICK[:4], "--out", "plain")[0] == 0
     code, told = call("train", "--resume", "plain")
     assert code == 2
-    assert "cannot go on from 'plain/checkpoints'" in told
+    assert "cannot go on with 'plain': it has no checkpoints" in told
 
 
 @pytest.mark.parametrize("given", ["--run", "--out", "--recipe"])
@@ -128,3 +131,58 @@ def test_a_folder_that_is_no_run_is_refused(call):
     code, told = call("train", "--resume", "nowhere")
     assert code == 2
     assert "cannot read the run file 'nowhere/run.json'" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-restarts", -1),
+        ("--max-restarts", 1, "--checkpoint-every", 5),
+        ("--max-restarts", 1, "--processes", 2),
+    ],
+)
+def test_restarts_need_processes_and_checkpoints(call, words):
+    code, told = call("train", *words)
+    assert code == 2
+    assert f"max_restarts is {words[1]}; give a number from 0 on" in told
+
+
+class Launched:
+    """Stands for launches that end with these codes; keeps what each was to do."""
+
+    def __init__(self, *codes):
+        self.codes = list(codes)
+        self.told = []
+
+    def __call__(self, work, run, resumed, **options):
+        self.told.append((run.out, resumed, options["grace_s"]))
+        return self.codes.pop(0)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("codes", "starts"),
+    [((0,), 1), ((137, 0), 2), ((137, 139, 137), 3), ((137, 2), 2), ((143,), 1), ((1,), 1)],
+)
+def test_a_job_that_lost_a_process_is_started_again(call, monkeypatch, codes, starts):
+    launched = Launched(*codes)
+    monkeypatch.setattr("hocket.cli.launch", launched)
+    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
+    code, told = call("train", *words)
+    assert code == codes[-1]
+    folders = {folder for folder, _, _ in launched.told}
+    assert len(folders) == 1
+    assert [(again, grace) for _, again, grace in launched.told] == [
+        (number > 0, 30.0) for number in range(starts)
+    ]
+    assert told.count("; starting again from the last checkpoint") == starts - 1
+    assert ("killed by SIGKILL; starting" in told) == (codes[0] == 137)
+
+
+def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call, whole):
+    shutil.copytree(whole, "died")
+    shutil.rmtree("died/checkpoints")
+    Path("died/network.pt").unlink()
+    run = Run.read(Path("died/run.json"))
+    train(dataclasses.replace(run, out=Path("died")), resume=True)
+    assert left(Path("died")) == left(whole)
