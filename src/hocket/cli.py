@@ -33,7 +33,7 @@ from hocket.report import (
     timeline_table,
 )
 from hocket.restart import persistently
-from hocket.run import Run, run_of, values_in
+from hocket.run import Run, require_same, run_of, values_in
 from hocket.timeline import Timeline
 from hocket.train import folder_of, has_checkpoints
 from hocket.train import train as train_run
@@ -92,6 +92,7 @@ def train(
                 f"cannot go on with {str(resume)!r}: it has no checkpoints; a run leaves some "
                 "with --checkpoint-every"
             )
+        require_same(run, Run.read(resume / "run.json"))
         run = dataclasses.replace(run, out=resume)
     resumed = resume is not None
     if processes == 1:

@@ -125,6 +125,45 @@ class Run:
         return run_of(values_in(file), str(file))
 
 
+FREE = frozenset(
+    [
+        "stages",
+        "plan",
+        "replicas",
+        "epochs",
+        "data_dir",
+        "device",
+        "threads",
+        "timeout_s",
+        "out",
+        "log_every",
+        "compare_every",
+        "trace",
+        "tensorboard",
+        "checkpoint_every",
+        "checkpoint_keep",
+        "checkpoint_failure",
+    ]
+)
+"""What may be another choice where a run goes on."""
+
+
+def require_same(run: Run, before: Run) -> None:
+    """Refuse to go on with a run by other choices than it was begun with, where they matter.
+
+    Raises:
+        OptionError: With every such choice.
+    """
+    was = before.as_dict()
+    problems = [
+        f"{name} is {value!r}, and was {was[name]!r}; begin a new run for that"
+        for name, value in run.as_dict().items()
+        if name not in FREE and value != was[name]
+    ]
+    if problems:
+        raise OptionError(listed("a run goes on as it was begun", problems))
+
+
 def values_in(file: Path) -> dict[str, Any]:
     """The keys and values of a run file, as they stand there.
 

@@ -127,6 +127,15 @@ def test_a_resumed_run_has_its_own_choices(call, whole, given):
     assert f"a resumed run has its own folder and choices; drop {given}" in told
 
 
+def test_choices_that_would_be_passed_over_are_refused(call, whole):
+    words = ("--optimizer", "SGD:lr=0.1", "--batch-size", 32, "--epochs", 3)
+    code, told = call("train", "--resume", whole, *words)
+    assert code == 2
+    assert "optimizer is 'SGD:lr=0.1', and was 'SGD:lr=0.05,momentum=0.9" in told
+    assert "batch_size is 32, and was 64; begin a new run for that" in told
+    assert "epochs" not in told
+
+
 def test_a_folder_that_is_no_run_is_refused(call):
     code, told = call("train", "--resume", "nowhere")
     assert code == 2
