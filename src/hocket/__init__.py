@@ -2,6 +2,7 @@
 
 from hocket import data as data
 from hocket import zoo as zoo
+from hocket.checkpoint import Checkpoints as Checkpoints
 from hocket.cut import Plan as Plan
 from hocket.errors import HocketError as HocketError
 from hocket.history import Score as Score

@@ -1,5 +1,6 @@
 """The command line: parse, call, print."""
 
+import dataclasses
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
 from hocket.bench.tables import render
-from hocket.errors import HocketError, OptionError, WitnessError
+from hocket.errors import CheckpointError, HocketError, OptionError, WitnessError
 from hocket.launch import launch, run_script
 from hocket.parts import method_of
 from hocket.picture import draw_panels, draw_picture, program_panel, timeline_panel
@@ -34,8 +35,10 @@ from hocket.report import (
     summary_tables,
     timeline_table,
 )
-from hocket.run import Run, run_of, values_in
+from hocket.restart import persistently
+from hocket.run import Run, require_same, run_of, values_in
 from hocket.timeline import Timeline
+from hocket.train import folder_of, has_checkpoints
 from hocket.train import train as train_run
 
 app = App(
@@ -45,6 +48,7 @@ app = App(
     result_action="return_value",
 )
 DEFAULTS = Run()
+GRACE_S = 30.0
 SHOWN = 6  # batches in a picture or program, if nothing is said
 console = Console()
 messages = Console(stderr=True)
@@ -56,7 +60,9 @@ def train(
     *,
     base: Annotated[Path | None, Parameter(name="--run")] = None,
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
+    resume: Path | None = None,
     processes: int = 1,
+    max_restarts: int = 0,
 ) -> int:
     """Train a network; everything it leaves is in a new run folder.
 
@@ -67,36 +73,74 @@ def train(
     from_recipe
         A published setting to begin from: fdg-cifar, fdg-cifar-warmup, dgl-cifar, ddg-cifar,
         dgl-async-slowdown.
+    resume
+        The folder of a run to go on with, from its last checkpoint; options given here win.
     processes
         Processes of this machine to train in, one for each stage (times replicas).
+    max_restarts
+        How often to start again from the last checkpoint after a process was killed.
     """
+    if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
+        raise OptionError(
+            f"max_restarts is {max_restarts}; give a number from 0 on, and with one above 0 "
+            "--processes and --checkpoint-every"
+        )
+    if resume is not None:
+        given = (("--run", base), ("--recipe", from_recipe), ("--out", run.out))
+        if others := [name for name, value in given if value is not None]:
+            raise OptionError(
+                f"a resumed run has its own folder and choices; drop {', '.join(others)}"
+            )
+        if not has_checkpoints(resume):
+            raise CheckpointError(
+                f"cannot go on with {str(resume)!r}: it has no checkpoints; a run leaves some "
+                "with --checkpoint-every"
+            )
+        require_same(run, Run.read(resume / "run.json"))
+        run = dataclasses.replace(run, out=resume)
+    resumed = resume is not None
     if processes == 1:
-        return _train_here(run)
+        return _train_here(run, resumed)
     wanted = run.stages * run.replicas
     if processes != wanted:
         raise OptionError(
             f"processes is {processes}, but {run.stages} stages x {run.replicas} replicas want "
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
-    return launch(_train_as_one_of_several, run, processes=processes, threads=run.threads)
+    if max_restarts and run.out is None:
+        run = dataclasses.replace(run, out=folder_of(run))  # the same one each time
+    return persistently(
+        lambda again: launch(
+            _train_as_one_of_several,
+            run,
+            resumed or again,
+            processes=processes,
+            threads=run.threads,
+            # Time for a last checkpoint.
+            grace_s=GRACE_S if run.checkpoint_every else 5.0,
+        ),
+        max_restarts,
+    )
 
 
-def _train_as_one_of_several(run: Run) -> int:
+def _train_as_one_of_several(run: Run, resumed: bool) -> int:
     """What a launched process does."""
     try:
-        return _train_here(run)
+        return _train_here(run, resumed)
     except HocketError as error:
         return _end(error)
 
 
-def _train_here(run: Run) -> int:
-    summary = train_run(run)
+def _train_here(run: Run, resumed: bool) -> int:
+    summary = train_run(run, resume=resumed)
     for table in summary_tables(summary) if world.leading() else ():
         console.print(table)
     if summary.state == "interrupted":
         if world.leading():
             messages.print(f"interrupted: {summary.message}; what was reached is saved")
-        return 130
+            if run.checkpoint_every:
+                messages.print(f"go on with: hocket train --resume {summary.folder}")
+        return 128 + summary.signal
     return 0
 
 
@@ -289,11 +333,14 @@ def _mark_script(words: list[str]) -> list[str]:
 
 
 def _base(words: Sequence[str]) -> cyclopts.config.Dict:
-    """The values that --recipe and --run set, for options that are not given."""
+    """The values that --recipe, --run and --resume set, for options that are not given."""
     values: dict[str, Any] = {}
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
-    if (file := _value_of("--run", words)) is not None:
+    file = _value_of("--run", words)
+    if (folder := _value_of("--resume", words)) is not None:
+        file = str(Path(folder) / "run.json")
+    if file is not None:
         own = values_in(Path(file))
         run_of(own, str(file))
         values |= {key: value for key, value in own.items() if key != "out"}

@@ -57,6 +57,10 @@ class WitnessError(HocketError, RuntimeError):
     exit_code = 74
 
 
+class CheckpointError(HocketError, RuntimeError):
+    """A checkpoint cannot be written, or is not one to go on from."""
+
+
 class RunFolderError(HocketError, FileExistsError):
     """The folder of a run exists already, or cannot be made."""
 

@@ -72,11 +72,12 @@ class Tally:
                 if report.loss is not None:
                     self._losses.setdefault((stage, report.epoch), []).append(report.loss)
 
-    def values(self) -> dict[str, Any]:
-        """What was counted, as plain values."""
+    def values(self, stage: int | None = None) -> dict[str, Any]:
+        """What was counted, of all stages or of one, as plain values."""
+        chosen = range(stage, stage + 1) if stage is not None else self._staleness
         return {
-            "losses": [[*key, values] for key, values in self._losses.items()],
-            "staleness": [[key, values] for key, values in self._staleness.items()],
+            "losses": [[*key, list(v)] for key, v in self._losses.items() if key[0] in chosen],
+            "staleness": [[k, list(v)] for k, v in self._staleness.items() if k in chosen],
         }
 
     def merge(self, values: dict[str, Any]) -> None:

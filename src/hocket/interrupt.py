@@ -1,8 +1,8 @@
-"""Ctrl-C among several processes: the first one asks for an end that all can reach together."""
+"""Ctrl-C where a training is to end in good order: the first one asks for that, and no more."""
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,20 +18,25 @@ Replicas wait for each other's gradients, and are never so far apart.
 
 
 class Interrupt:
-    """Inside, a first SIGINT only sets ``asked``; a second one raises KeyboardInterrupt.
+    """Inside, a first signal only sets ``asked``; a second one raises KeyboardInterrupt.
 
     Outside of the main thread, which is the only one that signals reach, it changes nothing.
+
+    Args:
+        signals: Those that ask.
+
+    Attributes:
+        asked: The number of the signal that came; 0 if none did.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
-        self._installed = False
+    def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
+        self.asked = 0
+        self._signals = signals
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._ask)
-            self._installed = True
+            self._before = {n: signal.signal(n, self._ask) for n in self._signals}
         return self
 
     def __exit__(
@@ -40,17 +45,17 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._installed:
+        for number, before in self._before.items():
             # None is a handler that was not set from Python; nobody can set it again.
-            signal.signal(signal.SIGINT, self._before or signal.SIG_DFL)
+            signal.signal(number, before or signal.SIG_DFL)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
+            raise KeyboardInterrupt(number)
+        self.asked = number
 
     def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
-        """The batches until a first Ctrl-C.
+        """The batches until a first signal.
 
         Args:
             batches: What to go through.

@@ -1,6 +1,7 @@
 """What a training leaves behind while it runs: JSON Lines, and TensorBoard on request."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -23,16 +24,31 @@ class Logs:
         tensorboard: Whether to write event files into the folder, too.
         part: What this process is called among several, which each write a file of their own:
             ``metrics.stage1.jsonl``. The rows of epochs are for one of them to write.
+        after: What ``written`` gave, to go on from there; rows that came later are dropped.
     """
 
     def __init__(
-        self, folder: Path, every: int, *, tensorboard: bool, part: str | None = None
+        self,
+        folder: Path,
+        every: int,
+        *,
+        tensorboard: bool,
+        part: str | None = None,
+        after: dict[str, int] | None = None,
     ) -> None:
         self._every = every
         self._board: Any = tensorboard_writer()(str(folder)) if tensorboard else None
-        name = f"metrics.{part}.jsonl" if part else "metrics.jsonl"
+        self._path = folder / (f"metrics.{part}.jsonl" if part else "metrics.jsonl")
+        kept = (after or {}).get(self._path.name, 0)
+        self._path.touch()
+        # Never to more than there is, which would fill it with zeros.
+        os.truncate(self._path, min(kept, self._path.stat().st_size))
         # Buffered by lines: what was written stays if the process dies.
-        self._file = (folder / name).open("w", buffering=1)
+        self._file = self._path.open("a", buffering=1)
+
+    def written(self) -> dict[str, int]:
+        """Bytes of each file so far."""
+        return {self._path.name: self._path.stat().st_size}
 
     def __enter__(self) -> "Logs":
         return self

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from hocket.errors import OptionError, ProgramError, listed
 from hocket.method import Method
@@ -83,6 +83,25 @@ class Column:
         # a target over one; the last edge is the last to return it.
         crossed = stages - 1 if method.signal.waits else min(stages - 1, method.signal.learns)
         self._flight = (stages - 1) * method.forward_delay + crossed * method.backward_delay
+
+    def state(self) -> dict[str, Any]:
+        """Where it has come to, as plain values."""
+        return {
+            "now": self.now,
+            "fed": self.fed,
+            "entered": dict(self._entered),
+            "gathered": self._gathered,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from where another one had come to."""
+        self.now, self.fed = state["now"], state["fed"]
+        self._entered = dict(state["entered"])
+        self._gathered = state["gathered"]
+
+    def begin_at(self, now: int, fed: int) -> None:
+        """Count ticks and batches on from these, with nothing in flight."""
+        self.load({"now": now, "fed": fed, "entered": {}, "gathered": 0})
 
     @property
     def idle(self) -> bool:

@@ -7,8 +7,8 @@ from rich.table import Table
 from hocket.errors import OptionError
 from hocket.method import Method
 from hocket.methods import METHODS, build, options_of
+from hocket.summary import Summary
 from hocket.timeline import Timeline
-from hocket.train import Summary
 
 
 def summary_tables(summary: Summary) -> list[Table]:

@@ -71,6 +71,12 @@ class Run:
     """Write metrics of every n-th batch."""
     compare_every: int = 0
     """Compare the gradients of every n-th batch with the true ones; 0 for none."""
+    checkpoint_every: int = 0
+    """Ticks between checkpoints, which epochs and stops end with, too; 0 for none at all."""
+    checkpoint_keep: int = 3
+    """How many of the newest checkpoints stay."""
+    checkpoint_failure: Literal["go-on", "stop"] = "go-on"
+    """What becomes of a training whose checkpoint cannot be written."""
     trace: Path | None = None
     """Write a timeline to this file, for Perfetto and `hocket draw --trace`."""
     tensorboard: bool = False
@@ -92,6 +98,8 @@ class Run:
                 ("threads", self.threads, 0),
                 ("log_every", self.log_every, 1),
                 ("compare_every", self.compare_every, 0),
+                ("checkpoint_every", self.checkpoint_every, 0),
+                ("checkpoint_keep", self.checkpoint_keep, 1),
             )
             if value < least
         ]
@@ -119,6 +127,45 @@ class Run:
             OptionError: The file is not there or not JSON, or a key or value is wrong.
         """
         return run_of(values_in(file), str(file))
+
+
+FREE = frozenset(
+    [
+        "stages",
+        "plan",
+        "replicas",
+        "epochs",
+        "data_dir",
+        "device",
+        "threads",
+        "timeout_s",
+        "out",
+        "log_every",
+        "compare_every",
+        "trace",
+        "tensorboard",
+        "checkpoint_every",
+        "checkpoint_keep",
+        "checkpoint_failure",
+    ]
+)
+"""What may be another choice where a run goes on."""
+
+
+def require_same(run: Run, before: Run) -> None:
+    """Refuse to go on with a run by other choices than it was begun with, where they matter.
+
+    Raises:
+        OptionError: With every such choice.
+    """
+    was = before.as_dict()
+    problems = [
+        f"{name} is {value!r}, and was {was[name]!r}; begin a new run for that"
+        for name, value in run.as_dict().items()
+        if name not in FREE and value != was[name]
+    ]
+    if problems:
+        raise OptionError(listed("a run goes on as it was begun", problems))
 
 
 def values_in(file: Path) -> dict[str, Any]:

@@ -3,16 +3,17 @@
 import dataclasses
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from hocket import data as datasets
+from hocket.checkpoint import Checkpoints
+from hocket.checkpoint.folder import newest_first
 from hocket.codec import codec_of
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
@@ -20,7 +21,6 @@ from hocket.environment import environment
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.history import Epoch
 from hocket.logs import Logs, tensorboard_writer
-from hocket.memory import highest_mib
 from hocket.method import Method
 from hocket.named import Named
 from hocket.parts import (
@@ -31,83 +31,23 @@ from hocket.parts import (
     rates_of,
     scheduler_of,
 )
-from hocket.relay.buffer import Uses
 from hocket.run import Run, publish
 from hocket.stage.stage import Stage
+from hocket.summary import StageSummary, Summary, row_of, rows_of
 from hocket.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class StageSummary:
-    """What the final table says of one stage.
-
-    Attributes:
-        layers: How many layers it has.
-        parameters: Numbers that it trains, without auxiliary networks.
-        extra_parameters: Numbers in its head or synthesizer.
-        delay: Ticks between forward and backward of a batch.
-        staleness: Updates in between, mean of the last epoch, measured; None without one.
-        busy: Part of the training time in which it computed.
-        communication: Part in which it handed packets over.
-        waiting: Part in which it waited for packets.
-        sent_mib: What its process sent to others, evaluations included.
-        compression: How many times fewer bytes its codec wrote ahead; None without one.
-        lost: Norm of what the codec lost beside that of what was sent, of a late batch.
-        perplexity: Codes in use in each of its codebooks, of a late batch.
-        unsent: Packets that it dropped itself, as the way to the next stage was not free.
-        uses: What became of the packets that came for it, where it draws from a buffer.
-        peak_mib: The most memory that its process held at a time.
-    """
-
-    layers: int
-    parameters: int
-    extra_parameters: int
-    delay: int
-    staleness: float | None
-    busy: float
-    communication: float
-    waiting: float
-    sent_mib: float
-    peak_mib: float
-    compression: float | None
-    lost: float | None
-    perplexity: float | None
-    unsent: int
-    uses: Uses | None
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a training came to.
-
-    Attributes:
-        state: ``finished``, ``interrupted`` or ``failed``.
-        message: Why, unless it finished.
-        folder: The run folder.
-        epochs: What each epoch came to.
-        seconds: Time of training, without evaluations.
-        samples_per_s: Inputs trained on per second.
-        stages: One line for each stage.
-        cuts: The layers at which stages 1, 2, ... begin.
-    """
-
-    state: str
-    message: str
-    folder: Path
-    epochs: tuple[Epoch, ...]
-    seconds: float
-    samples_per_s: float
-    stages: tuple[StageSummary, ...]
-    cuts: tuple[str, ...]
-
-
-def train(run: Run) -> Summary:
-    """Train as the run says, in a new run folder.
+def train(run: Run, *, resume: bool = False) -> Summary:
+    """Train as the run says, in a new run folder, or as far as it came in its own.
 
     Whatever ends the training, the network as it was reached is saved: Ctrl-C gives the state
     ``interrupted``; an error gives ``failed``, and is raised after that. Among several
     processes the first one writes the folder, and each adds the metrics of its stage; after an
     error each saves its own stage, as the others cannot be asked any more.
+
+    Args:
+        run: Everything that it needs.
+        resume: Whether to go on in the run's folder, from its last checkpoint if it has any.
 
     Raises:
         HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
@@ -118,7 +58,7 @@ def train(run: Run) -> Summary:
     _require_device(run.device)
     if run.tensorboard:
         tensorboard_writer()
-    if int(os.environ.get("RANK", "0")) == 0:
+    if int(os.environ.get("RANK", "0")) == 0 and not resume:
         _require_new(run.out)
     if run.threads:
         torch.set_num_threads(run.threads)
@@ -152,9 +92,14 @@ def train(run: Run) -> Summary:
         batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
         trace=run.trace is not None,
+        resumable=run.checkpoint_every > 0,
     )
     _try(trainer, data, run)
-    folder = Path(trainer.gather(str(_new_folder(run)) if trainer.leads else "")[0])
+    at = None
+    if resume and run.out is not None and any(trainer.gather(has_checkpoints(run.out))):
+        at = trainer.resume(_checkpoints(run.out))
+    new = trainer.leads and not (resume and run.out is not None and run.out.exists())
+    folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     run = dataclasses.replace(run, out=folder)
     if trainer.leads:
         run.write(folder / "run.json")
@@ -162,9 +107,11 @@ def train(run: Run) -> Summary:
     else:
         folder.mkdir(parents=True, exist_ok=True)  # on another machine
     part = None if trainer.leads else trainer.part
-    with Logs(folder, run.log_every, tensorboard=run.tensorboard, part=part) as logs:
+    after = at.note if at is not None else None
+    board = run.tensorboard
+    with Logs(folder, run.log_every, tensorboard=board, part=part, after=after) as logs:
         late.logs = logs
-        return _fit(run, trainer, data, method, folder, logs)
+        return _fit(run, trainer, data, method, folder, logs, at.history if at else ())
 
 
 def _try(trainer: Trainer, data: datasets.Data, run: Run) -> None:
@@ -197,10 +144,26 @@ class _Late:
         self.logs.comparison(comparison)
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has left any in its folder."""
+    return bool(newest_first(_checkpoints(folder)))
+
+
+def _checkpoints(folder: Path) -> Path:
+    """Where those of a run are."""
+    return folder / "checkpoints"
+
+
 def _fit(
-    run: Run, trainer: Trainer, data: datasets.Data, method: Method, folder: Path, logs: Logs
+    run: Run,
+    trainer: Trainer,
+    data: datasets.Data,
+    method: Method,
+    folder: Path,
+    logs: Logs,
+    before: Sequence[Epoch],
 ) -> Summary:
-    epochs: list[Epoch] = []
+    epochs = list(before)
     start = time.perf_counter()
 
     def on_epoch(epoch: Epoch) -> None:
@@ -208,7 +171,7 @@ def _fit(
         if trainer.leads:
             logs.epoch(epoch)
 
-    def end(state: str, message: str, rows: Sequence[StageSummary]) -> Summary:
+    def end(state: str, message: str, rows: Sequence[StageSummary], number: int = 0) -> Summary:
         seconds = sum(epoch.seconds for epoch in epochs) or time.perf_counter() - start
         summary = Summary(
             state=state,
@@ -219,62 +182,53 @@ def _fit(
             samples_per_s=sum(epoch.samples for epoch in epochs) / seconds,
             stages=tuple(rows),
             cuts=trainer.plan.cuts if trainer.plan else (),
+            signal=number,
         )
         if trainer.leads:
             publish(folder / "summary.json", dataclasses.asdict(summary))
         return summary
 
-    def end_together(state: str, message: str = "") -> Summary:
+    def end_together(state: str, message: str = "", number: int = 0) -> Summary:
         trainer.collect()
         if trainer.leads:
             _save(trainer.network, folder / "network.pt")
         _write_timeline(trainer, run.trace)
-        own = [dataclasses.asdict(row) for row in _rows(trainer, method, epochs)]
+        own = [dataclasses.asdict(row) for row in rows_of(trainer, method, epochs)]
         rows = [row for rows in trainer.gather(own)[:: run.replicas] for row in rows]
-        return end(state, message, [_summary(**row) for row in rows])
+        return end(state, message, [row_of(**row) for row in rows], number)
 
     try:
-        trainer.fit(data.train, data.test, epochs=run.epochs, on_epoch=on_epoch)
-    except KeyboardInterrupt:
-        return end_together(
-            "interrupted", f"stopped in epoch {len(epochs) + 1} of {run.epochs}"
+        trainer.fit(
+            data.train,
+            data.test,
+            epochs=run.epochs,
+            on_epoch=on_epoch,
+            checkpoints=_checkpoints_of(run, folder, logs),
         )
+    except KeyboardInterrupt as stop:
+        number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
+        where = f"stopped in epoch {len(epochs) + 1} of {run.epochs}"
+        return end_together("interrupted", where, number)
     except Exception as error:
         _save_part(trainer, folder)
         message = "\n".join([str(error), *getattr(error, "__notes__", [])])
-        end("failed", message, _rows(trainer, method, epochs))
+        end("failed", message, rows_of(trainer, method, epochs))
         error.add_note(f"what was reached is in {folder}")
         raise
     return end_together("finished")
 
 
-def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[StageSummary]:
-    """What there is to say of the stages of this process."""
-    count = trainer.count
-    seconds = sum(epoch.seconds for epoch in epochs)
-    return [
-        StageSummary(
-            layers=len(list(stage.module.children())),
-            parameters=_numbers(stage.module),
-            extra_parameters=_numbers(stage.signal_network),
-            delay=method.delay(stage.index, count),
-            staleness=epochs[-1].staleness[stage.index] if epochs else None,
-            **dataclasses.asdict(stage.recorder.totals.over(seconds)),
-            sent_mib=trainer.sent_bytes / 2**20,
-            peak_mib=highest_mib(),
-            compression=stage.ledger.compression,
-            lost=stage.ledger.error,
-            perplexity=stage.ledger.perplexity,
-            unsent=stage.ledger.unsent,
-            uses=stage.uses,
-        )
-        for stage in trainer.stages
-    ]
-
-
-def _summary(uses: dict[str, int] | None, **rest: Any) -> StageSummary:
-    """A line that has travelled as plain values."""
-    return StageSummary(**rest, uses=Uses(**uses) if uses is not None else None)
+def _checkpoints_of(run: Run, folder: Path, logs: Logs) -> Checkpoints | None:
+    """When and where the run leaves checkpoints, if it does."""
+    if not run.checkpoint_every:
+        return None
+    return Checkpoints(
+        _checkpoints(folder),
+        every=run.checkpoint_every,
+        keep=run.checkpoint_keep,
+        on_failure=run.checkpoint_failure,
+        note=logs.written,
+    )
 
 
 def _write_timeline(trainer: Trainer, file: Path | None) -> None:
@@ -297,10 +251,6 @@ def _save(network: nn.Module, file: Path) -> None:
     part = file.with_name(file.name + ".part")
     torch.save({k: v.cpu() for k, v in network.state_dict().items()}, part)
     part.replace(file)
-
-
-def _numbers(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
 
 
 def _require_device(device: str) -> None:
@@ -329,13 +279,18 @@ def _new_folder(run: Run) -> Path:
     if run.out is not None:
         _require_new(run.out)
         return _made(run.out)
+    return _made(folder_of(run))
+
+
+def folder_of(run: Run) -> Path:
+    """A folder under runs/ that is not there yet."""
     method, network, data = (Named.parse(w).name for w in (run.method, run.network, run.data))
     title = f"{method}{run.stages}-{network}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
     for n in itertools.count():
         folder = Path("runs") / (f"{title}-{n}" if n else title)
         if not folder.exists():
             break
-    return _made(folder)
+    return folder
 
 
 def _made(folder: Path) -> Path:

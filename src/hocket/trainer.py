@@ -2,18 +2,22 @@
 
 import itertools
 import os
-import time
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hocket.checkpoint import Checkpoints, Manifest, Saver
+from hocket.checkpoint.folder import name_of
 from hocket.codec import Codec, Exact
+from hocket.course import Course
 from hocket.cut import Plan, balanced, chain, stages_of
 from hocket.cut.chain import require_separate
 from hocket.engine.assemble import BatchNorm, Precision, Setup, warn_of_bias
@@ -21,7 +25,9 @@ from hocket.engine.build import build_distributed, build_serial
 from hocket.engine.build_free import build_alone, build_free
 from hocket.engine.clock import Pace, Turns, equal
 from hocket.engine.compare import Compare, Listener
+from hocket.engine.distributed import Distributed
 from hocket.engine.engine import Engine
+from hocket.engine.serial import Serial
 from hocket.engine.trace import Event, Watcher
 from hocket.errors import CutError, DataError, HocketError, OptionError
 from hocket.history import Epoch, Marks, Score, Tally
@@ -32,6 +38,19 @@ from hocket.methods import FDG
 from hocket.modes import evaluating
 from hocket.progress import Progress, progress_bar
 from hocket.signals import Delayed
+from hocket.snapshot import (
+    Position,
+    agreed,
+    described,
+    manifest_of,
+    names_of,
+    open_at,
+    part_name,
+    require_alike,
+    require_fitting,
+    transfer,
+    warn_of_changes,
+)
 from hocket.stage.rewind import untouched
 from hocket.stage.stage import Stage
 from hocket.timeline import Span, Timeline
@@ -63,6 +82,8 @@ class Trainer:
         replicas: Where processes train together: how many share the work of a stage.
         timeout_s: How long a process may let another one wait before that is a hang.
         trace: Whether to keep the span of every action, for ``timeline``.
+        resumable: Whether to keep what a checkpoint needs of batches in flight: with ``stash``
+            and ``live`` the weights and statistics of each of their forwards.
         batchnorm: Over which inputs BatchNorm takes its statistics where replicas share a
             batch: ``local`` for those of each, ``shared`` for all of them.
         codec: How what stages send to each other is written, such as ``VQ(groups=16)``; exactly
@@ -101,6 +122,7 @@ class Trainer:
         timeout_s: float = 60.0,
         trace: bool = False,
         codec: Codec | None = None,
+        resumable: bool = False,
         batchnorm: BatchNorm = "local",
         rates: Sequence[float] | None = None,
         turns: Turns = "regular",
@@ -127,6 +149,11 @@ class Trainer:
         self._asked = stages
         self._modules = self._cut(stages)
         self.count = _count(stages)
+        if resumable and method.replay is not None:
+            raise OptionError(
+                f"the stages of method {method.name!r} run freely, and leave no checkpoints; "
+                "leave resumable (checkpoint_every) out"
+            )
         self._setup = Setup(
             method=method,
             loss=loss,
@@ -138,12 +165,16 @@ class Trainer:
             precision=precision,
             trace=trace,
             codec=codec or Exact(),
+            resumable=resumable,
             batchnorm=batchnorm,
             pace=_pace(method, self.count, rates, turns, seed),
         )
         self._watchers = list(watchers)
         self._engine: Engine | None = None
         self._aim: tuple[int, int | None] | None = None
+        self._course = Course()
+        self._resumed = False  # whether the course is one that the next fit goes on with
+        self._sample: Tree = None
         self._world = join(self.count, replicas, timeout_s)
         _require_world(self._world, self.count, replicas, compare_every)
         if self._world is None:
@@ -207,6 +238,7 @@ class Trainer:
     def end_epoch(self) -> list[Event]:
         """Count an epoch: schedulers follow, and a method that drains completes its batches."""
         self.epoch += 1
+        self._course.batches = 0
         drains = self._setup.method.epoch_end == "drain"
         return self._engine.finish() if drains and self._engine is not None else []
 
@@ -222,8 +254,12 @@ class Trainer:
         epochs: int,
         on_epoch: Callable[[Epoch], None] | None = None,
         progress: bool = True,
+        checkpoints: Checkpoints | None = None,
     ) -> list[Epoch]:
         """Train, and evaluate after every epoch.
+
+        After ``resume`` it goes on with the epochs of the ``fit`` that was saved. With
+        checkpoints, Ctrl-C and SIGTERM end the training after the present tick.
 
         Args:
             train: Any iterable of (inputs, targets); gone through once for each epoch.
@@ -232,37 +268,85 @@ class Trainer:
                 are gone through until the slowest has learned for as many.
             on_epoch: Called after each epoch with what it came to.
             progress: Whether to show a bar on a terminal, or a line per epoch elsewhere.
+            checkpoints: Where and when to leave checkpoints; none if not given.
 
         Raises:
-            OptionError: There is less than one epoch.
+            OptionError: There is less than one epoch, or the trainer is not resumable.
+            CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches.
             NonFiniteError: A loss or gradient is NaN or infinite.
         """
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
-        history: list[Epoch] = []
-        told = on_epoch or (lambda epoch: None)
         length = len(train) if isinstance(train, Sized) else None
+        if not self._resumed:
+            self._course = Course()
         self._aim = epochs, length  # for the engine, once there is one
+        self._resumed, course = False, self._course
+        told = on_epoch or (lambda epoch: None)
+        stops = (signal.SIGINT, signal.SIGTERM)[: 1 if checkpoints is None else 2]
+        orderly = self._world is not None or checkpoints is not None
         pace, free = self._setup.pace, self._setup.method.replay is not None
         passes = epochs if pace is None else ceil(epochs * pace.rates[0] / min(pace.rates))
         with (
             self._reporting(),
             progress_bar(passes, length, shown=progress and self.leads) as bar,
-            Interrupt() if self._world is not None else nullcontext() as interrupt,
+            Interrupt(stops) if orderly else nullcontext() as interrupt,
+            self._saving(checkpoints, train) as save,
         ):
             if free and self._world is not None:
-                history = self._apart(train, validation, bar, interrupt)
-                for epoch in history:
+                course.history = self._apart(train, validation, bar, interrupt, save)
+                for epoch in course.history:
                     told(epoch)
-            while len(history) < epochs or not (self._engine and self._engine.done):
-                last = len(history) + 1 >= epochs
-                epoch = self._epoch(train, validation, bar, interrupt, last=last)
-                history.append(epoch)
+            while len(course.history) < epochs or not (self._engine and self._engine.done):
+                final = len(course.history) >= epochs - 1
+                epoch = self._epoch(train, validation, bar, interrupt, save, final=final)
+                course.end(epoch)
                 bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
                 told(epoch)
+                save(None)
             self.collect()
-        return history
+        return course.history
+
+    def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
+        """Write a checkpoint of the training as it is between two ticks.
+
+        Among several processes all must call it after the same tick.
+
+        Args:
+            folder: Where checkpoints are; each has a folder of its own in it.
+            keep: How many of the newest stay.
+            note: Plain values for ``resume`` to give back.
+
+        Raises:
+            CheckpointError: It cannot be written; those before are as they were.
+            OptionError: The trainer is not resumable.
+            HocketError: No batch has been seen yet.
+        """
+        with self._reporting():
+            kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
+            with self._saving(kind, None) as save:
+                save(None)
+
+    def resume(self, folder: Path | str) -> Position:
+        """Go on from the newest checkpoint that is whole, or from a given one.
+
+        With the stages of the checkpoint, in one process or several, the training goes on as
+        if it had never stopped. With others, weights and optimizers go on under the network's
+        names, and batches in flight are dropped; a warning says so. A loop of the caller's own
+        begins at the position that is returned; ``fit`` finds it by itself.
+
+        Among several processes all must call it.
+
+        Args:
+            folder: What ``save`` was given, or one checkpoint in it.
+
+        Raises:
+            CheckpointError: There is none that is whole, or it is of another training; nothing
+                has been changed then.
+        """
+        with self._reporting():
+            return self._resume(Path(folder))
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
@@ -330,26 +414,118 @@ class Trainer:
         state: dict[str, Any] = self.network.state_dict()
         return state
 
+    @contextmanager
+    def _saving(
+        self, checkpoints: Checkpoints | None, train: object
+    ) -> Iterator[Callable[[int | None], None]]:
+        """Inside, what is given writes a checkpoint: at once, or if one is due at a tick."""
+        if checkpoints is None:
+            yield lambda ticks: None
+            return
+        if not self._setup.resumable:
+            raise OptionError(
+                "checkpoints need what was in flight; build the trainer with resumable=True"
+            )
+        saver = Saver(checkpoints, self._world)
+
+        def save(ticks: int | None) -> None:
+            if ticks is None or saver.due(ticks):
+                self._write(saver, train, checkpoints.note() if checkpoints.note else None)
+
+        try:
+            yield save
+        except BaseException as error:
+            # Where another process has failed nobody waits for its part.
+            if self._world is None or isinstance(error, KeyboardInterrupt):
+                saver.wait()
+            raise
+        saver.wait()
+        self.gather(None)  # it is sealed for all
+
+    def _write(self, saver: Saver, train: object, note: Any) -> None:
+        if self._engine is None:
+            raise HocketError("there is nothing to save before the first batch")
+        assert isinstance(self._engine, Serial | Distributed), "others are not resumable"
+        if (name := name_of(self._engine.now, self.epoch)) == saver.last:
+            return
+        course, replica = self._course, self._world.replica if self._world else 0
+        parts = {
+            part_name(stage.index, replica): state
+            | described(stage, self.network)
+            | {"course": course.state(stage.index, train), "note": note, "sample": self._sample}
+            for stage, state in zip(self._engine.stages, self._engine.state(), strict=True)
+        }
+        summary = course.summary() | {"epoch": self.epoch}
+        manifest = manifest_of(
+            self._engine.now, self._setup, self._layers(), self._replicas, summary
+        )
+        saver.save(name, parts, manifest)
+
+    def _resume(self, folder: Path) -> Position:
+        if self._engine is not None and self._engine.now:
+            raise HocketError("this trainer has trained already; resume with a new one")
+        replica = self._world.replica if self._world else 0
+        places = range(self.count) if self._world is None else [self._world.stage]
+        own = [part_name(stage, replica) for stage in places]
+
+        def wanted(manifest: Manifest) -> Iterable[str]:
+            alike = (len(manifest.stages), manifest.replicas) == (self.count, self._replicas)
+            return own if alike else sorted(manifest.parts)
+
+        found, newer = agreed(folder, wanted, self.gather)
+        manifest, first = found.manifest, next(iter(found.parts.values()))
+        require_alike(manifest, self._setup)
+        self.prepare(first["sample"])
+        assert isinstance(self._engine, Serial | Distributed)
+        exact = manifest.stages == self._layers() and manifest.replicas == self._replicas
+        if exact:
+            states = [found.parts[name] for name in own]
+            require_fitting(self._engine.stages, states)
+            self._engine.load(states)
+        else:
+            states = []
+            found = open_at(found.folder, lambda manifest: sorted(manifest.parts))
+            transfer(self._engine, self.network, found, manifest.course["epoch"])
+        if self.leads:
+            warn_of_changes(found, exact, newer)
+        self.epoch = manifest.course["epoch"]
+        tallies = [state["course"]["tally"] for state in states]
+        self._course = Course()
+        self._course.load(manifest.course, first["course"]["chance"], tallies)
+        self._resumed = True
+        note = first["note"] if exact or self.leads else None
+        return Position(self.epoch, self._course.batches, note, tuple(self._course.history))
+
+    @property
+    def _replicas(self) -> int:
+        return self._world.replicas if self._world is not None else 1
+
+    def _layers(self) -> list[list[str]]:
+        """The network's names for what each stage holds."""
+        return [
+            sorted(names_of(self.network, module, k).values())
+            for k, module in enumerate(self._modules)
+        ]
+
     def _epoch(
         self,
         train: Iterable[tuple[Tree, Tree]],
         validation: Iterable[tuple[Tree, Tree]] | None,
         bar: Progress,
         interrupt: Interrupt | None,
+        save: Callable[[int | None], None],
         *,
-        last: bool,
+        final: bool,
     ) -> Epoch:
-        number, free = self.epoch, self._setup.method.replay is not None
-        tally, samples, seconds = self._pass(train, bar, interrupt)
-        self._heed(interrupt)
-        start = time.perf_counter()
-        tally.add(self.end_epoch())
-        if last and self._engine is not None and self._engine.done:
-            tally.add(self.finish())
-        seconds += time.perf_counter() - start
-        rows = self.gather([tally.values(), samples, seconds])
+        number, course = self.epoch, self._course
+        self._pass(train, bar, interrupt, save)
+        self._heed(interrupt, save)
+        course.tally.add(self.end_epoch())
+        if final and self._engine is not None and self._engine.done:
+            course.tally.add(self.finish())
+        rows = self.gather([course.tally.values(), course.samples, course.seconds])
         score = self.evaluate(validation) if validation is not None else None
-        return self._merged(rows, number, score, own=free)
+        return self._merged(rows, number, score)
 
     def _apart(
         self,
@@ -357,6 +533,7 @@ class Trainer:
         validation: Iterable[tuple[Tree, Tree]] | None,
         bar: Progress,
         interrupt: Interrupt | None,
+        save: Callable[[int | None], None],
     ) -> list[Epoch]:
         """Train without meeting the other processes until every stage has learned enough.
 
@@ -369,69 +546,68 @@ class Trainer:
             )
         first, own = self.epoch, list[Any]()
         while not (own and self._engine is not None and self._engine.done):
-            tally, samples, seconds = self._pass(train, bar, interrupt)
-            losses = tally.losses(None)
+            self._course = course = Course()
+            self._pass(train, bar, interrupt, save)
+            losses = course.tally.losses(None)
             if interrupt is not None and interrupt.asked and self._engine is not None:
                 self._engine.stop()
                 break
             if losses or not own:
                 bar.epoch(self.epoch, sum(losses) / max(len(losses), 1), None)
-                own.append([tally.values(), samples, seconds])
+                own.append([course.tally.values(), course.samples, course.seconds])
                 self.end_epoch()
             else:  # it only passed on what others still learn from
-                own[-1][2] += seconds
+                own[-1][2] += course.seconds
         self.finish()
-        self._heed(interrupt)
+        self._heed(interrupt, save)
         epochs = []
         for number, rows in enumerate(zip_longest(*self.gather(own)), first):
             there = [row for row in rows if row is not None]
-            epochs.append(self._merged(there, number, None, own=True))
+            epochs.append(self._merged(there, number, None))
         if validation is None:
             return epochs
         return [*epochs[:-1], replace(epochs[-1], score=self.evaluate(validation))]
 
-    def _merged(
-        self, rows: Sequence[Any], number: int, score: Score | None, *, own: bool
-    ) -> Epoch:
+    def _merged(self, rows: Sequence[Any], number: int, score: Score | None) -> Epoch:
         """An epoch of what the processes have counted."""
-        whole = Tally()
+        whole, own = Tally(), self._setup.method.replay is not None
         for values, _, _ in rows:
             whole.merge(values)
         samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
         return whole.epoch(number, self.count, score, seconds, samples, own=own)
 
-    def _heed(self, interrupt: Interrupt | None) -> None:
-        """Stop where the first process was asked to."""
-        asked = interrupt is not None and interrupt.asked
-        if any(self.gather(asked)):
-            raise KeyboardInterrupt
+    def _heed(self, interrupt: Interrupt | None, save: Callable[[int | None], None]) -> None:
+        """Stop where a process was asked to."""
+        if asked := max(self.gather(interrupt.asked if interrupt is not None else 0)):
+            save(None)
+            raise KeyboardInterrupt(asked)
 
     def _pass(
         self,
         train: Iterable[tuple[Tree, Tree]],
         bar: Progress,
         interrupt: Interrupt | None,
-    ) -> tuple[Tally, int, float]:
-        """Go through the data; what came of it here, from how many inputs, in seconds."""
-        number, samples, start = self.epoch, 0, time.perf_counter()
-        tally = Tally()
-        batches = self._started(train)
-        if interrupt is not None and self._world is not None and self._reads:
-            batches = interrupt.until_asked(batches, self._world.agreement())
-        free = self._setup.method.replay is not None
+        save: Callable[[int | None], None],
+    ) -> None:
+        """Go through what is left of an epoch's data; what came of it is in the course."""
+        number, course, free = self.epoch, self._course, self._setup.method.replay is not None
+        batches = self._started(course.begin(train))
+        if interrupt is not None and self._reads:
+            shared = self._world.agreement() if self._world is not None else None
+            batches = interrupt.until_asked(batches, shared)
         if self._engine is not None and self._aim is not None:
             self._engine.aim(*self._aim)
             self._aim = None
         for inputs, targets in self._engine.feed(batches) if self._engine else ():
-            tally.add(self._tick(inputs, targets))
-            samples += _samples(inputs)
-            bar.batch(tally.losses(None if free else number)[-1:])
+            course.add(self._tick(inputs, targets), _samples(inputs))
+            bar.batch(course.tally.losses(None if free else number)[-1:])
+            save(self._engine.now if self._engine else None)
+        samples = course.samples
         if samples == 0 and self._reads and not (interrupt and interrupt.asked):
             raise DataError(
                 f"epoch {number}: the training data have no batches; an iterator can be used "
                 "once, so pass a list or a DataLoader"
             )
-        return tally, samples, time.perf_counter() - start
 
     @property
     def _reads(self) -> bool:
@@ -450,6 +626,7 @@ class Trainer:
 
     def _tick(self, inputs: Tree, targets: Tree) -> list[Event]:
         assert self._engine is not None
+        self._course.batches += 1
         own_inputs, own_targets = self._moved((inputs, targets)) if self._reads else (None,) * 2
         return self._engine.step(own_inputs, own_targets, self.epoch)
 
@@ -459,7 +636,7 @@ class Trainer:
         def first(value: Tensor) -> Tensor:
             return value[:2] if value.dim() and len(value) == count else value
 
-        sample = map_tensors(first, inputs)
+        self._sample = sample = map_tensors(first, inputs)
         if self._world is not None:
             sample = self._world.broadcast(sample)
         sample = self._moved(sample, _home(self.network))

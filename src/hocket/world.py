@@ -67,7 +67,7 @@ class World:
                 "torch.nn.parallel.DistributedDataParallel for that"
             )
         self._store = store
-        self._agreements = 0
+        self._agreements = self._topics = 0
         self.alarm = Alarm(store, self.places, self.rank, timeout_s)
         # Making a group would hang where another process does not come.
         self.alarm.meet()
@@ -120,6 +120,22 @@ class World:
         keys = [f"mark/{name}/{rank}" for rank in chosen]
         found, _ = in_time(lambda: self._store.check(keys))
         return bool(found)
+
+    def topic(self) -> str:
+        """A new topic to say something on; the same one where all processes ask as often."""
+        self._topics += 1
+        return f"topic/{self._topics}"
+
+    def say(self, topic: str, words: str) -> None:
+        """Leave words on a topic for whoever asks; each process once for each topic."""
+        self._store.set(f"{topic}/{self.rank}", words)
+
+    def said(self, topic: str) -> list[str] | None:
+        """What all processes have said on a topic, by rank; None until all have."""
+        keys = [f"{topic}/{rank}" for rank in range(self.size)]
+        return (
+            [self._store.get(key).decode() for key in keys] if self._store.check(keys) else None
+        )
 
     def neighbour(self, step: int) -> int:
         """The rank of this replica's stage so many stages ahead."""

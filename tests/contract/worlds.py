@@ -1,7 +1,7 @@
 """Trainings in worlds of several processes, many of them in one launch, and what they leave."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 
 from contract.small import conv, data, mlp, sgd, wide
-from hocket import Trainer, world
+from hocket import Checkpoints, Trainer, world
 from hocket.launch import launch
 from hocket.methods import METHODS
 from hocket.relay import carrier
@@ -35,6 +35,8 @@ class Case:
     dropout: float = 0.3
     batches: int = 7
     direct: bool = False
+    optimizer: Callable[..., torch.optim.Optimizer] = sgd
+    step: int = 1
 
     def __str__(self) -> str:
         told = [f"{name}={value}" for name, value in (*self.options, *self.trainer)]
@@ -50,10 +52,19 @@ class Left:
     weights: list[torch.Tensor]
     optimizers: dict[int, Any] = field(default_factory=dict)
     events: dict[int, list[str]] = field(default_factory=dict)
+    signals: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    ledgers: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
-def trained(case: Case, stages: int) -> Left:
-    """Train in this process, or in its world."""
+def trained(
+    case: Case,
+    stages: int,
+    checkpoints: Checkpoints | None = None,
+    resume: Path | None = None,
+    batches: Any = None,
+    epochs: int | None = None,
+) -> Left:
+    """Train in this process, or in its world; from a checkpoint, if one is given."""
     net = {**NETS, **OTHER_NETS}[case.net]
     modules = net(stages, dropout=case.dropout)
     # The synthesizers of DNI need small steps on networks as small as these.
@@ -62,16 +73,25 @@ def trained(case: Case, stages: int) -> Left:
     trainer = Trainer(
         modules,
         method=METHODS[case.method](**dict(case.options)),
-        optimizer=partial(sgd, lr=rate),
-        scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5),
+        optimizer=partial(case.optimizer, lr=rate),
+        scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=case.step, gamma=0.5),
         seed=3,
         watchers=[
             lambda event, _: events.setdefault(event.action.stage, []).append(str(event))
         ],
         **dict(case.trainer),
     )
-    batches = data(net, case.batches, case.size, last=case.last)
-    history = trainer.fit(batches, data(net, 3), epochs=case.epochs, progress=False)
+    if resume is not None:
+        trainer.resume(resume)
+    if batches is None:
+        batches = data(net, case.batches, case.size, last=case.last)
+    history = trainer.fit(
+        batches,
+        data(net, 3),
+        epochs=case.epochs if epochs is None else epochs,
+        progress=False,
+        checkpoints=checkpoints,
+    )
     return Left(
         history=[{**asdict(epoch), "seconds": 0.0} for epoch in history],
         weights=[v.cpu() for module in modules for v in module.state_dict().values()],
@@ -83,6 +103,11 @@ def trained(case: Case, stages: int) -> Left:
             for stage in trainer.stages
         },
         events=events,
+        signals={
+            stage.index: [v.cpu() for v in stage.signal_network.state_dict().values()]
+            for stage in trainer.stages
+        },
+        ledgers={stage.index: vars(stage.ledger) for stage in trainer.stages},
     )
 
 

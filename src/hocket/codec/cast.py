@@ -47,3 +47,9 @@ class Cast:
         narrow, name = coded
         assert isinstance(narrow, Tensor)
         return narrow.to(getattr(torch, name.removeprefix("torch.")))
+
+    def state(self) -> Tree:
+        """Nothing."""
+
+    def load(self, state: Tree) -> None:
+        """Nothing is to be put back."""

@@ -19,6 +19,12 @@ class Encoder(Protocol):
             OptionError: The codec does not fit the tensor.
         """
 
+    def state(self) -> Tree:
+        """All that it has learnt, as plain values, for another one to go on from."""
+
+    def load(self, state: Tree) -> None:
+        """Go on from what another encoder had learnt."""
+
 
 class Decoder(Protocol):
     """Reads what one encoder has written, in the order in which it was written."""
@@ -29,6 +35,12 @@ class Decoder(Protocol):
         Raises:
             PacketError: What has come before is needed, and did not come.
         """
+
+    def state(self) -> Tree:
+        """All that it remembers, as plain values, for another one to go on from."""
+
+    def load(self, state: Tree) -> None:
+        """Go on from what another decoder remembered."""
 
 
 class Codec(Protocol):
@@ -81,3 +93,9 @@ class Exact:
         """The tensor."""
         assert isinstance(coded, Tensor)
         return coded
+
+    def state(self) -> Tree:
+        """Nothing."""
+
+    def load(self, state: Tree) -> None:
+        """Nothing is to be put back."""

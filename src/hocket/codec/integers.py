@@ -49,3 +49,9 @@ class Integers:
         assert isinstance(integers, Tensor)
         assert isinstance(step, Tensor)
         return integers.to(getattr(torch, name.removeprefix("torch."))) * step
+
+    def state(self) -> Tree:
+        """Nothing."""
+
+    def load(self, state: Tree) -> None:
+        """Nothing is to be put back."""

@@ -188,6 +188,26 @@ class _Quantizer:
         self._books = books
         self._version += 1
 
+    def state(self) -> Tree:
+        """Codebooks, averages, counters, and the chance by which unused codes are put."""
+        return {
+            "chance": self._chance.get_state(),
+            "books": self._books,
+            "counts": self._counts,
+            "sums": self._sums,
+            "version": self._version,
+            "sent": self._sent,
+            "batches": self._batches,
+        }
+
+    def load(self, state: Tree) -> None:
+        """Go on from what another encoder had learnt."""
+        self._chance.set_state(state["chance"].cpu())
+        self._books = state["books"]
+        self._counts, self._sums = state["counts"], state["sums"]
+        self._version, self._sent = state["version"], state["sent"]
+        self._batches = state["batches"]
+
     def _drawn(self, count: int, number: int) -> Tensor:
         return torch.randperm(count, generator=self._chance)[:number]
 
@@ -197,6 +217,14 @@ class _Books:
 
     def __init__(self) -> None:
         self._books: dict[int, Tensor] = {}
+
+    def state(self) -> Tree:
+        """The codebooks by version."""
+        return dict(self._books)
+
+    def load(self, state: Tree) -> None:
+        """Go on from the codebooks of another one."""
+        self._books = dict(state)
 
     def decode(self, coded: Tree) -> Tensor:
         """The codes that the indices stand for."""

@@ -72,6 +72,11 @@ class Alone:
         return [self._runner.stage]
 
     @property
+    def now(self) -> int:
+        """How many turns the stage has had."""
+        return self._runner.turns
+
+    @property
     def sent_bytes(self) -> int:
         """What was sent to the neighbours so far."""
         return sum(c.sent_bytes for c in (self._before, self._after) if c is not None)

@@ -52,6 +52,7 @@ class Setup:
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         codec: How what crosses an edge is written.
+        resumable: Whether to keep what a state needs of batches and packets in flight.
         pace: How fast each stage is, where each runs freely; equally fast if not given.
 
     Raises:
@@ -68,6 +69,7 @@ class Setup:
     precision: Precision
     trace: bool
     codec: Codec
+    resumable: bool
     batchnorm: BatchNorm
     pace: Pace | None
 
@@ -154,7 +156,9 @@ def stage_of(
         signal=signal,
         signal_network=signal_network,
         loss=setup.loss,
-        linearizer=build_linearizer(method.linearize, delay, method.statistics),
+        linearizer=build_linearizer(
+            method.linearize, delay, method.statistics, keep=setup.resumable
+        ),
         before=before,
         after=after,
         updater=Updater(

@@ -101,6 +101,8 @@ def build_distributed(
     recorder = Recorder(k, keep=setup.trace)
     before = connect(-1) if k > 0 else None
     after = connect(1) if k < count - 1 else None
+    ahead = method.forward_delay if setup.resumable else 0
+    back = method.backward_delay if setup.resumable else 0
     stage = stage_of(
         setup,
         k,
@@ -108,8 +110,8 @@ def build_distributed(
         modules[k],
         signals[k],
         networks[k],
-        Lower(before, horizon, recorder) if before is not None else source.lower(),
-        Upper(after, horizon, recorder) if after is not None else End(),
+        Lower(before, horizon, recorder, back) if before is not None else source.lower(),
+        Upper(after, horizon, recorder, ahead) if after is not None else End(),
         recorder,
         world,
         carriers,

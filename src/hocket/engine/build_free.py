@@ -39,7 +39,7 @@ def build_free(
     Raises:
         OptionError: A stage cannot honour the method.
     """
-    count, rule, reading = len(modules), setup.method.replay, Passes()
+    count, rule, passes = len(modules), setup.method.replay, Passes()
     assert rule is not None, "stages that keep step have no buffers"
     signals = signals_of(setup.method, count)
     networks = signal_networks(setup, modules, signals, sample)

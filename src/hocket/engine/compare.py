@@ -8,7 +8,7 @@ tracking of PETRA, ICLR 2025).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from hocket.engine.trace import Event
 from hocket.method import Loss
 from hocket.program import Tick
 from hocket.stage.stage import Stage
-from hocket.tree import Tree
+from hocket.tree import Tree, map_tensors
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,17 @@ class Compare:
         if batch % self._every == 0:
             self._batches[batch] = inputs, targets
             self._left[batch] = len(self.stages)
+
+    def state(self) -> dict[str, Any]:
+        """The batches that are still to be compared, as plain values."""
+        return {"batches": dict(self._batches), "left": dict(self._left)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on with the batches of another one, if it had any."""
+        weights = (p for stage in self.stages for p in stage.module.parameters())
+        device = next((weight.device for weight in weights), torch.device("cpu"))
+        self._batches = map_tensors(lambda t: t.to(device), dict(state.get("batches", {})))
+        self._left = dict(state.get("left", {}))
 
     def before(self, tick: Tick) -> None:
         """Find the true gradients of the batches that will be back-propagated."""

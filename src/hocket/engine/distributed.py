@@ -109,6 +109,27 @@ class Distributed:
         return answers(self.stages[0], self._before, self._after, self._announce, batches)
 
     @property
+    def now(self) -> int:
+        """How many ticks have been done."""
+        return self._column.now
+
+    def begin_at(self, now: int, fed: int) -> None:
+        """Count ticks and batches on from these, with nothing in flight."""
+        self._column.begin_at(now, fed)
+        self._horizon.now = now - 1
+
+    def state(self) -> list[Tree]:
+        """What the stage remembers, with its column of the program."""
+        return [self.stages[0].state() | {"column": self._column.state()}]
+
+    def load(self, parts: Sequence[Tree]) -> None:
+        """Go on from what such a stage remembered; what was under way is sent again."""
+        (part,) = parts
+        self._column.load(part["column"])
+        self._horizon.now = self._column.now - 1
+        self.stages[0].load(part)
+
+    @property
     def sent_bytes(self) -> int:
         """What was sent to the neighbours so far."""
         return sum(c.sent_bytes for c in (self._before, self._after) if c is not None)

@@ -41,5 +41,26 @@ class Engine(Protocol):
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""
 
+    @property
+    def now(self) -> int:
+        """How many ticks have been done."""
+
     def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
         """What each stage of this process makes of each batch; nothing is kept."""
+
+
+class Resumable(Engine, Protocol):
+    """An engine whose training can go on in another one."""
+
+    def state(self) -> list[Tree]:
+        """What each stage of this process remembers between two ticks, as plain values.
+
+        Raises:
+            CheckpointError: It was not kept.
+        """
+
+    def load(self, parts: Sequence[Tree]) -> None:
+        """Go on from what the stages of this process remembered, in this engine or another."""
+
+    def begin_at(self, now: int, fed: int) -> None:
+        """Count ticks and batches on from these, with nothing in flight."""

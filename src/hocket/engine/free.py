@@ -43,6 +43,11 @@ class Free:
         return [runner.stage for runner in self._runners]
 
     @property
+    def now(self) -> int:
+        """How many turns the first stage has had."""
+        return self._now
+
+    @property
     def sent_bytes(self) -> int:
         """Nothing is sent anywhere."""
         return 0

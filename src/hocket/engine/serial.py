@@ -91,6 +91,32 @@ class Serial:
             events += self._execute(self.program.now - 1, tick)
         return events
 
+    @property
+    def now(self) -> int:
+        """How many ticks have been done."""
+        return self.program.now
+
+    def begin_at(self, now: int, fed: int) -> None:
+        """Count ticks and batches on from these, with nothing in flight."""
+        for column in self.program.columns:
+            column.begin_at(now, fed)
+
+    def state(self) -> list[Tree]:
+        """What each stage remembers, with its column of the program."""
+        pairs = zip(self.stages, self.program.columns, strict=True)
+        parts = [stage.state() | {"column": column.state()} for stage, column in pairs]
+        if self._compare is not None:
+            parts[0]["compare"] = self._compare.state()
+        return parts
+
+    def load(self, parts: Sequence[Tree]) -> None:
+        """Go on from what the stages of an engine of the same program remembered."""
+        for stage, column, part in zip(self.stages, self.program.columns, parts, strict=True):
+            column.load(part["column"])
+            stage.load(part)
+        if self._compare is not None:
+            self._compare.load(parts[0].get("compare", {}))
+
     def _execute(self, now: int, tick: Tick) -> list[Event]:
         events = []
         if self._compare is not None:

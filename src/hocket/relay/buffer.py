@@ -7,10 +7,10 @@ when nothing new has come. Both are counted.
 import threading
 from dataclasses import dataclass, replace
 
-from hocket.errors import PacketError
+from hocket.errors import CheckpointError, PacketError
 from hocket.method import Replay
 from hocket.relay.packet import Activation, Gradient
-from hocket.tree import tensors
+from hocket.tree import Tree, tensors
 
 
 @dataclass
@@ -136,7 +136,19 @@ class Buffer:
         return [(start - back) % count for back in range(count)]
 
 
-class Upper:
+class Unkept:
+    """A port whose packets no checkpoint holds."""
+
+    def state(self) -> Tree:
+        """There is none: CheckpointError."""
+        raise CheckpointError("stages that run freely leave no checkpoints")
+
+    def load(self, state: Tree) -> None:
+        """There is nothing to load: CheckpointError."""
+        raise CheckpointError("stages that run freely go on from no checkpoint")
+
+
+class Upper(Unkept):
     """What the stage above an edge sees: what it sends is kept or overwritten."""
 
     def __init__(self, buffer: Buffer) -> None:
@@ -151,7 +163,7 @@ class Upper:
         raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
 
 
-class Lower:
+class Lower(Unkept):
     """What the stage below an edge sees: what was drawn for each of its turns.
 
     Args:

@@ -31,6 +31,12 @@ class Port(Protocol[Sent, Received]):
     def receive(self, batch: int) -> Received:
         """The packet of a batch."""
 
+    def state(self) -> Tree:
+        """What was sent and not yet taken, as plain values."""
+
+    def load(self, state: Tree) -> None:
+        """Send what had been sent and not yet taken."""
+
 
 @dataclass
 class Ledger:
@@ -93,8 +99,7 @@ class Coded(Generic[Sent, Received]):
         """Send a packet with values that are written."""
         parts = [t for t in tensors(packet.values) if t.is_floating_point()]
         while len(self._encoders) < len(parts):
-            seed = self._seed + len(self._encoders)
-            self._encoders.append(self._sends.encoder(seed, alone=self._alone))
+            self._encoders.append(self._new_encoder())
             self._proofs.append(self._sends.decoder())
         coded = [
             encoder.encode(part) for encoder, part in zip(self._encoders, parts, strict=False)
@@ -121,6 +126,32 @@ class Coded(Generic[Sent, Received]):
             return next(read) if place.is_floating_point() else place
 
         return replace(packet, values=map_tensors(found, places))
+
+    def state(self) -> Tree:
+        """What was sent and not yet taken, as written, and what the codecs have learnt."""
+        return {
+            "port": self._port.state(),
+            "encoders": [encoder.state() for encoder in self._encoders],
+            "proofs": [decoder.state() for decoder in self._proofs],
+            "decoders": [decoder.state() for decoder in self._decoders],
+        }
+
+    def load(self, state: Tree) -> None:
+        """Send what had been sent and not yet taken, and go on from what had been learnt."""
+        self._port.load(state["port"])
+        for encoder in state["encoders"]:
+            self._encoders.append(self._new_encoder())
+            self._encoders[-1].load(encoder)
+        for own, codec, found in (
+            (self._proofs, self._sends, state["proofs"]),
+            (self._decoders, self._takes, state["decoders"]),
+        ):
+            for decoder in found:
+                own.append(codec.decoder())
+                own[-1].load(decoder)
+
+    def _new_encoder(self) -> Encoder:
+        return self._sends.encoder(self._seed + len(self._encoders), alone=self._alone)
 
     def _note(self, ledger: Ledger, batch: int, parts: list[Tensor], coded: list[Tree]) -> None:
         ledger.plain_bytes += sum(part.nbytes for part in parts)

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hocket.errors import PacketError
 from hocket.relay.packet import Activation, Gradient
+from hocket.tree import Tree
 
 
 class _Numbered(Protocol):
@@ -26,6 +27,10 @@ class Mailbox(Generic[P]):
 
     def __len__(self) -> int:
         return len(self._packets)
+
+    def packets(self) -> list[P]:
+        """Those that wait to be taken."""
+        return list(self._packets.values())
 
     def put(self, packet: P) -> None:
         """Leave a packet; a second one of the same batch raises PacketError."""
@@ -77,6 +82,15 @@ class Upper:
         """The gradient of a batch."""
         return self._edge.gradients.take(batch)
 
+    def state(self) -> Tree:
+        """The activations that were sent and not yet taken."""
+        return [vars(packet) for packet in self._edge.activations.packets()]
+
+    def load(self, state: Tree) -> None:
+        """Send them."""
+        for packet in state:
+            self.send(Activation(**packet))
+
 
 class Lower:
     """What the stage below an edge sees: it receives activations and sends gradients."""
@@ -92,6 +106,15 @@ class Lower:
         """Send a gradient back."""
         self._edge.gradients.put(packet)
 
+    def state(self) -> Tree:
+        """The gradients that were sent and not yet taken."""
+        return [vars(packet) for packet in self._edge.gradients.packets()]
+
+    def load(self, state: Tree) -> None:
+        """Send them."""
+        for packet in state:
+            self.send(Gradient(**packet))
+
 
 class End:
     """Behind the last stage: outputs are dropped, and no gradient ever comes."""
@@ -102,3 +125,10 @@ class End:
     def receive(self, batch: int) -> Gradient:
         """There is nothing to receive: PacketError."""
         raise PacketError(f"a gradient of batch {batch} was expected from behind the network")
+
+    def state(self) -> Tree:
+        """Nothing is under way."""
+        return []
+
+    def load(self, state: Tree) -> None:
+        """Nothing was under way."""

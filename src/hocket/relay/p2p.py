@@ -19,6 +19,7 @@ from hocket.errors import HocketError
 from hocket.relay import wire
 from hocket.relay.carrier import Carrier, Host
 from hocket.relay.inbox import Inbox
+from hocket.relay.kept import Kept
 from hocket.relay.outbox import Outbox
 from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
@@ -214,15 +215,40 @@ class Horizon:
 
 
 class Upper:
-    """What the stage above an edge sees: it sends activations and receives gradients."""
+    """What the stage above an edge sees: it sends activations and receives gradients.
 
-    def __init__(self, connection: Connection, horizon: Horizon, recorder: Recorder) -> None:
+    Args:
+        connection: To the neighbour.
+        horizon: The present tick, and how far batches are certain.
+        recorder: What time is recorded by.
+        delay: Ticks in which what is sent is kept for a state; 0 for none.
+    """
+
+    def __init__(
+        self, connection: Connection, horizon: Horizon, recorder: Recorder, delay: int = 0
+    ) -> None:
         self._connection = connection
         self._horizon = horizon
         self._recorder = recorder
+        self._kept: Kept[Activation] = Kept(delay)
 
     def send(self, packet: Activation) -> None:
         """Send an activation ahead."""
+        self._kept.add(packet, self._horizon.now)
+        self._send(packet)
+
+    def state(self) -> Tree:
+        """The activations that are taken after this tick."""
+        return [vars(packet) for packet in self._kept.packets(self._horizon.now)]
+
+    def load(self, state: Tree) -> None:
+        """Send them."""
+        packets = [Activation(**packet) for packet in state]
+        self._kept.put_back(packets, self._horizon.now)
+        for packet in packets:
+            self._send(packet)
+
+    def _send(self, packet: Activation) -> None:
         with self._recorder.span("send", packet.batch, self._horizon.now):
             send_activation(self._connection, packet, self._horizon.until)
 
@@ -234,12 +260,22 @@ class Upper:
 
 
 class Lower:
-    """What the stage below an edge sees: it receives activations and sends gradients."""
+    """What the stage below an edge sees: it receives activations and sends gradients.
 
-    def __init__(self, connection: Connection, horizon: Horizon, recorder: Recorder) -> None:
+    Args:
+        connection: To the neighbour.
+        horizon: The present tick, and how far batches are certain.
+        recorder: What time is recorded by.
+        delay: Ticks in which what is sent is kept for a state; 0 for none.
+    """
+
+    def __init__(
+        self, connection: Connection, horizon: Horizon, recorder: Recorder, delay: int = 0
+    ) -> None:
         self._connection = connection
         self._horizon = horizon
         self._recorder = recorder
+        self._kept: Kept[Gradient] = Kept(delay)
 
     def receive(self, batch: int) -> Activation:
         """The activation of a batch."""
@@ -250,5 +286,20 @@ class Lower:
 
     def send(self, packet: Gradient) -> None:
         """Send a gradient back."""
+        self._kept.add(packet, self._horizon.now)
+        self._send(packet)
+
+    def state(self) -> Tree:
+        """The gradients that are taken after this tick."""
+        return [vars(packet) for packet in self._kept.packets(self._horizon.now)]
+
+    def load(self, state: Tree) -> None:
+        """Send them."""
+        packets = [Gradient(**packet) for packet in state]
+        self._kept.put_back(packets, self._horizon.now)
+        for packet in packets:
+            self._send(packet)
+
+    def _send(self, packet: Gradient) -> None:
         with self._recorder.span("send", packet.batch, self._horizon.now):
             self._connection.send("gradient", packet.batch, {}, values=packet.values)

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from hocket.relay.packet import Activation, Gradient
+from hocket.tree import Tree
 
 
 class Before(Protocol):
@@ -22,6 +23,12 @@ class Before(Protocol):
             PacketError: That batch's gradient was sent before.
         """
 
+    def state(self) -> Tree:
+        """The gradients that were sent and not yet taken, as plain values."""
+
+    def load(self, state: Tree) -> None:
+        """Send again what had been sent and not yet taken when the state was."""
+
 
 class After(Protocol):
     """The side that a stage's outputs go to: the stage behind, or the end of the network."""
@@ -39,3 +46,9 @@ class After(Protocol):
         Raises:
             PacketError: That batch's activation was sent before.
         """
+
+    def state(self) -> Tree:
+        """The activations that were sent and not yet taken, as plain values."""
+
+    def load(self, state: Tree) -> None:
+        """Send again what had been sent and not yet taken when the state was."""

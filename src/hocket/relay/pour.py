@@ -1,13 +1,14 @@
 """The way to a stage that takes what comes when it likes: nobody waits until it is free."""
 
 from hocket.errors import PacketError
+from hocket.relay.buffer import Unkept
 from hocket.relay.coded import Ledger
 from hocket.relay.p2p import Connection, send_activation
 from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
 
 
-class Pour:
+class Pour(Unkept):
     """What a stage that runs freely sees of the one behind it, in another process.
 
     What cannot leave at once is dropped, and counted: by the time the way is free there will

@@ -6,15 +6,17 @@ raise, a fused one gives old activations with new weights in silence. So every w
 here, with hooks on what autograd saves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import LinearizeError
+from hocket.errors import CheckpointError, LinearizeError
 from hocket.method import Linearize, Statistics
+from hocket.stage.past import Past, forwarded_again
 from hocket.stage.rewind import uncounted
 from hocket.tree import Tree, copied
 
@@ -35,17 +37,28 @@ class Linearizer(Protocol):
         The leaves stay as they are, whatever the module edits in place.
         """
 
+    def past(self, module: nn.Module) -> Past | None:
+        """What the next forward needs to be done again; None if that is not kept."""
+
+    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+        """The graph of a forward that another process has done.
+
+        The module may be left with the weights of then; whoever calls puts those of now.
+        """
+
     def updated(self) -> None:
         """The weights have just changed."""
 
 
-def build_linearizer(linearize: Linearize, delay: int, statistics: Statistics) -> Linearizer:
+def build_linearizer(
+    linearize: Linearize, delay: int, statistics: Statistics, keep: bool = False
+) -> Linearizer:
     """The linearizer of a stage; without delay all are the same, and none is needed."""
     if delay == 0:
         return Immediate()
     if linearize == "recompute":
         return Recompute(statistics)
-    return Saved(stash=linearize == "stash")
+    return Saved(stash=linearize == "stash", keep=keep)
 
 
 class Immediate:
@@ -57,6 +70,16 @@ class Immediate:
         """Forward with a graph."""
         output = module(copied(leaves))
         return output, lambda: output
+
+    def past(self, module: nn.Module) -> Past | None:
+        """Nothing: between two ticks no batch is in flight."""
+
+    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+        """There is none: CheckpointError."""
+        raise CheckpointError(
+            "a batch is in flight at a stage whose gradients come without delay; the "
+            "checkpoint is of another method"
+        )
 
     def updated(self) -> None:
         """Nothing is kept over an update."""
@@ -74,13 +97,23 @@ class Recompute:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
             output = module(copied(leaves))
+        return output, self._graph(module, leaves)
 
+    def past(self, module: nn.Module) -> Past | None:
+        """Nothing is needed: the forward that counts is done at the weights of its backward."""
+        return Past({}, {})
+
+    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+        """What builds the graph when the gradient has come."""
+        return self._graph(module, leaves)
+
+    def _graph(self, module: nn.Module, leaves: Tree) -> Graph:
         def graph() -> Tree:
             if self._statistics == "both":
                 return module(copied(leaves))
             return uncounted(module, copied(leaves))
 
-        return output, graph
+        return graph
 
     def updated(self) -> None:
         """Inputs do not depend on this stage's weights."""
@@ -108,16 +141,50 @@ class Saved:
     passed on as it is (``live``: what an in-place step did before PyTorch checked versions).
     Any other tensor must not change: its version is checked here, as hooks switch autograd's
     own check off.
+
+    Args:
+        stash: Whether the weights are those of the forward.
+        keep: Whether to keep of every forward what it needs to be done again.
     """
 
     guarded = True
 
-    def __init__(self, *, stash: bool) -> None:
+    def __init__(self, *, stash: bool, keep: bool = False) -> None:
         self._stash = stash
+        self._keep = keep
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
+        self._buffers: dict[str, Tensor] = {}  # the last ones kept
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward with a graph whose saved tensors went through the hooks."""
+        with self._hooked(module):
+            output = module(copied(leaves))
+        return output, lambda: output
+
+    def past(self, module: nn.Module) -> Past | None:
+        """The weights, shared with what ``stash`` copies, and the buffers."""
+        if not self._keep:
+            return None
+        trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+        weights = {name: self._copied(p.detach(), p).tensor() for name, p in trained}
+        # Not by version: BatchNorm's kernels change their statistics without counting it.
+        self._buffers = {
+            name: last
+            if (last := self._buffers.get(name)) is not None and torch.equal(last, buffer)
+            else buffer.clone()
+            for name, buffer in module.named_buffers()
+        }
+        return Past(weights, self._buffers)
+
+    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+        """Forward as then: ``stash`` keeps those weights, ``live`` meets what comes later."""
+        with self._hooked(module):
+            output = forwarded_again(module, past, copied(leaves))
+        return lambda: output
+
+    @contextmanager
+    def _hooked(self, module: nn.Module) -> Iterator[None]:
+        """Inside, what autograd saves passes the hooks."""
         weights = {
             p.untyped_storage().data_ptr(): p for p in module.parameters() if p.requires_grad
         }
@@ -129,8 +196,7 @@ class Saved:
             return self._copied(tensor, weight) if self._stash else (tensor, None)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
-            output = module(copied(leaves))
-        return output, lambda: output
+            yield
 
     def updated(self) -> None:
         """Later forwards need copies of their own; graphs in flight hold on to the old ones."""

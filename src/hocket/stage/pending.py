@@ -3,11 +3,13 @@
 They are found by their number, so one that was lost or doubled is an error that names it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hocket.errors import PacketError
 from hocket.relay.packet import Activation
 from hocket.stage.linearize import Graph
+from hocket.stage.past import Past
 from hocket.tree import Tree
 
 
@@ -21,6 +23,7 @@ class Forwarded:
         graph: Gives the output to differentiate, when the gradient has come.
         differentiable: For each tensor of the output, whether a gradient comes back for it.
         version: The number of updates that the weights of the forward had seen.
+        past: What the forward needs to be done again; None if that was not kept.
     """
 
     activation: Activation
@@ -28,6 +31,7 @@ class Forwarded:
     graph: Graph
     differentiable: tuple[bool, ...]
     version: int
+    past: Past | None
 
 
 class Pending:
@@ -39,6 +43,9 @@ class Pending:
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def __iter__(self) -> Iterator[Forwarded]:
+        return iter(self._batches.values())
 
     def add(self, forwarded: Forwarded) -> None:
         """Keep a batch; a second one of the same number raises PacketError."""

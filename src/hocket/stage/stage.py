@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import NonFiniteError, PacketError
+from hocket.errors import CheckpointError, NonFiniteError, PacketError
 from hocket.losses import classified
 from hocket.method import Error, Lesson, Loss, Signal
 from hocket.modes import evaluating
@@ -24,6 +24,7 @@ from hocket.relay.port import After, Before
 from hocket.stage.answer import Answer, joined
 from hocket.stage.honour import NoForward
 from hocket.stage.linearize import Linearizer
+from hocket.stage.past import Past, misfits, put_values, values_of
 from hocket.stage.pending import Forwarded, Pending
 from hocket.stage.rewind import Pass, randomness, uncounted
 from hocket.timeline import Recorder
@@ -52,6 +53,15 @@ class Report:
     loss: float | None = None
     gradient_norm: float | None = None
     rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Untaught:
+    """A lesson that waits for its target, with the batch's input and the stage's output."""
+
+    lesson: Lesson
+    activation: Activation
+    output: Tree
 
 
 class Stage:
@@ -114,8 +124,10 @@ class Stage:
         self._seed = seed
         self._device = device
         self._precision = precision
-        self._lessons: dict[int, tuple[Lesson, Activation]] = {}  # with the batch's input
-        self._epochs: dict[int, int] = {}  # of batches whose update is to come
+        self._lessons: dict[int, Untaught] = {}
+        # Of batches whose update is to come. That of the last one counts, whose backward is in
+        # the tick of the update, so that no state needs them.
+        self._epochs: dict[int, int] = {}
 
     def execute(self, action: Action) -> Report:
         """Do one action.
@@ -150,6 +162,58 @@ class Stage:
             return Answer(self.index, output, targets, None, None)
         return Answer(self.index, output, targets, prediction, joined(votes, prediction))
 
+    def state(self) -> Tree:
+        """All that the stage remembers between two ticks, as plain values.
+
+        Its tensors are the stage's own: write them down before the next tick.
+
+        Raises:
+            CheckpointError: A batch is in flight, and what its forward needs to be done again
+                was not kept.
+        """
+        return {
+            "layers": values_of(self.module),
+            "signal": values_of(self.signal_network),
+            "updater": self.updater.state(),
+            "signal_updater": self.signal_updater.state(),
+            "pending": [self._in_flight(forwarded) for forwarded in self.pending],
+            "lessons": [
+                {"activation": vars(lesson.activation), "output": lesson.output}
+                for lesson in self._lessons.values()
+            ],
+            "before": self._before.state(),
+            "after": self._after.state(),
+            "ledger": vars(self.ledger).copy(),
+        }
+
+    def load(self, state: Tree) -> None:
+        """Go on from what a stage of the same layers and the same method remembered."""
+        flying, lessons, before, after = map_tensors(
+            lambda tensor: tensor.to(self._device),
+            [state[name] for name in ("pending", "lessons", "before", "after")],
+        )
+        for own in flying:
+            self._forward_again(own)
+        for own in lessons:
+            self._prepare_lesson(Activation(**own["activation"]), own["output"])
+        # Last, as forwards and lessons may have moved statistics.
+        put_values(self.module, state["layers"])
+        put_values(self.signal_network, state["signal"])
+        self.updater.load(state["updater"])
+        self.signal_updater.load(state["signal_updater"])
+        vars(self.ledger).update(state["ledger"])
+        self._before.load(before)
+        self._after.load(after)
+
+    def misfits(self, state: Tree) -> list[str]:
+        """What keeps a state from being one of this stage, in words."""
+        place = f"stage {self.index}"
+        return [
+            *misfits(self.module, state["layers"], place),
+            *misfits(self.signal_network, state["signal"], f"{place}, signal"),
+            *self.updater.misfits(state["updater"], place),
+        ]
+
     def replay(self, batch: int, values: Tree) -> Tree:
         """The forward of a batch once more, at the weights of now, leaving no trace."""
         with self._computing(batch, "forward"):
@@ -157,18 +221,16 @@ class Stage:
 
     def _forward(self, batch: int) -> Report:
         activation = self._before.receive(batch)
-        flags = iter(activation.differentiable)
-        leaves = map_tensors(
-            lambda value: value.detach().requires_grad_(next(flags)), activation.values
-        )
+        leaves = _leaves(activation)
+        past = self._linearizer.past(self.module)
         with self._computing(batch, "forward"):
             output, graph = self._linearizer.forward(self.module, leaves)
         wanted = self.signal.waits or self.signal.learns
         outputs = tensors(output)
         differentiable = tuple(wanted and each.is_floating_point() for each in outputs)
         self._send(activation, output, differentiable)
-        forwarded = Forwarded(activation, leaves, graph, differentiable, self.updater.version)
-        self.pending.add(forwarded)
+        version = self.updater.version
+        self.pending.add(Forwarded(activation, leaves, graph, differentiable, version, past))
         return Report(activation.epoch, self.updater.version)
 
     def pass_on(self, batch: int) -> Report:
@@ -198,6 +260,7 @@ class Stage:
         targets = forwarded.activation.targets
         with self._computing(batch, "forward"):
             output = forwarded.graph()
+        seen = map_tensors(Tensor.detach, output) if self.signal.learns else None
         with self._computing(batch, "backward"):
             error = self.signal.error(
                 self.signal_network, self._loss, output, targets, received
@@ -212,7 +275,7 @@ class Stage:
             self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
         self.gradients = self.updater.gather()
         if error.lesson is not None:
-            self._lessons[batch] = error.lesson, forwarded.activation
+            self._lessons[batch] = Untaught(error.lesson, forwarded.activation, seen)
         self._epochs[batch] = forwarded.activation.epoch
         return Report(
             epoch=forwarded.activation.epoch,
@@ -253,9 +316,10 @@ class Stage:
                 f"stage {self.index}: no lesson waits for a target of batch {batch}"
             )
         received = self._after.receive(batch).values
-        lesson, activation = self._lessons.pop(batch)
+        untaught = self._lessons.pop(batch)
+        activation = untaught.activation
         with self._computing(batch, "learn"):
-            loss = lesson(received)
+            loss = untaught.lesson(received)
         loss.backward(
             None if activation.share == 1 else torch.full_like(loss, activation.share)
         )
@@ -266,6 +330,39 @@ class Stage:
         rate = self.signal_updater.update(epoch)
         return Report(epoch, version, loss=value, gradient_norm=norm, rate=rate)
 
+    def _in_flight(self, forwarded: Forwarded) -> Tree:
+        if forwarded.past is None:
+            raise CheckpointError(
+                f"stage {self.index}: batch {forwarded.activation.batch} is in flight, and "
+                "what the layers were at its forward was not kept; build the trainer with "
+                "resumable=True"
+            )
+        return {
+            "activation": vars(forwarded.activation),
+            "differentiable": forwarded.differentiable,
+            "version": forwarded.version,
+            "past": vars(forwarded.past),
+        }
+
+    def _forward_again(self, state: Tree) -> None:
+        activation, past = Activation(**state["activation"]), Past(**state["past"])
+        leaves = _leaves(activation)
+        with self._computing(activation.batch, "forward"):
+            graph = self._linearizer.again(self.module, leaves, past)
+        differentiable, version = state["differentiable"], state["version"]
+        self.pending.add(Forwarded(activation, leaves, graph, differentiable, version, past))
+
+    @torch.no_grad()
+    def _prepare_lesson(self, activation: Activation, output: Tree) -> None:
+        """A lesson depends on nothing but what it is made from, so it can be made again."""
+        unknown = (None,) * len(tensors(output))
+        with self._computing(activation.batch, "backward"):
+            error = self.signal.error(
+                self.signal_network, self._loss, output, activation.targets, unknown
+            )
+        assert error.lesson is not None, "it was one of the same signal"
+        self._lessons[activation.batch] = Untaught(error.lesson, activation, output)
+
     @contextmanager
     def _computing(self, batch: int, which: Pass) -> Iterator[None]:
         """The randomness and the precision of one pass."""
@@ -275,6 +372,14 @@ class Stage:
     def _cast(self) -> torch.autocast:
         low = self._precision is not None
         return torch.autocast(self._device.type, self._precision, enabled=low)
+
+
+def _leaves(activation: Activation) -> Tree:
+    """What was received, as leaves of a graph."""
+    flags = iter(activation.differentiable)
+    return map_tensors(
+        lambda value: value.detach().requires_grad_(next(flags)), activation.values
+    )
 
 
 def _finite(what: str, value: float) -> float:

@@ -1,6 +1,7 @@
 """Gradients of several batches on their way into one update."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,18 @@ class Accumulate:
             parameter.grad = None
         self.count += 1
         return batch
+
+    def state(self) -> dict[str, Any]:
+        """What was gathered since the last update."""
+        return {"sums": list(self._sums), "count": self.count}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on with what had been gathered."""
+        self._sums = [
+            None if total is None else total.to(parameter.device)
+            for total, parameter in zip(state["sums"], self._parameters, strict=True)
+        ]
+        self.count = state["count"]
 
     def reduce(self) -> None:
         """Put the mean or the sum into ``grad`` and begin again."""

@@ -1,7 +1,7 @@
 """The optimizer and the scheduler of one stage, following its own batches and updates."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -54,6 +54,9 @@ class Updater:
             for group in self.optimizer.param_groups:
                 group["lr"] = group["lr"] * rate
             self.scheduler = scheduler(self.optimizer) if scheduler else None
+            # Else torch warns of a scheduler that steps before the first update, which is right
+            # where that update comes in a later epoch, or came in another process.
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]
         if isinstance(self.scheduler, ReduceLROnPlateau):
             raise OptionError(
                 "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
@@ -90,3 +93,55 @@ class Updater:
             self.scheduler.step()
         self.version += 1
         return rate
+
+    @property
+    def _kinds(self) -> list[str]:
+        return [type(own).__name__ for own in (self.optimizer, self.scheduler)]
+
+    def misfits(self, state: dict[str, Any], what: str) -> list[str]:
+        """What keeps a state from being one of this updater, in words."""
+        was, own = " and ".join(state["kinds"]), " and ".join(self._kinds)
+        return [] if was == own else [f"{what}: updated by {was}, wanted {own}"]
+
+    @property
+    def in_order(self) -> list[nn.Parameter]:
+        """The weights in the order in which the optimizer's state counts them."""
+        groups = self.optimizer.param_groups if self.optimizer else []
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def take_over(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:
+        """Go on from optimizers that had these weights among others.
+
+        Args:
+            remembered: What they remember of each weight, in order; None for nothing.
+            epoch: The epoch that the scheduler is to be in.
+            updates: How many updates there have been.
+        """
+        if self.optimizer is not None:
+            known = {n: own for n, own in enumerate(remembered) if own is not None}
+            state = self.optimizer.state_dict() | {"state": known}
+            self.optimizer.load_state_dict(state)
+        self._epoch, self.version = epoch, updates
+        for _ in range(epoch if self._per == "epoch" else updates):
+            if self.scheduler is not None:
+                self.scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        """What optimizer and scheduler remember, what was gathered, and the counters."""
+        return {
+            "kinds": self._kinds,
+            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+            "gathered": self._gradients.state(),
+            "epoch": self._epoch,
+            "version": self.version,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from the state of an updater of the same weights."""
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self._gradients.load(state["gathered"])
+        self._epoch, self.version = state["epoch"], state["version"]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import PacketError
+from hocket.errors import CheckpointError, PacketError
 from hocket.method import Replay
 from hocket.relay.buffer import Buffer, Lower, Upper
 from hocket.relay.packet import Activation, Gradient
@@ -115,3 +115,11 @@ def test_nothing_comes_without_a_draw_and_nothing_goes_back():
         PacketError, match="a gradient of batch 3 was expected from behind a buffer"
     ):
         Upper(buffer).receive(3)
+
+
+def test_no_checkpoint_holds_what_is_in_a_buffer():
+    for port in (Lower(Buffer(Replay())), Upper(Buffer(Replay()))):
+        with pytest.raises(CheckpointError, match="run freely leave no checkpoints"):
+            port.state()
+        with pytest.raises(CheckpointError, match="run freely go on from no checkpoint"):
+            port.load(None)

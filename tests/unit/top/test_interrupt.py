@@ -30,6 +30,17 @@ def test_the_first_one_only_asks(heard):
     assert heard == []
 
 
+def test_it_tells_which_signal_asked_of_those_that_may(heard):
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupt((signal.SIGINT, signal.SIGTERM)) as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.asked == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt) as ended:
+            signal.raise_signal(signal.SIGINT)
+    assert ended.value.args == (signal.SIGINT,)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_the_second_one_raises(heard):
     with Interrupt():
         signal.raise_signal(signal.SIGINT)
@@ -63,7 +74,7 @@ def test_outside_the_main_thread_it_changes_nothing(heard):
 def test_a_handler_that_was_not_set_from_python_becomes_the_default(monkeypatch):
     mine = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
-        monkeypatch.setattr(interrupt, "_before", None)
+        monkeypatch.setattr(interrupt, "_before", {signal.SIGINT: None})
     assert signal.signal(signal.SIGINT, mine) is signal.SIG_DFL
 
 

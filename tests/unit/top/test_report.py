@@ -18,7 +18,7 @@ from hocket.report import (
     option_table,
     summary_tables,
 )
-from hocket.train import StageSummary, Summary
+from hocket.summary import StageSummary, Summary
 
 
 def rows(stages):

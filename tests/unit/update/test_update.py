@@ -201,3 +201,12 @@ def test_synthesizers_follow_the_schedule_too():
         scheduler=partial(MultiStepLR, milestones=[1], gamma=0.5),
     )
     assert all(used == [0.01, 0.01, 0.005, 0.005] for used in rates.used)
+
+
+def test_a_first_update_in_a_later_epoch_is_no_reason_to_warn():
+    """Warnings are errors here; torch has one for schedulers that step before any update."""
+    weight = nn.Parameter(torch.ones(1))
+    updater = Updater([weight], sgd, partial(ExponentialLR, gamma=0.5))
+    weight.grad = torch.ones(1)
+    updater.gather()
+    assert updater.update(epoch=2) == pytest.approx(0.1 / 4)

@@ -1,0 +1,88 @@
+"""Where a training by epochs has come to: what is behind it, and what of the present epoch."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hocket.engine.trace import Event
+from hocket.history import Epoch, Score, Tally
+from hocket.reading import chance_of, put_back, rest
+from hocket.tree import Tree
+
+
+class Course:
+    """The epochs of one ``fit``, those before a restart included.
+
+    Attributes:
+        history: What the epochs came to that are over.
+        batches: How many have entered in the present epoch; whoever feeds them counts.
+        samples: Inputs in these; 0 in a process that reads no data.
+        tally: What the events of the present epoch add up to.
+    """
+
+    def __init__(self) -> None:
+        self.history: list[Epoch] = []
+        self.batches = self.samples = 0
+        self.tally = Tally()
+        self._seconds = 0.0  # of the present epoch before ``_start``
+        self._start = time.perf_counter()
+        self._chance: dict[str, Any] | None = None  # at the beginning of the present epoch
+
+    @property
+    def seconds(self) -> float:
+        """Time that the present epoch has taken so far."""
+        return self._seconds + time.perf_counter() - self._start
+
+    def begin(self, train: Iterable[tuple[Tree, Tree]]) -> Iterator[tuple[Tree, Tree]]:
+        """The batches of the present epoch that have not entered."""
+        if self._chance is not None:
+            put_back(self._chance, train)
+        else:
+            self._chance = chance_of(train)
+        self._start = time.perf_counter()
+        return rest(train, self.batches)
+
+    def add(self, events: Sequence[Event], samples: int) -> None:
+        """A tick was done at which a batch entered."""
+        self.tally.add(events)
+        self.samples += samples
+
+    def end(self, epoch: Epoch) -> None:
+        """The present epoch is over."""
+        self.history.append(epoch)
+        self.batches = self.samples = 0
+        self.tally = Tally()
+        self._seconds, self._start, self._chance = 0.0, time.perf_counter(), None
+
+    def state(self, stage: int, train: object) -> dict[str, Any]:
+        """What is to be kept with a stage: its own counts, and the chance of the data."""
+        chance = self._chance if self._chance is not None else chance_of(train)
+        return {"tally": self.tally.values(stage), "chance": chance}
+
+    def summary(self) -> dict[str, Any]:
+        """What is the same for all stages, as JSON values."""
+        return {
+            "history": [asdict(epoch) for epoch in self.history],
+            "batches": self.batches,
+            "samples": self.samples,
+            "seconds": self.seconds,
+        }
+
+    def load(
+        self, summary: dict[str, Any], chance: dict[str, Any], tallies: Sequence[dict[str, Any]]
+    ) -> None:
+        """Go on from where another one had come to, with the counts of these stages."""
+        self.history = [_epoch(values) for values in summary["history"]]
+        self.batches, self.samples = summary["batches"], summary["samples"]
+        self._seconds = summary["seconds"]
+        self._chance = chance
+        for tally in tallies:
+            self.tally.merge(tally)
+
+
+def _epoch(values: dict[str, Any]) -> Epoch:
+    score = values["score"]
+    if score is not None:
+        score = Score(**score | {"exits": tuple(score["exits"])})
+    return Epoch(**values | {"score": score, "staleness": tuple(values["staleness"])})

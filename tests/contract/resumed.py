@@ -1,0 +1,82 @@
+"""Trainings that leave a checkpoint after every tick, and what going on from one must give."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from contract.small import LINEARIZE, LOCKSTEP, WAITING, different
+from contract.worlds import Case, Left, trained
+from hocket import Checkpoints
+from hocket.checkpoint.folder import newest_first
+from hocket.codec import VQ, Cast, Integers
+from hocket.methods import options_of
+
+EVERY = 10**6
+"""More than a test's checkpoints."""
+
+
+def resumable(case: Case) -> Case:
+    """The case with checkpoints, and fewer batches."""
+    options = dict(case.trainer) | {"resumable": True}
+    return replace(case, trainer=tuple(options.items()), batches=min(case.batches, 3))
+
+
+CASES = [
+    *(Case(name, "conv") for name in LOCKSTEP),
+    *(
+        Case(name, "conv", (("linearize", kind),))
+        for name in WAITING
+        if "linearize" in options_of(name)
+        for kind in LINEARIZE
+    ),
+    Case("fdg", options=(("order", "forward-first"),)),
+    Case("fdg", "conv", options=(("epoch_end", "drain"),)),
+    Case("adl", "conv", options=(("accumulate", 3), ("linearize", "live"))),
+    Case("adl", options=(("accumulate", 3), ("reduce", "sum"))),
+    Case("fdg", "conv", options=(("forward_delay", 2), ("backward_delay", 3))),
+    Case("dgl", options=(("forward_delay", 3),)),
+    Case("dni", options=(("forward_delay", 2),)),
+    Case("fdg", optimizer=torch.optim.Adam),
+    Case("fdg", trainer=(("scheduler_per", "update"),)),
+    Case("fdg", "conv", trainer=(("channels_last", True),)),
+    Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
+    Case("fdg", "conv", trainer=(("codec", Cast(torch.bfloat16)),)),
+    Case("fdg", trainer=(("codec", Integers()),)),
+    Case("dgl", "conv", trainer=(("codec", VQ(codes=3)), ("channels_last", True))),
+    Case("dgl", trainer=(("codec", VQ(codes=3, every=2, decay=0.5)),)),
+    # Epochs with fewer batches than there are stages: each is in flight over several of them.
+    Case("fdg", batches=1, last=4, epochs=5),
+]
+CASES = [resumable(case) for case in CASES]
+
+
+def all_of(case: Case, stages: int, folder: Path) -> tuple[Left, list[Path]]:
+    """A training that was never stopped, and a checkpoint of each of its ticks."""
+    left = trained(case, stages, Checkpoints(folder, every=1, keep=EVERY))
+    return left, newest_first(folder)
+
+
+def differences(whole: Left, resumed: Left) -> list[str]:
+    """What a resumed training has that an uninterrupted one has not; empty if nothing."""
+    found = different(whole.weights, resumed.weights)
+    found += [f"metrics: {resumed.history}"] * (str(whole.history) != str(resumed.history))
+    for stage, events in resumed.events.items():
+        if whole.events[stage][-len(events) :] != events:
+            found.append(f"events of stage {stage}: {events}")
+    for stage, optimizers in resumed.optimizers.items():
+        if bits(optimizers) != bits(whole.optimizers[stage]):
+            found.append(f"optimizers of stage {stage}")
+        if whole.ledgers[stage] != resumed.ledgers[stage]:
+            found.append(f"ledger of stage {stage}: {resumed.ledgers[stage]}")
+        found += different(whole.signals[stage], resumed.signals[stage])
+    return found
+
+
+def bits(state: object) -> object:
+    """A state in which tensors can be compared by their bits."""
+    if isinstance(state, torch.Tensor):
+        return state.dtype, tuple(state.shape), state.cpu().numpy().tobytes()
+    if isinstance(state, dict):
+        return {key: bits(value) for key, value in state.items()}
+    return [bits(value) for value in state] if isinstance(state, list) else state

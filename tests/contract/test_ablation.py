@@ -1,0 +1,185 @@
+"""Every part of a checkpoint is needed: without it the resumed training is another one.
+
+Else the equality of resumed and uninterrupted trainings could not fail.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+
+from contract import worlds
+from contract.resumed import all_of, differences, resumable
+from contract.small import SHAPES, conv
+from contract.worlds import Case, trained
+from hocket import snapshot
+from hocket.checkpoint.folder import name_of, read_manifest, read_part
+from hocket.codec import VQ
+
+State = dict[str, Any]
+AT = name_of(7, 1)
+"""After three batches of the second epoch of four."""
+
+
+class Drifting(nn.Module):
+    """A layer whose output depends on how often it was called: a statistic that is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.double))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.calls = self.calls + 1
+        return values * (1 + self.calls / 10)
+
+
+def drifting(stages: int, **options: Any) -> list[nn.Module]:
+    return [nn.Sequential(Drifting(), stage) for stage in conv(stages, **options)]
+
+
+def at_first(*path: str | int) -> Callable[[list[State]], tuple[Any, Any]]:
+    """The container and the key of a value in the state of the first stage that has it."""
+
+    def find(states: list[State]) -> tuple[Any, Any]:
+        for state in states:
+            place: Any = state
+            try:
+                for key in path[:-1]:
+                    place = place[key]
+                if str(place[path[-1]]) not in ("{}", "[]", "None", "0"):
+                    return place, path[-1]
+            except (KeyError, IndexError, TypeError, RuntimeError):
+                continue
+        raise AssertionError(f"no stage has {path}")
+
+    return find
+
+
+def without(*path: str | int) -> Callable[[list[State]], None]:
+    """Leaves a value out: what a stage has that was just built takes its place."""
+
+    def leave_out(states: list[State]) -> None:
+        place, key = at_first(*path)(states)
+        value = place[key]
+        place[key] = {
+            dict: lambda: {},
+            list: lambda: [],
+            int: lambda: 0,
+            torch.Tensor: lambda: torch.zeros_like(value),
+        }[type(value)]()
+
+    return leave_out
+
+
+def past_as_now(what: str, own: str) -> Callable[[list[State]], None]:
+    """Batches in flight are forwarded with what the layers are now."""
+
+    def replace_past(states: list[State]) -> None:
+        for state in states:
+            for flying in state["pending"]:
+                past = flying["past"][what]
+                flying["past"][what] = {name: state[own][name] for name in past}
+
+    return replace_past
+
+
+def of_another_epoch(states: list[State]) -> None:
+    for state in states:
+        for flying in state["pending"]:
+            flying["activation"]["epoch"] += 1
+
+
+def every_layer(states: list[State]) -> None:
+    for value in states[0]["layers"].values():
+        value.mul_(1.001) if value.is_floating_point() else value.add_(1)
+
+
+FDG = Case("fdg", "drifting", optimizer=torch.optim.Adam)
+LIVE = replace(FDG, options=(("linearize", "live"),))
+ADL = Case("adl", "drifting", (("accumulate", 2),))
+DNI = Case("dni", "drifting", (("forward_delay", 2),))
+CODED = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5)),))
+COARSE = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5, every=4)),))
+
+ABLATIONS = {
+    "weights of the forward, stash": (FDG, past_as_now("weights", "layers")),
+    "weights of the forward, live": (LIVE, past_as_now("weights", "layers")),
+    "statistics before the forward": (FDG, past_as_now("buffers", "layers")),
+    "batches in flight": (FDG, without("pending")),
+    "input of a batch in flight": (FDG, without("pending", 0, "activation", "values")),
+    "targets of a batch in flight": (
+        replace(DNI, method="cdni"), without("lessons", 0, "activation", "targets"),
+    ),
+    "number of a batch in flight": (FDG, without("pending", 0, "activation", "batch")),
+    "epoch of a batch in flight": (FDG, of_another_epoch),
+    "version of a batch in flight": (FDG, without("pending", -1, "version")),
+    "activations under way": (FDG, without("after")),
+    "gradients under way": (FDG, without("before")),
+    "layers": (FDG, every_layer),
+    "optimizer": (FDG, without("updater", "optimizer", "state", 0, "exp_avg")),
+    "scheduler": (replace(FDG, step=2), without("updater", "scheduler", "last_epoch")),
+    "epoch of the scheduler": (FDG, without("updater", "epoch")),
+    "number of updates": (FDG, without("updater", "version")),
+    "gathered gradients": (ADL, without("updater", "gathered", "sums", 0)),
+    "number of gathered gradients": (ADL, without("updater", "gathered", "count")),
+    "gradients counted by the program": (ADL, without("column", "gathered")),
+    "tick": (FDG, without("column", "now")),
+    "batches fed": (FDG, without("column", "fed")),
+    "batches entered": (FDG, without("column", "entered")),
+    "network of the signal": (DNI, without("signal", "entry.weight")),
+    "optimizer of the signal": (
+        DNI, without("signal_updater", "optimizer", "state", 0, "momentum_buffer"),
+    ),
+    "lessons": (DNI, without("lessons")),
+    "output of a lesson": (DNI, without("lessons", 0, "output")),
+    "codebooks": (CODED, without("after", "encoders", 0, "books")),
+    "averages of codebooks": (CODED, without("after", "encoders", 0, "sums")),
+    "counts of codebooks": (CODED, without("after", "encoders", 0, "counts")),
+    "version of codebooks": (CODED, without("after", "encoders", 0, "version")),
+    "version of codebooks sent": (COARSE, without("after", "encoders", 0, "sent")),
+    "batches that codebooks learnt from": (COARSE, without("after", "encoders", 0, "batches")),
+    "codebooks of the receiver": (COARSE, without("before", "decoders", 0)),
+    "bytes that codecs have written": (CODED, without("ledger", "coded_bytes")),
+    "losses counted": (FDG, without("course", "tally", "losses")),
+    "staleness counted": (FDG, without("course", "tally", "staleness")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory):
+    """Trainings that never stopped, with their checkpoints, each done once."""
+    done = {}
+
+    def whole(case):
+        if case not in done:
+            folder = tmp_path_factory.mktemp("whole")
+            done[case] = (*all_of(case, 3, folder), folder)
+        return done[case]
+
+    shapes = patch.dict(SHAPES, {drifting: SHAPES[conv]})
+    with patch.dict(worlds.NETS, {"drifting": drifting}), shapes:
+        yield whole
+
+
+@pytest.mark.parametrize("what", ABLATIONS)
+def test_without_it_the_training_is_another_one(what, wholes):
+    case, leave_out = ABLATIONS[what]
+    case = replace(resumable(case), batches=4, epochs=3)
+    whole, _, folder = wholes(case)
+    assert not differences(whole, trained(case, 3, resume=folder / AT)), "with everything"
+    manifest = read_manifest(folder / AT)
+    states = {part: read_part(folder / AT, part, manifest) for part in sorted(manifest.parts)}
+    before = str(list(states.values()))
+    leave_out(list(states.values()))
+    assert before != str(list(states.values())), "there was something to leave out"
+    with patch.object(snapshot, "read_part", lambda place, part, manifest: states[part]):
+        try:
+            resumed = trained(case, 3, resume=folder / AT)
+        except Exception:
+            return  # told, which is better than in silence
+    assert differences(whole, resumed)

@@ -1,0 +1,108 @@
+"""Resumed among processes = uninterrupted: equal bits, whoever wrote the checkpoint."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+from contract.resumed import CASES, EVERY, all_of, differences, resumable
+from contract.small import LOCKSTEP
+from contract.worlds import Case, Left, trained
+from hocket import Checkpoints, world
+from hocket.checkpoint.folder import name_of
+from hocket.launch import launch
+
+APART = [*CASES[: len(LOCKSTEP)], *CASES[len(LOCKSTEP) + 2 :: 3]]
+STAGES = [pytest.param(k, marks=pytest.mark.xdist_group(f"resumed in {k}")) for k in (2, 3)]
+every_case = pytest.mark.parametrize("case", APART, ids=str)
+every_number = pytest.mark.parametrize("stages", STAGES)
+
+
+def places(case: Case) -> list[str]:
+    """Some checkpoints of a case: in an epoch that other batches overtake, and at its end."""
+    if case.batches == 1:
+        return [name_of(2, 1), name_of(4, 4)]
+    return [name_of(2, 0), name_of(5, 1)]
+
+
+def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
+    """Leave checkpoints, and go on from them and from those that one process has left."""
+    rank = distributed.get_rank()
+    for number, case in enumerate(cases):
+        own, alone = Path(folder, f"{number}-apart"), Path(folder, f"{number}-alone")
+        left = {"": trained(case, stages, Checkpoints(own, every=1, keep=EVERY))}
+        world.part()
+        for place in places(case):
+            for kind, checkpoints in (("apart", own), ("alone", alone)):
+                left[f"{kind} {place}"] = trained(case, stages, resume=checkpoints / place)
+                world.part()
+        torch.save(left, Path(folder) / f"{number}-{rank}.pt")
+    return 0
+
+
+@cache
+def done(
+    stages: int, factory: pytest.TempPathFactory
+) -> tuple[dict[Case, tuple[Left, list[dict[str, Left]]]], Path]:
+    """All cases in one world: what one process has, and what each of several has."""
+    folder = factory.mktemp("apart")
+    whole = {
+        case: all_of(case, stages, folder / f"{number}-alone")[0]
+        for number, case in enumerate(APART)
+    }
+    assert launch(_work, str(folder), APART, stages, processes=stages, threads=1) == 0
+    found = {
+        case: (
+            whole[case],
+            [
+                torch.load(folder / f"{number}-{rank}.pt", weights_only=False)
+                for rank in range(stages)
+            ],
+        )
+        for number, case in enumerate(APART)
+    }
+    return found, folder
+
+
+@every_number
+@every_case
+def test_processes_go_on_as_if_they_had_never_stopped(case, stages, tmp_path_factory):
+    whole, processes = done(stages, tmp_path_factory)[0][case]
+    for left in processes:
+        assert len(left) == 1 + 2 * len(places(case))
+        for name, resumed in left.items():
+            assert not differences(whole, resumed), name
+
+
+@every_number
+@every_case
+def test_one_process_goes_on_with_what_several_have_left(case, stages, tmp_path_factory):
+    found, folder = done(stages, tmp_path_factory)
+    own = folder / f"{APART.index(case)}-apart"
+    for place in places(case):
+        resumed = trained(case, stages, resume=own / place)
+        assert not differences(found[case][0], resumed), place
+
+
+REPLICATED = resumable(
+    Case("fdg", "conv", trainer=(("replicas", 2), ("batchnorm", "shared")), last=4)
+)
+
+
+def _in_replicas(folder: str) -> int:
+    """Leave checkpoints, and go on from one."""
+    own = Path(folder, "checkpoints")
+    whole = trained(REPLICATED, 2, Checkpoints(own, every=1, keep=EVERY))
+    world.part()
+    resumed = trained(REPLICATED, 2, resume=own / name_of(4, 1))
+    assert not differences(whole, resumed)
+    world.part()
+    return 0
+
+
+@pytest.mark.xdist_group("resumed in replicas")
+def test_replicas_go_on_as_if_they_had_never_stopped(tmp_path):
+    assert launch(_in_replicas, str(tmp_path), processes=4, threads=1) == 0

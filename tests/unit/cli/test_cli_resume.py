@@ -1,0 +1,197 @@
+"""`hocket train --resume`: what is left is what a run that never stopped would have left."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket.checkpoint.folder import name_of
+from hocket.cli import main
+from hocket.logs import Logs
+from hocket.run import Run
+from hocket.train import train
+
+QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty working folder, and lines that are not wrapped."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs the command line: exit code, and standard error."""
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def whole(call):
+    """The folder of a run that never stopped."""
+    assert call("train", *QUICK, "--out", "whole")[0] == 0
+    return Path("whole")
+
+
+def stop_at(monkeypatch, tick, number):
+    """Have a signal come in a tick, once."""
+    own, sent = Logs.watch, []
+
+    def watch(logs, event, stage):
+        own(logs, event, stage)
+        if event.tick == tick and not sent:
+            sent.append(tick)
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Logs, "watch", watch)
+
+
+def left(folder):
+    """The weights, and all metrics but the time that they took."""
+    network = torch.load(folder / "network.pt", weights_only=True)
+    rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
+    return str(network), [{**row, "seconds": 0} for row in rows]
+
+
+def checkpoints(folder):
+    return sorted(place.name for place in (folder / "checkpoints").iterdir())
+
+
+def test_a_run_that_died_goes_on_from_its_last_checkpoint(call, whole):
+    """What it had written after that is written anew."""
+    shutil.copytree(whole, "died")
+    for name in checkpoints(whole)[1:]:
+        shutil.rmtree(Path("died/checkpoints") / name)
+    for name in ("network.pt", "summary.json"):
+        Path("died", name).unlink()
+    assert call("train", "--resume", "died")[0] == 0
+    assert left(Path("died")) == left(whole)
+    assert checkpoints(Path("died")) == checkpoints(whole)
+    summaries = [json.loads((f / "summary.json").read_text()) for f in (whole, Path("died"))]
+    assert [len(summary["epochs"]) for summary in summaries] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, number, code):
+    stop_at(monkeypatch, 17, number)
+    ended, told = call("train", *QUICK, "--out", "stopped")
+    assert ended == code
+    assert "interrupted: stopped in epoch 1 of 2; what was reached is saved" in told
+    assert "go on with: hocket train --resume stopped" in told
+    assert checkpoints(Path("stopped")) == [name_of(10, 0), name_of(18, 0)]
+    summary = json.loads(Path("stopped/summary.json").read_text())
+    assert (summary["state"], summary["signal"]) == ("interrupted", number)
+    assert call("train", "--resume", "stopped")[0] == 0
+    assert left(Path("stopped")) == left(whole)
+
+
+def test_a_run_may_be_given_more_epochs(call, whole):
+    assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
+    rows = [row["number"] for row in left(whole)[1] if row["kind"] == "epoch"]
+    assert rows == [0, 1, 2]
+    assert json.loads((whole / "run.json").read_text())["epochs"] == 3
+
+
+@pytest.mark.filterwarnings("default")
+def test_in_other_stages_it_says_what_is_lost(call, whole):
+    code, told = call("train", "--resume", whole, "--epochs", 3, "--stages", 3)
+    assert code == 0
+    assert "warning: the checkpoint is of other stages" in told
+
+
+def test_without_checkpoints_there_is_nothing_to_go_on_from(call):
+    assert call("train", *QUICK[:4], "--out", "plain")[0] == 0
+    code, told = call("train", "--resume", "plain")
+    assert code == 2
+    assert "cannot go on with 'plain': it has no checkpoints" in told
+
+
+@pytest.mark.parametrize("given", ["--run", "--out", "--recipe"])
+def test_a_resumed_run_has_its_own_choices(call, whole, given):
+    value = {"--run": whole / "run.json", "--out": "there", "--recipe": "fdg-cifar"}[given]
+    code, told = call("train", "--resume", whole, given, value)
+    assert code == 2
+    assert f"a resumed run has its own folder and choices; drop {given}" in told
+
+
+def test_choices_that_would_be_passed_over_are_refused(call, whole):
+    words = ("--optimizer", "SGD:lr=0.1", "--batch-size", 32, "--epochs", 3)
+    code, told = call("train", "--resume", whole, *words)
+    assert code == 2
+    assert "optimizer is 'SGD:lr=0.1', and was 'SGD:lr=0.05,momentum=0.9" in told
+    assert "batch_size is 32, and was 64; begin a new run for that" in told
+    assert "epochs" not in told
+
+
+def test_a_folder_that_is_no_run_is_refused(call):
+    code, told = call("train", "--resume", "nowhere")
+    assert code == 2
+    assert "cannot read the run file 'nowhere/run.json'" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-restarts", -1),
+        ("--max-restarts", 1, "--checkpoint-every", 5),
+        ("--max-restarts", 1, "--processes", 2),
+    ],
+)
+def test_restarts_need_processes_and_checkpoints(call, words):
+    code, told = call("train", *words)
+    assert code == 2
+    assert f"max_restarts is {words[1]}; give a number from 0 on" in told
+
+
+class Launched:
+    """Stands for launches that end with these codes; keeps what each was to do."""
+
+    def __init__(self, *codes):
+        self.codes = list(codes)
+        self.told = []
+
+    def __call__(self, work, run, resumed, **options):
+        self.told.append((run.out, resumed, options["grace_s"]))
+        return self.codes.pop(0)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("codes", "starts"),
+    [((0,), 1), ((137, 0), 2), ((137, 139, 137), 3), ((137, 2), 2), ((143,), 1), ((1,), 1)],
+)
+def test_a_job_that_lost_a_process_is_started_again(call, monkeypatch, codes, starts):
+    launched = Launched(*codes)
+    monkeypatch.setattr("hocket.cli.launch", launched)
+    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
+    code, told = call("train", *words)
+    assert code == codes[-1]
+    folders = {folder for folder, _, _ in launched.told}
+    assert len(folders) == 1
+    assert [(again, grace) for _, again, grace in launched.told] == [
+        (number > 0, 30.0) for number in range(starts)
+    ]
+    assert told.count("; starting again from the last checkpoint") == starts - 1
+    assert ("killed by SIGKILL; starting" in told) == (codes[0] == 137)
+
+
+def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call, whole):
+    shutil.copytree(whole, "died")
+    shutil.rmtree("died/checkpoints")
+    Path("died/network.pt").unlink()
+    run = Run.read(Path("died/run.json"))
+    train(dataclasses.replace(run, out=Path("died")), resume=True)
+    assert left(Path("died")) == left(whole)
