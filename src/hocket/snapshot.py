@@ -168,6 +168,11 @@ def require_alike(manifest: Manifest, setup: Setup) -> None:
         raise CheckpointError(listed("the checkpoint is of another training", problems))
 
 
+def in_flight(snapshot: Snapshot) -> int:
+    """How many batches had entered and were not through."""
+    return len(next(iter(snapshot.parts.values()))["column"]["entered"])
+
+
 def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> None:
     """Say what keeps the training from being the one that never stopped.
 
@@ -180,8 +185,8 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
     words = [f"a newer checkpoint is not used: {why}" for why in newer]
     if not exact:
         words.append(
-            f"the checkpoint is of other stages ({len(manifest.stages)}, {manifest.replicas} "
-            "processes each): weights and optimizers go on under their names, and "
+            f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
+            "training: weights and optimizers go on under their names, and "
             f"{in_flight(snapshot)} batches that were in flight are dropped"
         )
     words += [
@@ -233,7 +238,7 @@ def transfer(engine: Resumable, network: nn.Module, snapshot: Snapshot, epoch: i
             f"the checkpoint is of another network: it has no {', '.join(different)} of the "
             "same shape and type"
         )
-    was, now = _kinds(states), _kinds([stage.state() for stage in engine.stages])
+    was, now = _kinds(states), _kinds(engine.state())
     if not now <= was:
         raise CheckpointError(
             f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
@@ -250,11 +255,6 @@ def transfer(engine: Resumable, network: nn.Module, snapshot: Snapshot, epoch: i
 def _kinds(states: Sequence[Tree]) -> set[str]:
     """The optimizers of all stages that have one."""
     return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
-
-
-def in_flight(snapshot: Snapshot) -> int:
-    """How many batches had entered and were not through."""
-    return len(next(iter(snapshot.parts.values()))["column"]["entered"])
 
 
 def _named(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -43,12 +43,16 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
     return 0
 
 
-@cache
-def done(
-    stages: int, factory: pytest.TempPathFactory
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """All cases in worlds of so many stages, each started once."""
+    return cache(lambda stages: all_in(tmp_path_factory.mktemp("apart"), stages))
+
+
+def all_in(
+    folder: Path, stages: int
 ) -> tuple[dict[Case, tuple[Left, list[dict[str, Left]]]], Path]:
     """All cases in one world: what one process has, and what each of several has."""
-    folder = factory.mktemp("apart")
     whole = {
         case: all_of(case, stages, folder / f"{number}-alone")[0]
         for number, case in enumerate(APART)
@@ -69,8 +73,8 @@ def done(
 
 @every_number
 @every_case
-def test_processes_go_on_as_if_they_had_never_stopped(case, stages, tmp_path_factory):
-    whole, processes = done(stages, tmp_path_factory)[0][case]
+def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
+    whole, processes = done(stages)[0][case]
     for left in processes:
         assert len(left) == 1 + 2 * len(places(case))
         for name, resumed in left.items():
@@ -79,8 +83,8 @@ def test_processes_go_on_as_if_they_had_never_stopped(case, stages, tmp_path_fac
 
 @every_number
 @every_case
-def test_one_process_goes_on_with_what_several_have_left(case, stages, tmp_path_factory):
-    found, folder = done(stages, tmp_path_factory)
+def test_one_process_goes_on_with_what_several_have_left(case, stages, done):
+    found, folder = done(stages)
     own = folder / f"{APART.index(case)}-apart"
     for place in places(case):
         resumed = trained(case, stages, resume=own / place)

@@ -109,7 +109,7 @@ def test_a_run_may_be_given_more_epochs(call, whole):
 def test_in_other_stages_it_says_what_is_lost(call, whole):
     code, told = call("train", "--resume", whole, "--epochs", 3, "--stages", 3)
     assert code == 0
-    assert "warning: the checkpoint is of other stages" in told
+    assert "warning: the 2 stages of the checkpoint are not those of this training" in told
 
 
 def test_without_checkpoints_there_is_nothing_to_go_on_from(call):

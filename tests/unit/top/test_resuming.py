@@ -168,9 +168,7 @@ def test_a_checkpoint_of_another_method_has_batches_where_there_can_be_none():
 
 # Other stages.
 
-OTHER = (
-    r"of other stages \(2, 1 processes each\): .* and \d+ batches that were in flight are dr"
-)
+OTHER = r"the 2 stages of the checkpoint are not those .* [12] batches that were in flight"
 
 
 def adam(params):
