@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.codec import Codec, Exact
-from hocket.cut import Plan, balanced, chain, stages_of
-from hocket.cut.chain import require_separate
+from hocket.cut import Plan, chain, divide, is_chain, require_separate, stages_of
 from hocket.engine.build import (
     BatchNorm,
     Precision,
@@ -46,7 +45,7 @@ class Trainer:
     """Trains a network that is cut into stages, all of them at work in every tick.
 
     Args:
-        network: An nn.Sequential, or the stages as a list of modules.
+        network: The network (see :func:`hocket.cut`), or the stages as a list of modules.
         stages: How many stages to balance (2 if not given), a Plan, or the stages as a list of
             modules that together hold the network's parameters.
         method: The method; FDG if not given.
@@ -273,12 +272,14 @@ class Trainer:
         marks = Marks()
         # Replicas differ in their statistics; the first one is the network that is saved.
         first = self._world is None or self._world.replica == 0
+        with self._reporting(), untouched(self._device):
+            started = self._started(batches)  # which may cut the network, in its own mode
         with (
             self._reporting(),
             untouched(self._device),
             evaluating(self.network, *self._modules),
         ):
-            own = map(self._moved, self._started(batches))
+            own = map(self._moved, started)
             for output, targets in self._engine.predict(own) if self._engine and first else ():
                 marks.add(output, targets, self._setup.loss)
             whole = Marks()
@@ -395,9 +396,8 @@ class Trainer:
         if self._world is not None:
             sample = self._world.broadcast(sample)
         sample = self._moved(sample, _home(self.network))
-        if isinstance(self._asked, int):
-            self.plan = balanced(chain(self.network), self._asked, sample)
-            self._modules = stages_of(self.network, self.plan)
+        if isinstance(self._asked, int | Plan) and not self._modules:
+            self.plan, self._modules = divide(self.network, self._asked, sample)
         setup, modules, watchers = self._setup, self._modules, self._watchers
         engine: Engine
         if self._world is None:
@@ -436,16 +436,18 @@ class Trainer:
     def _cut(self, stages: int | Plan | Sequence[nn.Module]) -> list[nn.Module]:
         """The stages' modules, as far as they are known without a sample."""
         if isinstance(stages, int):
-            layers = chain(self.network)
-            if not 1 <= stages <= len(layers):
+            layers = list(chain(self.network)) if is_chain(self.network) else []
+            if stages < 1 or (layers and stages > len(layers)):
+                many = f"it has {len(layers)} layers; " if layers else ""
+                most = f"1 to {len(layers)} stages" if layers else "at least 1 stage"
                 raise CutError(
-                    f"cannot cut this network into {stages} stages: it has {len(layers)} "
-                    f"layers; ask for 1 to {len(layers)} stages"
+                    f"cannot cut this network into {stages} stages: {many}ask for {most}"
                 )
             return []
         if isinstance(stages, Plan):
             self.plan = stages
-            return stages_of(self.network, stages)
+            known = is_chain(self.network) and set(stages.cuts) <= chain(self.network).keys()
+            return stages_of(self.network, stages) if known else []
         require_separate(self.network, stages)
         return list(stages)
 

@@ -1,0 +1,101 @@
+"""What a network did with a sample: its calls, the values between them, the weights they read.
+
+Time is counted in events: every call, return and function of PyTorch is one.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """How a stage knows a value that another stage has computed.
+
+    Attributes:
+        frame: Name of the module whose forward it came up in.
+        step: How many calls and functions that forward had begun by then; 0 for its inputs.
+        place: Which tensor of the result it is.
+    """
+
+    frame: str
+    step: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a module.
+
+    Attributes:
+        name: Of the module.
+        start: Event at which it was called.
+        end: Event at which it returned.
+        inside: The modules whose forward was at work, from the network itself to the caller.
+    """
+
+    name: str
+    start: int
+    end: int
+    inside: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that depends on inputs, weights or chance.
+
+    Attributes:
+        keys: Under which names it came up, and at which event, in order.
+        last_use: The last event that needed its numbers; -1 if none did.
+        changes: The events that changed it in place.
+        storage: What it shares with views of itself.
+        shape: Its sizes.
+    """
+
+    keys: tuple[tuple[Key, int], ...]
+    last_use: float
+    changes: tuple[int, ...]
+    storage: int
+    shape: tuple[int, ...]
+
+    @property
+    def made(self) -> int:
+        """The event at which it came up."""
+        return self.keys[0][1]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A look at a tensor whose answer is no tensor.
+
+    Attributes:
+        frame: The module whose forward looked.
+        event: When.
+        where: The line of code.
+        values: Whether the answer depends on numbers, or only on sizes.
+        of: Places in ``Recording.values`` of what it looked at.
+    """
+
+    frame: str
+    event: int
+    where: str
+    values: bool
+    of: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All of one forward.
+
+    Attributes:
+        calls: In the order of their starts; the first is the network.
+        values: In the order in which they came up.
+        weights: Of each parameter and buffer, by its first name, the first and last use.
+        reads: In order.
+        strange: Events at which something with a graph was used that came from nowhere, and
+            the lines of code.
+    """
+
+    calls: tuple[Call, ...]
+    values: tuple[Value, ...]
+    weights: dict[str, tuple[int, int]]
+    reads: tuple[Read, ...]
+    strange: tuple[tuple[int, str], ...]
