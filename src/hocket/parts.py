@@ -14,6 +14,7 @@ from hocket.data import Data
 from hocket.errors import OptionError, listed, unknown
 from hocket.method import Method
 from hocket.named import Named
+from hocket.own_network import OwnNetwork
 from hocket.run import Run
 from hocket.update.step import OptimizerFactory, SchedulerFactory
 
@@ -28,21 +29,30 @@ def method_of(text: str) -> Method:
     return methods.build(asked.name, **asked.options)
 
 
-def network_of(run: Run, data: Data) -> nn.Sequential:
+def network_of(run: Run, data: Data) -> nn.Module:
     """The network of a run, made to fit its data; the seed decides its weights.
 
     Raises:
         OptionError: The network or one of its options does not exist.
     """
-    asked = Named.parse(run.network)
+    own = OwnNetwork.parse(run.network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
+        if own is not None:
+            return own.build(data.shape, data.classes)
+        asked = Named.parse(run.network)
         try:
             return zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
         except RuntimeError as error:
             raise OptionError(
                 f"PyTorch refuses the network {run.network!r}: {error}"
             ) from error
+
+
+def network_name(run: Run) -> str:
+    """The name of the run's network, without options."""
+    own = OwnNetwork.parse(run.network)
+    return own.function.name if own is not None else Named.parse(run.network).name
 
 
 def plan_of(run: Run) -> int | Plan:
@@ -56,7 +66,7 @@ def plan_of(run: Run) -> int | Plan:
     if run.plan == "paper":
         if run.stages == 1:
             return Plan(())
-        return Plan(zoo.paper_plan(Named.parse(run.network).name, run.stages))
+        return Plan(zoo.paper_plan(network_name(run), run.stages))
     plan = Plan(tuple(name.strip() for name in run.plan.split(",")))
     if plan.stages != run.stages:
         raise OptionError(

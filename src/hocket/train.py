@@ -22,7 +22,14 @@ from hocket.logs import Logs, tensorboard_writer
 from hocket.memory import highest_mib
 from hocket.method import Method
 from hocket.named import Named
-from hocket.parts import method_of, network_of, optimizer_of, plan_of, scheduler_of
+from hocket.parts import (
+    method_of,
+    network_name,
+    network_of,
+    optimizer_of,
+    plan_of,
+    scheduler_of,
+)
 from hocket.run import Run, publish
 from hocket.stage.stage import Stage
 from hocket.trainer import Trainer
@@ -307,8 +314,8 @@ def _new_folder(run: Run) -> Path:
     if run.out is not None:
         _require_new(run.out)
         return _made(run.out)
-    method, network, data = (Named.parse(w).name for w in (run.method, run.network, run.data))
-    title = f"{method}{run.stages}-{network}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
+    method, data = (Named.parse(words).name for words in (run.method, run.data))
+    title = f"{method}{run.stages}-{network_name(run)}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
     for n in itertools.count():
         folder = Path("runs") / (f"{title}-{n}" if n else title)
         if not folder.exists():

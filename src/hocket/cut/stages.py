@@ -63,7 +63,7 @@ def divide(
             return stages, stages_of(network, stages)
     seen = outline(network, sample)
     borders = (
-        _balanced_borders(seen, stages) if isinstance(stages, int) else _borders(seen, stages)
+        balanced_borders(seen, stages) if isinstance(stages, int) else _borders(seen, stages)
     )
     made: list[nn.Module] = list(pieces(seen, borders))
     require_separate(network, made)
@@ -91,7 +91,7 @@ def balanced(layers: dict[str, nn.Module], stages: int, sample: Tree) -> Plan:
     return Plan(tuple(names[i] for i in split(operations(layers, sample), stages)))
 
 
-def _balanced_borders(seen: Outline, stages: int) -> list[int]:
+def balanced_borders(seen: Outline, stages: int) -> list[int]:
     """The borders with the smallest largest stage, by counted operations and numbers sent."""
     _require_enough(stages, len(seen.names), list(_reasons(seen)))
     sent = [float(OPERATIONS_PER_NUMBER_SENT * border.numbers) for border in seen.borders]
