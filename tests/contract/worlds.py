@@ -11,13 +11,14 @@ from unittest.mock import patch
 
 import torch
 
-from contract.small import conv, data, mlp, sgd
+from contract.small import conv, data, mlp, sgd, skips
 from hocket import Trainer, world
 from hocket.launch import launch
 from hocket.methods import METHODS
 from hocket.relay import carrier
 
 NETS = {"mlp": mlp, "conv": conv}
+MORE_NETS = NETS | {"skips": skips}
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Left:
 
 def trained(case: Case, stages: int) -> Left:
     """Train in this process, or in its world."""
-    net = NETS[case.net]
+    net = MORE_NETS[case.net]
     modules = net(stages, dropout=case.dropout)
     # The synthesizers of DNI need small steps on networks as small as these.
     rate = 1e-4 if "dni" in case.method else 0.01
