@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hocket.cut.watch import call
 from hocket.errors import CutError, listed
 from hocket.modes import evaluating
-from hocket.tree import Tree, copied, map_tensors, tensors
+from hocket.tree import Tree, copied, leaf, map_tensors, tensors
 
 SEED = 0
 Same = Callable[[Tensor | None, Tensor | None], bool]
@@ -85,7 +85,7 @@ def _pass(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pas
         value: Tree = copied(sample)
         passed: list[tuple[Tree, Tree]] = []
         for number, stage in enumerate(stages):
-            given = map_tensors(_leaf, value) if number else value
+            given = map_tensors(leaf, value) if number else value
             # Copies, as a stage may change in place what it was given.
             entered = copied(given)
             value = call(stage, entered) if stage is network else stage(entered)
@@ -98,7 +98,7 @@ def _pass(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pas
             live = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
             if live:
                 torch.autograd.backward([o for o, _ in live], [g for _, g in live])
-            gradients = [leaf.grad for leaf in tensors(given)]
+            gradients = [entry.grad for entry in tensors(given)]
     with torch.no_grad():
         for name, buffer in network.named_buffers():
             buffer.copy_(before[name])
@@ -131,12 +131,6 @@ def _close(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-5)
-
-
-def _leaf(value: Tensor) -> Tensor:
-    """The value where a graph begins, as a stage receives it."""
-    entry = value.detach()
-    return entry.requires_grad_(value.requires_grad)
 
 
 def _cuda(network: nn.Module) -> list[int]:

@@ -1,5 +1,6 @@
 """The best way to divide layers, in their order, among stages."""
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -16,6 +17,7 @@ def split(
     packets: Sequence[float] | None = None,
     room: Room | None = None,
     limit: float = float("inf"),
+    unit: str = "",
 ) -> list[int]:
     """The first layer of parts 1, 2, ... of the split with the smallest largest part.
 
@@ -28,6 +30,7 @@ def split(
             not given. That of layer 0 does not count.
         room: What a part needs of what is limited, such as memory.
         limit: How much of that each part may need.
+        unit: Of the limit, for the error.
 
     Raises:
         CutError: There are fewer layers than parts, or no split stays below the limit.
@@ -53,8 +56,8 @@ def split(
         assert room is not None, "costs are finite"
         least, _ = _smallest(room, parts, count)
         raise CutError(
-            f"no split into {parts} stages fits into {limit:.4g}: the smallest limit that one "
-            f"fits into is {least:.4g}; allow that, or use more stages"
+            f"no cut into {parts} stages fits into {limit:.4g}{unit}: the smallest limit that "
+            f"one fits into is {_rounded_up(least)}{unit}; allow that, or use more stages"
         )
     return cuts
 
@@ -76,3 +79,13 @@ def _smallest(cost: Room, parts: int, count: int) -> tuple[float, list[int]]:
                         longer[n], longer_cuts[n] = largest, [*cuts[cut], cut]
         best, cuts = longer, longer_cuts
     return best[count], cuts[count]
+
+
+def _rounded_up(value: float) -> str:
+    """A number as text that is not smaller than it.
+
+    >>> _rounded_up(1.00001)
+    '1.001'
+    """
+    digits = 3 - math.floor(math.log10(value)) if value > 0 else 0
+    return f"{math.ceil(value * 10**digits) / 10**digits:.{max(digits, 0)}f}"

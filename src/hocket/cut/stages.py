@@ -2,21 +2,34 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Literal, get_args
 
 from torch import nn
 
 from hocket.cut.chain import chain, is_chain, require_separate, stages_of
 from hocket.cut.check import require_same
 from hocket.cut.cost import OPERATIONS_PER_NUMBER_SENT, operations, operations_between
+from hocket.cut.link import ONE_MACHINE, Link
 from hocket.cut.outline import Outline, outline
 from hocket.cut.pieces import pieces
 from hocket.cut.plan import Plan
+from hocket.cut.profile import LayerCost, profile
 from hocket.cut.solve import split
-from hocket.errors import CutError, listed
+from hocket.errors import CutError, OptionError, listed
 from hocket.tree import Tree
 
+By = Literal["operations", "time"]
 
-def cut(network: nn.Module, *, stages: int | Plan, sample: Tree) -> list[nn.Module]:
+
+def cut(
+    network: nn.Module,
+    *,
+    stages: int | Plan,
+    sample: Tree,
+    by: By = "operations",
+    link: Link = ONE_MACHINE,
+    limit_mib: float = float("inf"),
+) -> list[nn.Module]:
     """The network as stages that, one behind the other, compute what it computes.
 
     An nn.Sequential is cut between its layers. Any other network is run on the sample and
@@ -30,21 +43,70 @@ def cut(network: nn.Module, *, stages: int | Plan, sample: Tree) -> list[nn.Modu
     Args:
         network: The network. Inputs that are a dict are passed to it by keywords, a tuple or
             a list in turn.
-        stages: How many, with the counted operations of each as equal as they can be; or where
-            to cut.
-        sample: A batch of its inputs; two of them are enough. Other batches may be of any size.
+        stages: How many, as equal as they can be; or where to cut.
+        sample: A batch of its inputs; two of them are enough to count operations, measured
+            times want a whole one. Other batches may be of any size.
+        by: What is to be equal: counted ``operations``, which equal runs cut equally, or
+            measured ``time``, for which any network is cut inside blocks where that is better.
+        link: For times: what packets go over.
+        limit_mib: For times: what a stage may hold, in MiB. Counted are its weights three times
+            (with gradients and a momentum) and what one batch keeps for the backward.
 
     Raises:
         CutError: The network cannot be cut so; with every reason.
+        OptionError: There is no such ``by``, or a limit where nothing is measured.
 
-    >>> stages = cut(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), stages=2,
-    ...              sample=__import__("torch").ones(2, 4))
-    >>> [len(stage) for stage in stages]
+    >>> import torch
+    >>> network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> [len(stage) for stage in cut(network, stages=2, sample=torch.ones(2, 4))]
     [1, 2]
     """
+    if by not in get_args(By):
+        raise OptionError(f"by is {by!r}; use {' or '.join(map(repr, get_args(By)))}")
+    timed = isinstance(stages, int) and by == "time"
+    if limit_mib != float("inf") and not timed:
+        raise OptionError(
+            "a limit of memory needs a number of stages and by='time', which measures memory"
+        )
+    if isinstance(stages, int) and timed:
+        seen = outline(network, sample)
+        _require_enough(stages, len(seen.names), list(_reasons(seen)))
+        places = fastest(list(measured(seen).values()), stages, link, limit_mib)
+        stages = Plan(tuple(seen.borders[place].name for place in places))
     _, made = divide(network, stages, sample)
     require_same(network, made, sample)
     return made
+
+
+def measured(seen: Outline) -> dict[str, LayerCost]:
+    """What each layer of an outline takes, by the name of the module that it begins with."""
+    layers = dict(zip(seen.names, pieces(seen, range(len(seen.borders))), strict=True))
+    return profile(layers, seen.sample)
+
+
+def fastest(
+    costs: Sequence[LayerCost],
+    stages: int,
+    link: Link = ONE_MACHINE,
+    limit_mib: float = float("inf"),
+) -> list[int]:
+    """The borders with the shortest longest stage, its packets included.
+
+    Over each border go an activation and a gradient of the same size; both stages wait for
+    both.
+
+    Raises:
+        CutError: No cut fits into the memory, with the smallest that one would fit into.
+    """
+
+    def held_mib(_: int, first: int, end: int) -> float:
+        mine = costs[first:end]
+        return sum(3 * cost.weight_bytes + cost.kept_bytes for cost in mine) / 2**20
+
+    packets = [0.0, *(2 * link.seconds(cost.output_bytes) for cost in costs[:-1])]
+    times_s = [cost.total_s for cost in costs]
+    cuts = split(times_s, stages, packets=packets, room=held_mib, limit=limit_mib, unit=" MiB")
+    return [first - 1 for first in cuts]
 
 
 def divide(
