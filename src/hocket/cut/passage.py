@@ -13,7 +13,7 @@ from hocket.cut.follow import Go, called
 from hocket.cut.functions import RANDOM, changed, leaves, name_of
 from hocket.cut.hollow import Shapes, hollow_result
 from hocket.cut.outline import Border
-from hocket.cut.recording import Key
+from hocket.cut.recording import Frame, Key
 from hocket.errors import CutError
 from hocket.tree import Tree
 
@@ -47,12 +47,6 @@ class Reached(BaseException):
 
 
 @dataclass
-class _Frame:
-    name: str
-    step: int = 0
-
-
-@dataclass
 class Passage:
     """One forward of a piece."""
 
@@ -61,7 +55,7 @@ class Passage:
     training: bool
     shapes: Shapes
     on_begin: Callable[[], None] | None
-    frames: list[_Frame] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
     inside: bool = False  # a module that lies on one side of the borders as a whole
     received: dict[Key, Tensor] = field(default_factory=dict)
     known: dict[int, Tensor] = field(default_factory=dict)  # by the id of what stands for it
@@ -92,10 +86,9 @@ class Passage:
         if not self.frames:
             return self._opened(name, module, args, kwargs)
         frame = self.frames[-1]
-        frame.step += 1
-        step = frame.step
         if self.begun and name == self.end:
             raise Reached
+        path = frame.step(name)
         if not self.begun and name == self.begin:
             self.begun = True
             if self.on_begin is not None:
@@ -114,7 +107,7 @@ class Passage:
                     )
             finally:
                 self.inside = False
-        self.register(frame.name, step, leaves(output))
+        self.register(frame.name, path, leaves(output))
         return output
 
     def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -136,8 +129,8 @@ class Passage:
             output = go(*args, **kwargs)
             edited = changed(versions)
         if found := leaves(output) or edited:
-            self.frames[-1].step += 1
-            self.register(self.frames[-1].name, self.frames[-1].step, found)
+            frame = self.frames[-1]
+            self.register(frame.name, frame.step(name), found)
         return output
 
     def _fixed(self, name: str, taken: list[Tensor]) -> bool:
@@ -152,7 +145,7 @@ class Passage:
     def _opened(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self.frames.append(_Frame(name))
+        self.frames.append(Frame(name))
         try:
             return called(module, args, kwargs)
         finally:
@@ -169,17 +162,17 @@ class Passage:
         missing = [key for key in self.wanted if key not in self.found]
         if missing:
             raise CutError(
-                f"{self.part} did not compute what the next one needs (step "
-                f"{missing[0].step} of {missing[0].frame!r}): the forward took another path "
-                "than on the sample; cut with a sample like the batches, or cut elsewhere"
+                f"{self.part} did not compute what the next one needs: the forward of "
+                f"{missing[0].frame!r} took another path than on the sample; cut with a sample "
+                "like the batches, or cut elsewhere"
             )
         values = tuple(self.given(self.found[key]) for key in self.wanted)
         return values[0] if len(values) == 1 else values
 
-    def register(self, frame: str, step: int, found: list[Tensor]) -> None:
+    def register(self, frame: str, path: int, found: list[Tensor]) -> None:
         """Note tensors that came up, under the name of the step that made them."""
         for place, tensor in enumerate(found):
-            key = Key(frame, step, place)
+            key = Key(frame, path, place)
             if key in self.received and not self.begun:
                 self.kept.append(tensor)
                 self.known[id(tensor)] = self.received[key]

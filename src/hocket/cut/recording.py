@@ -3,6 +3,7 @@
 Time is counted in events: every call, return and function of PyTorch is one.
 """
 
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,13 +13,32 @@ class Key(NamedTuple):
 
     Attributes:
         frame: Name of the module whose forward it came up in.
-        step: How many calls and functions that forward had begun by then; 0 for its inputs.
+        path: A checksum of all calls and functions of that forward until then; 0 for inputs.
+            Another path of the forward gives other keys, and is noticed.
         place: Which tensor of the result it is.
     """
 
     frame: str
-    step: int
+    path: int
     place: int
+
+
+@dataclass
+class Frame:
+    """A forward at work, and the path that it has taken.
+
+    Attributes:
+        name: Of the module.
+        path: The checksum of its calls and functions until now.
+    """
+
+    name: str
+    path: int = 0
+
+    def step(self, name: str) -> int:
+        """Note a call or function of this name; gives the path until then, with it."""
+        self.path = zlib.crc32(name.encode(), self.path)
+        return self.path
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hocket.cut.follow import Go, called, following
 from hocket.cut.functions import RANDOM, TYPES, VALUES, changed, leaves, name_of
-from hocket.cut.recording import Call, Key, Read, Recording, Value
+from hocket.cut.recording import Call, Frame, Key, Read, Recording, Value
 from hocket.tree import Tree
 
 _OWN = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
@@ -51,12 +51,6 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
 
 
 @dataclass
-class _Frame:
-    name: str
-    step: int = 0
-
-
-@dataclass
 class _Value:
     tensor: Tensor  # kept, so that no other gets its id
     keys: list[tuple[Key, int]] = field(default_factory=list)
@@ -78,7 +72,7 @@ class Watch:
             for entries in (network.named_parameters(), network.named_buffers())
             for name, tensor in entries
         }
-        self._frames: list[_Frame] = []
+        self._frames: list[Frame] = []
         self._calls: list[Call] = []
         self._values: dict[int, _Value] = {}
         self._uses: dict[str, tuple[int, int]] = {}
@@ -95,15 +89,12 @@ class Watch:
     ) -> Any:
         """Call the module, and note what it gave."""
         caller = self._frames[-1] if self._frames else None
-        step = 0
         self._now += 1
-        if caller is not None:
-            caller.step += 1
-            step = caller.step
+        path = caller.step(name) if caller is not None else 0
         place, start = len(self._calls), self._now
         inside = tuple(frame.name for frame in self._frames)
         self._calls.append(Call(name, start, start, inside))
-        self._frames.append(_Frame(name))
+        self._frames.append(Frame(name))
         try:
             output = called(module, args, kwargs)
         finally:
@@ -111,7 +102,7 @@ class Watch:
         self._now += 1
         self._calls[place] = Call(name, start, self._now, inside)
         if caller is not None:
-            self._register(caller.name, step, leaves(output))
+            self._register(caller.name, path, leaves(output))
         return output
 
     def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,10 +119,10 @@ class Watch:
         varies = any(id(t) in self._values or id(t) in self._weights for t in taken)
         if given or edited:
             # Looks are no steps: hooks of others, such as counters, may look as they like.
-            frame.step += 1
+            path = frame.step(name)
             self._use(taken)
             if varies or name in RANDOM:
-                self._register(frame.name, frame.step, given or edited)
+                self._register(frame.name, path, given or edited)
             for tensor in edited:
                 if id(tensor) in self._values:
                     self._values[id(tensor)].changes.append(self._now)
@@ -161,11 +152,11 @@ class Watch:
             strange=tuple(self._strange),
         )
 
-    def _register(self, frame: str, step: int, tensors: list[Tensor]) -> None:
+    def _register(self, frame: str, path: int, tensors: list[Tensor]) -> None:
         for place, tensor in enumerate(tensors):
             if id(tensor) not in self._weights:
                 value = self._values.setdefault(id(tensor), _Value(tensor))
-                value.keys.append((Key(frame, step, place), self._now))
+                value.keys.append((Key(frame, path, place), self._now))
 
     def _use(self, tensors: list[Tensor]) -> None:
         for tensor in tensors:
@@ -177,7 +168,7 @@ class Watch:
             elif tensor.grad_fn is not None:
                 self._strange.append((self._now, _line()))
 
-    def _read(self, frame: _Frame, values: bool, tensors: list[Tensor]) -> None:
+    def _read(self, frame: Frame, values: bool, tensors: list[Tensor]) -> None:
         if values:
             self._use(tensors)
         known = list(self._values)
