@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,10 +57,11 @@ def network_name(run: Run) -> str:
 
 
 def plan_of(run: Run) -> int | Plan:
-    """Where to cut: a number of stages to balance, or named cuts.
+    """Where to cut: a number of stages to balance, or named cuts, or those of a plan's file.
 
     Raises:
-        OptionError: The cuts do not make as many stages as the run asks for.
+        OptionError: The cuts do not make as many stages as the run asks for, or the file is no
+            plan.
     """
     if run.plan == "balanced":
         return run.stages
@@ -67,11 +69,16 @@ def plan_of(run: Run) -> int | Plan:
         if run.stages == 1:
             return Plan(())
         return Plan(zoo.paper_plan(network_name(run), run.stages))
-    plan = Plan(tuple(name.strip() for name in run.plan.split(",")))
+    if run.plan.endswith(".json"):
+        plan = Plan.read(Path(run.plan))
+        advice = f"give --stages {plan.stages}, or plan for {run.stages}"
+    else:
+        plan = Plan(tuple(name.strip() for name in run.plan.split(",")))
+        advice = "name one layer less than there are stages"
     if plan.stages != run.stages:
         raise OptionError(
             f"plan {run.plan!r} makes {plan.stages} stages, but stages is {run.stages}; "
-            "name one layer less than there are stages"
+            f"{advice}"
         )
     return plan
 

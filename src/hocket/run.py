@@ -22,7 +22,8 @@ class Run:
     stages: int = 2
     """How many stages the network is cut into."""
     plan: str = "balanced"
-    """Where to cut: balanced, paper, or the layers at which stages begin: layer2_1,layer3_0."""
+    """Where to cut: balanced, paper, a file of `hocket plan` (.json), or the layers at which
+    stages begin: layer2_1,layer3_0."""
     network: str = "mlp"
     """The network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
     data: str = "digits"

@@ -51,6 +51,7 @@ def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
     Raises:
         CutError: The plan does not fit the network, or stages would share parameters.
     """
+    plan.require_for(network)
     layers = chain(network)
     names = list(layers)
     missing = [cut for cut in plan.cuts if cut not in layers]

@@ -43,7 +43,7 @@ def cut(
     Args:
         network: The network. Inputs that are a dict are passed to it by keywords, a tuple or
             a list in turn.
-        stages: How many, as equal as they can be; or where to cut.
+        stages: How many, as equal as they can be; or where to cut, such as `Plan.read(file)`.
         sample: A batch of its inputs; two of them are enough to count operations, measured
             times want a whole one. Other batches may be of any size.
         by: What is to be equal: counted ``operations``, which equal runs cut equally, or
@@ -117,6 +117,8 @@ def divide(
     Raises:
         CutError: The network cannot be cut so; with every reason.
     """
+    if isinstance(stages, Plan):
+        stages.require_for(network)
     if is_chain(network):
         layers = chain(network)
         if isinstance(stages, int):
