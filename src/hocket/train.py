@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -246,7 +246,7 @@ def _rows(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[Sta
     seconds = sum(epoch.seconds for epoch in epochs)
     return [
         StageSummary(
-            layers=len(list(stage.module.children())),
+            layers=len(stage.module if isinstance(stage.module, Sized) else [stage.module]),
             parameters=_numbers(stage.module),
             extra_parameters=_numbers(stage.signal_network),
             delay=method.delay(stage.index, count),

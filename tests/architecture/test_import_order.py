@@ -35,7 +35,7 @@ LEVELS = (
     ("history",),
     ("trainer",),
     ("__init__", "logs"),
-    ("train", "bench"),
+    ("train", "bench", "planner"),
     ("report",),
     ("cli",),
     ("__main__",),

@@ -55,6 +55,7 @@ class Piece(nn.Module):
         self._names = {module: name for name, module in network.named_modules()}
         self._sample = map_tensors(hollow, sample)
         self._shapes = shapes
+        self._count = len(modules)
         self.on_begin: Callable[[], None] | None = None  # for who takes its time
         for name, module in modules.items():
             path, _, last = name.rpartition(".")
@@ -68,6 +69,10 @@ class Piece(nn.Module):
                 # The same dict: what replaces a buffer, such as a move, does so in both.
                 room._buffers = owner._buffers
                 room._non_persistent_buffers_set = owner._non_persistent_buffers_set
+
+    def __len__(self) -> int:
+        """How many modules of the network lie in it as a whole."""
+        return self._count
 
     def forward(self, received: Tree) -> Tree:
         """The next stage's input, or the network's output."""

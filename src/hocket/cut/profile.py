@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -35,6 +35,32 @@ class LayerCost:
     def total_s(self) -> float:
         """Seconds of forward and backward."""
         return self.forward_s + self.backward_s
+
+
+def joined(costs: Mapping[str, LayerCost], firsts: Collection[str]) -> dict[str, LayerCost]:
+    """The costs of longer layers: those that begin with these, the first one anyway.
+
+    >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
+    >>> both = joined({"a": one, "b": one, "c": one}, firsts=["c"])
+    >>> list(both), both["a"].total_s
+    (['a', 'c'], 6.0)
+    """
+    found: dict[str, LayerCost] = {}
+    last = ""
+    for name, cost in costs.items():
+        if found and name not in firsts:
+            before = found[last]
+            found[last] = LayerCost(
+                forward_s=before.forward_s + cost.forward_s,
+                backward_s=before.backward_s + cost.backward_s,
+                output_bytes=cost.output_bytes,
+                kept_bytes=before.kept_bytes + cost.kept_bytes,
+                weight_bytes=before.weight_bytes + cost.weight_bytes,
+            )
+        else:
+            last = name
+            found[name] = cost
+    return found
 
 
 @dataclass

@@ -70,7 +70,7 @@ def cut(
         )
     if isinstance(stages, int) and timed:
         seen = outline(network, sample)
-        _require_enough(stages, len(seen.names), list(_reasons(seen)))
+        require_enough(stages, seen)
         places = fastest(list(measured(seen).values()), stages, link, limit_mib)
         stages = Plan(tuple(seen.borders[place].name for place in places))
     _, made = divide(network, stages, sample)
@@ -157,10 +157,19 @@ def balanced(layers: dict[str, nn.Module], stages: int, sample: Tree) -> Plan:
 
 def balanced_borders(seen: Outline, stages: int) -> list[int]:
     """The borders with the smallest largest stage, by counted operations and numbers sent."""
-    _require_enough(stages, len(seen.names), list(_reasons(seen)))
+    require_enough(stages, seen)
     sent = [float(OPERATIONS_PER_NUMBER_SENT * border.numbers) for border in seen.borders]
     layers = operations_between(seen)
     return [first - 1 for first in split(layers, stages, packets=[0.0, *sent])]
+
+
+def require_enough(stages: int, seen: Outline) -> None:
+    """Refuse more stages than layers.
+
+    Raises:
+        CutError: With every reason why there are not more layers.
+    """
+    _require_enough(stages, len(seen.names), list(_reasons(seen)))
 
 
 def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
