@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from hocket.codec import Codec, Exact
-from hocket.cut import Plan, chain, divide, is_chain, require_separate, stages_of
+from hocket.cut import (
+    Plan,
+    between_layers,
+    chain,
+    divide,
+    is_chain,
+    require_separate,
+    stages_of,
+)
 from hocket.engine.build import (
     BatchNorm,
     Precision,
@@ -446,8 +454,9 @@ class Trainer:
             return []
         if isinstance(stages, Plan):
             self.plan = stages
-            known = is_chain(self.network) and set(stages.cuts) <= chain(self.network).keys()
-            return stages_of(self.network, stages) if known else []
+            if not between_layers(self.network, stages):
+                return []  # a sample is needed
+            return stages_of(self.network, stages)
         require_separate(self.network, stages)
         return list(stages)
 

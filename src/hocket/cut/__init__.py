@@ -1,5 +1,6 @@
 """From a network to K stages."""
 
+from hocket.cut.chain import between_layers as between_layers
 from hocket.cut.chain import chain as chain
 from hocket.cut.chain import is_chain as is_chain
 from hocket.cut.chain import require_separate as require_separate

@@ -45,6 +45,14 @@ def is_chain(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and plain and not hooked
 
 
+def between_layers(network: nn.Module, plan: Plan) -> bool:
+    """Whether the network is a sequence, and the plan does not cut inside one of its layers."""
+    if not is_chain(network):
+        return False
+    layers, modules = chain(network), dict(network.named_modules())
+    return not any(name in modules and name not in layers for name in plan.cuts)
+
+
 def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
     """The stages of a plan: runs of the network's own layers.
 

@@ -6,7 +6,13 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.cut.chain import chain, is_chain, require_separate, stages_of
+from hocket.cut.chain import (
+    between_layers,
+    chain,
+    is_chain,
+    require_separate,
+    stages_of,
+)
 from hocket.cut.check import require_same
 from hocket.cut.cost import OPERATIONS_PER_NUMBER_SENT, operations, operations_between
 from hocket.cut.link import ONE_MACHINE, Link
@@ -32,10 +38,11 @@ def cut(
 ) -> list[nn.Module]:
     """The network as stages that, one behind the other, compute what it computes.
 
-    An nn.Sequential is cut between its layers. Any other network is run on the sample and
-    watched; its stages are then parts of its own forward, and may begin at any module that is
-    called once, inside a block too: whatever is needed later crosses with it. The modules stay
-    those of the network, under their names, with their hooks, and in both modes.
+    An nn.Sequential is cut between its layers, into nn.Sequentials of them. Any other network
+    is run on the sample and watched; its stages are then parts of its own forward, and may begin
+    at any module that is called once, inside a block too: whatever is needed later crosses with
+    it. The modules stay those of the network, under their names, with their hooks, and in both
+    modes.
 
     The stages are compared with the network on the sample, in the mode that it is in and in
     evaluation: outputs, gradients and statistics are equal bit by bit, or the cut is refused.
@@ -119,12 +126,10 @@ def divide(
     """
     if isinstance(stages, Plan):
         stages.require_for(network)
-    if is_chain(network):
-        layers = chain(network)
-        if isinstance(stages, int):
-            stages = balanced(layers, stages, sample)
-        if all(name in layers for name in stages.cuts):
-            return stages, stages_of(network, stages)
+    if isinstance(stages, int) and is_chain(network):
+        stages = balanced(chain(network), stages, sample)
+    if isinstance(stages, Plan) and between_layers(network, stages):
+        return stages, stages_of(network, stages)
     seen = outline(network, sample)
     borders = (
         balanced_borders(seen, stages) if isinstance(stages, int) else _borders(seen, stages)
@@ -184,7 +189,7 @@ def _borders(seen: Outline, plan: Plan) -> list[int]:
     names = [border.name for border in seen.borders]
     modules = dict(seen.network.named_modules())
     foreign = [
-        f"it cuts before {name!r}, and there is no such module"
+        f"it cuts before layer {name!r}, and there is no such module"
         for name in plan.cuts
         if name not in modules
     ]

@@ -162,7 +162,7 @@ def test_plans_of_other_networks_and_impossible_places_are_refused():
     network, sample = skips()
     text = refused(network, sample, plan=("layer1", "head"))
     assert "the plan is for another network" in text
-    assert "it cuts before 'layer1', and there is no such module" in text
+    assert "it cuts before layer 'layer1', and there is no such module" in text
     assert "not before 'stem': the network begins with it" in refused(
         network, sample, ("stem",)
     )

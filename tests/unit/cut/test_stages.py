@@ -37,6 +37,14 @@ def test_a_network_may_be_cut_at_any_border_alone(made):
 
 
 @every
+def test_one_stage_is_the_network(made):
+    network, sample = made()
+    (stage,) = cut(network, stages=1, sample=sample)
+    pairs = zip(stage.parameters(), network.parameters(), strict=True)
+    assert all(own is weight for own, weight in pairs)
+
+
+@every
 def test_stages_hold_every_parameter_and_buffer_once_under_its_name(made):
     network, sample = made()
     seen = outline(network, sample)
