@@ -39,7 +39,7 @@ def cut(
     """The network as stages that, one behind the other, compute what it computes.
 
     An nn.Sequential is cut between its layers, into nn.Sequentials of them. Any other network
-    is run on the sample and watched; its stages are then parts of its own forward, and may begin
+    is run on the sample and watched; its stages are parts of its own forward, and may begin
     at any module that is called once, inside a block too: whatever is needed later crosses with
     it. The modules stay those of the network, under their names, with their hooks, and in both
     modes.
