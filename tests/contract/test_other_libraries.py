@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hocket import BP, FDG, Plan, Trainer, zoo
+from hocket import BP, FDG, Plan, Trainer, cut, zoo
 from hocket.cut.check import require_same
 from hocket.cut.outline import outline
 from hocket.cut.pieces import pieces
@@ -91,6 +91,17 @@ def test_a_step_on_stages_is_a_step_of_the_network(name):
         network.state_dict().items(), plain.state_dict().values(), strict=True
     ):
         assert torch.equal(value, other), key
+
+
+@every
+def test_a_batch_of_one_goes_its_own_way(name):
+    network, sample = made(name)
+    for module in (network, *(stages := cut(network, stages=3, sample=sample))):
+        module.eval()
+    value = sample[:1]
+    for stage in stages:
+        value = stage(value)
+    assert torch.equal(value, network(sample[:1]))
 
 
 @every

@@ -4,16 +4,20 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from hocket.cut.recording import Call, Key, Recording, Value
+from hocket.cut.recording import USUAL, Call, Key, Recording, Value, Way
 from hocket.cut.watch import record
 from hocket.errors import CutError
 from hocket.modes import evaluating
 from hocket.tree import Tree, map_tensors, tensors
+
+# In evaluation, with more inputs than in training.
+MORE = Way(training=False, single=False)
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Border:
     Attributes:
         name: The module.
         inside: The modules in whose forward it is called, the network first.
-        keys: What has to be sent over it, in training mode (True) and in evaluation (False).
+        keys: What has to be sent over it, by the way that the forward takes.
         numbers: How many that are of the sample in training mode.
         sized: Whether sizes of the inputs matter for what comes after it.
         shapes: Of what is sent in training mode.
@@ -32,11 +36,15 @@ class Border:
 
     name: str
     inside: tuple[str, ...]
-    keys: dict[bool, tuple[Key, ...]]
+    keys: dict[Way, tuple[Key, ...]]
     numbers: int
     sized: bool
     shapes: tuple[tuple[int, ...], ...]
     batch: tuple[int, int] | None
+
+    def sent(self, way: Way) -> tuple[Key, ...]:
+        """What has to be sent when the forward takes this way, or the nearest that is known."""
+        return self.keys.get(way, self.keys[way._replace(single=False)])
 
 
 @dataclass(frozen=True)
@@ -76,23 +84,31 @@ def batch_size(inputs: Tree) -> int:
 def outline(network: nn.Module, sample: Tree) -> Outline:
     """Where the network can be cut.
 
-    It runs on the sample twice, in training mode and, with one input more, in evaluation: what
-    is different then depends on the mode or on the size of the batch. Weights, statistics and
-    random numbers are left as they were.
+    It runs on the sample in training mode and, with one input more, in evaluation, and on one
+    input alone in both: what is different then depends on the mode or on the size of the batch.
+    Weights, statistics and random numbers are left as they were.
     """
     count = batch_size(sample)
 
-    def longer(value: Tensor) -> Tensor:
-        fits = value.dim() and len(value) == count
-        return torch.cat([value, value[:1]]) if fits else value
+    def rows(number: int) -> Tree:
+        def taken(value: Tensor) -> Tensor:
+            fits = value.dim() and len(value) == count
+            return torch.cat([value, value, value])[:number] if fits else value
 
+        return map_tensors(taken, sample)
+
+    usual = max(count, 2)
     modes = {module: module.training for module in network.modules()}
     try:
         if not network.training:
             network.train()
-        training = record(network, sample)
+        found = {USUAL: record(network, rows(usual))}
+        with suppress(Exception):  # BatchNorm does not train on one number
+            found[Way(training=True, single=True)] = record(network, rows(1))
         with evaluating(network):
-            evaluation = record(network, map_tensors(longer, sample))
+            found[MORE] = record(network, rows(usual + 1))
+            with suppress(Exception):
+                found[Way(training=False, single=True)] = record(network, rows(1))
     except CutError:
         raise
     except Exception as error:
@@ -104,8 +120,7 @@ def outline(network: nn.Module, sample: Tree) -> Outline:
     finally:
         for module, mode in modes.items():
             module.training = mode
-    ratio = (count + 1) / count
-    return _Survey(network, sample, {True: training, False: evaluation}, ratio).outline()
+    return _Survey(network, rows(usual), found, (usual + 1) / usual).outline()
 
 
 @dataclass
@@ -114,7 +129,7 @@ class _Survey:
 
     network: nn.Module
     sample: Tree
-    recordings: dict[bool, Recording]
+    recordings: dict[Way, Recording]
     ratio: float
     weights: dict[str, Tensor] = field(default_factory=dict)
 
@@ -122,12 +137,12 @@ class _Survey:
         self.weights = dict(self.network.named_parameters()) | dict(
             self.network.named_buffers()
         )
-        borders: list[dict[bool, Call]] = []
+        borders: list[dict[Way, Call]] = []
         refused: dict[str, tuple[str, ...]] = {}
         skipped: dict[str, str] = {}
         for calls in self._candidates(skipped):
             if problems := tuple(dict.fromkeys(self._problems(calls))):
-                refused[calls[True].name] = problems
+                refused[calls[USUAL].name] = problems
             else:
                 borders.append(calls)
         homes = self._homes(borders)
@@ -141,14 +156,17 @@ class _Survey:
             stateless=self._stateless(borders),
         )
 
-    def _candidates(self, skipped: dict[str, str]) -> Iterator[dict[bool, Call]]:
+    def _candidates(self, skipped: dict[str, str]) -> Iterator[dict[Way, Call]]:
         """The calls before which a cut would divide something, in order."""
-        evaluated = {c.name: c for c in reversed(self.recordings[False].calls)}
-        done = min(c.end for c in self.recordings[True].calls)
+        firsts = {
+            way: {call.name: call for call in reversed(recording.calls)}
+            for way, recording in self.recordings.items()
+        }
+        done = min(c.end for c in self.recordings[USUAL].calls)
         before: Call | None = None
         last = -1
-        for call in self.recordings[True].calls:
-            twin = evaluated.get(call.name)
+        for call in self.recordings[USUAL].calls:
+            twin = firsts[MORE].get(call.name)
             if call.name in skipped:
                 continue
             if reason := self._twice(call):
@@ -166,7 +184,12 @@ class _Survey:
                 before = call
             else:
                 before, last = call, twin.start
-                yield {True: call, False: twin}
+                yield {
+                    way: found
+                    for way, calls in firsts.items()
+                    if (found := calls.get(call.name)) is not None
+                    and found.inside == call.inside
+                }
 
     def _twice(self, call: Call) -> str | None:
         """Which of the module and those it is called in is called more often than once."""
@@ -177,7 +200,7 @@ class _Survey:
                     return f"module {name!r} is called {times} times"
         return None
 
-    def _problems(self, calls: dict[bool, Call]) -> Iterator[str]:
+    def _problems(self, calls: dict[Way, Call]) -> Iterator[str]:
         """Why a stage cannot begin there."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
@@ -211,9 +234,9 @@ class _Survey:
             return f"module {owner!r} is used {times} times; keep its uses in one stage"
         return f"{kind} {name!r} is used on both sides; keep its uses in one stage"
 
-    def _divided(self, calls: dict[bool, Call]) -> Iterator[str]:
+    def _divided(self, calls: dict[Way, Call]) -> Iterator[str]:
         """Buffers of one module that would be in two stages; they move to devices together."""
-        for name in calls[True].inside:
+        for name in calls[USUAL].inside:
             module = self.network.get_submodule(name)
             sides = {
                 recording.weights[full][0] < calls[mode].start
@@ -225,7 +248,7 @@ class _Survey:
                 who = f"module {name!r}" if name else "the network itself"
                 yield f"{who} has buffers that are used on both sides"
 
-    def _sized(self, calls: dict[bool, Call]) -> bool:
+    def _sized(self, calls: dict[Way, Call]) -> bool:
         for mode, call in calls.items():
             recording = self.recordings[mode]
             sent = {id(value) for value in _needed(recording, call)}
@@ -237,29 +260,43 @@ class _Survey:
                     return True
         return False
 
-    def _batch(self, calls: dict[bool, Call]) -> tuple[int, int] | None:
+    def _batch(self, calls: dict[Way, Call]) -> tuple[int, int] | None:
         """Where in what is sent the size of the batch shows: it changed as the batch's did."""
         sent = {m: _needed(self.recordings[m], c) for m, c in calls.items()}
-        for place, (large, small) in enumerate(zip(sent[True], sent[False], strict=False)):
+        for place, (large, small) in enumerate(zip(sent[USUAL], sent[MORE], strict=False)):
             pairs = zip(large.shape, small.shape, strict=False)
             for dimension, (size, other) in enumerate(pairs):
                 if size and other / size == self.ratio:
                     return place, dimension
         return None
 
-    def _border(self, calls: dict[bool, Call]) -> Border:
-        sent = _needed(self.recordings[True], calls[True])
+    def _alike(
+        self, usual: Sequence[Value], single: Sequence[Value], calls: dict[Way, Call]
+    ) -> bool:
+        """Whether a batch of one is known by its size, in the same place of what is sent."""
+        batch = self._batch(calls)
+        if batch is None or len(usual) != len(single):
+            return False
+        place, dimension = batch
+        one, many = list(single[place].shape), list(usual[place].shape)
+        count = batch_size(self.sample)
+        one[dimension : dimension + 1] = [size * count for size in one[dimension:][:1]]
+        return one == many
+
+    def _border(self, calls: dict[Way, Call]) -> Border:
+        sent = _needed(self.recordings[USUAL], calls[USUAL])
         keys = {
-            mode: tuple(
+            way: tuple(
                 key
-                for value in _needed(self.recordings[mode], call)
+                for value in _needed(self.recordings[way], call)
                 if (key := _key(value, call)) is not None
             )
-            for mode, call in calls.items()
+            for way, call in calls.items()
+            if not way.single or self._alike(sent, _needed(self.recordings[way], call), calls)
         }
         return Border(
-            name=calls[True].name,
-            inside=calls[True].inside,
+            name=calls[USUAL].name,
+            inside=calls[USUAL].inside,
             keys=keys,
             numbers=sum(math.prod(value.shape) for value in sent),
             sized=self._sized(calls),
@@ -267,7 +304,7 @@ class _Survey:
             batch=self._batch(calls),
         )
 
-    def _homes(self, borders: Sequence[dict[bool, Call]]) -> dict[str, int]:
+    def _homes(self, borders: Sequence[dict[Way, Call]]) -> dict[str, int]:
         """The layer in which each weight is used, or would be if it were."""
         homes: dict[str, int] = {}
         last = 0
@@ -284,10 +321,10 @@ class _Survey:
             homes[name] = last
         return homes
 
-    def _stateless(self, borders: Sequence[dict[bool, Call]]) -> dict[str, tuple[int, ...]]:
-        starts = [calls[True].start for calls in borders]
+    def _stateless(self, borders: Sequence[dict[Way, Call]]) -> dict[str, tuple[int, ...]]:
+        starts = [calls[USUAL].start for calls in borders]
         found: dict[str, set[int]] = {}
-        for call in self.recordings[True].calls:
+        for call in self.recordings[USUAL].calls:
             module = self.network.get_submodule(call.name)
             if not any(True for _ in (*module.parameters(), *module.buffers())):
                 found.setdefault(call.name, set()).add(bisect_right(starts, call.start))

@@ -13,7 +13,7 @@ from hocket.cut.follow import Go, called
 from hocket.cut.functions import RANDOM, changed, leaves, name_of
 from hocket.cut.hollow import Shapes, hollow_result
 from hocket.cut.outline import Border
-from hocket.cut.recording import Frame, Key
+from hocket.cut.recording import Frame, Key, Way
 from hocket.errors import CutError
 from hocket.tree import Tree
 
@@ -52,7 +52,7 @@ class Passage:
 
     network: nn.Module
     part: Part
-    training: bool
+    way: Way
     shapes: Shapes
     on_begin: Callable[[], None] | None
     frames: list[Frame] = field(default_factory=list)
@@ -69,12 +69,12 @@ class Passage:
         self.begin = begin.name if begin is not None else None
         self.end = end.name if end is not None else None
         self.opened = self.part.opened
-        self.wanted = end.keys[self.training] if end is not None else ()
+        self.wanted = end.sent(self.way) if end is not None else ()
 
     def receive(self, values: list[Tensor]) -> None:
         """Note what the stage before gave."""
         assert self.part.begin is not None
-        self.received = dict(zip(self.part.begin.keys[self.training], values, strict=True))
+        self.received = dict(zip(self.part.begin.sent(self.way), values, strict=True))
         self.device = values[0].device if values else self.device
 
     def call(
@@ -103,7 +103,7 @@ class Passage:
                     output = called(module, self.given(args), self.given(kwargs))
                 else:
                     output = self.shapes.output(
-                        module, args, kwargs, self.device, name, self.training
+                        module, args, kwargs, self.device, name, self.way
                     )
             finally:
                 self.inside = False

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from hocket.cut.follow import following
 from hocket.cut.functions import leaves
 from hocket.cut.hollow import Shapes, hollow
-from hocket.cut.outline import batch_size
+from hocket.cut.outline import Border, batch_size
 from hocket.cut.passage import Part, Passage, Reached
+from hocket.cut.recording import Way
 from hocket.cut.watch import call
 from hocket.errors import CutError
 from hocket.tree import Tree, map_tensors, tensors
@@ -78,8 +79,13 @@ class Piece(nn.Module):
         """The next stage's input, or the network's output."""
         (network,) = self._whole
         training = self.training and network.training
-        run = Passage(network, self._part, training, self._shapes, self.on_begin)
-        inputs = received if self._part.begin is None else self._start(run, received)
+        count = self._batch_size(received)
+        way = Way(training, single=count == 1)
+        run = Passage(network, self._part, way, self._shapes, self.on_begin)
+        inputs = received
+        if self._part.begin is not None:
+            run.receive(tensors(received))
+            inputs = self._inputs(self._part.begin, tensors(received), count)
         run.register("", 0, leaves(inputs))
         with self._modes(network), following(self._names, run):
             try:
@@ -93,13 +99,20 @@ class Piece(nn.Module):
             )
         return run.given(output)
 
-    def _start(self, run: Passage, received: Tree) -> Tree:
-        """Note what was received; inputs in its place, of the size of this batch."""
+    def _batch_size(self, received: Tree) -> int | None:
+        """How many inputs the batch has, if what was received shows it."""
         begin = self._part.begin
-        assert begin is not None
-        values = tensors(received)
-        run.receive(values)
-        if not begin.sized or begin.batch is None:
+        if begin is None:
+            return batch_size(received)
+        if begin.batch is None:
+            return None
+        place, dimension = begin.batch
+        size = tensors(received)[place].shape[dimension]
+        return size * batch_size(self._sample) // begin.shapes[place][dimension]
+
+    def _inputs(self, begin: Border, values: list[Tensor], size: int | None) -> Tree:
+        """Inputs without numbers, of the size of this batch if that matters."""
+        if not begin.sized or begin.batch is None or size is None:
             return self._sample
         place, dimension = begin.batch
         known, was = values[place].shape, begin.shapes[place]
@@ -111,7 +124,6 @@ class Piece(nn.Module):
                 "what the network does; pad the batches, or cut with a sample of this size"
             )
         count = batch_size(self._sample)
-        size = known[dimension] * count // was[dimension]
 
         def resized(value: Tensor) -> Tensor:
             fits = value.dim() and len(value) == count

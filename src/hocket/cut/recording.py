@@ -64,6 +64,7 @@ class Value:
 
     Attributes:
         keys: Under which names it came up, and at which event, in order.
+        made: The event at which it came up.
         last_use: The last event that needed its numbers; -1 if none did.
         changes: The events that changed it in place.
         storage: What it shares with views of itself.
@@ -71,15 +72,11 @@ class Value:
     """
 
     keys: tuple[tuple[Key, int], ...]
+    made: int
     last_use: float
     changes: tuple[int, ...]
     storage: int
     shape: tuple[int, ...]
-
-    @property
-    def made(self) -> int:
-        """The event at which it came up."""
-        return self.keys[0][1]
 
 
 @dataclass(frozen=True)
@@ -119,3 +116,18 @@ class Recording:
     weights: dict[str, tuple[int, int]]
     reads: tuple[Read, ...]
     strange: tuple[tuple[int, str], ...]
+
+
+class Way(NamedTuple):
+    """What decides which way a forward takes, as far as it is tried out.
+
+    Attributes:
+        training: Whether the network is in training mode.
+        single: Whether the batch has one input only, which many a forward treats by itself.
+    """
+
+    training: bool
+    single: bool
+
+
+USUAL = Way(training=True, single=False)

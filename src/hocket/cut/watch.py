@@ -137,6 +137,7 @@ class Watch:
         values = tuple(
             Value(
                 keys=tuple(value.keys),
+                made=value.keys[0][1],
                 last_use=value.last_use,
                 changes=tuple(value.changes),
                 storage=value.tensor.untyped_storage()._cdata,

@@ -18,6 +18,7 @@ from hocket.cut.link import ONE_MACHINE, Link
 from hocket.cut.outline import outline
 from hocket.cut.plan import signature
 from hocket.cut.profile import joined
+from hocket.cut.recording import USUAL
 from hocket.cut.stages import fastest, measured, require_enough
 from hocket.errors import OptionError, listed
 from hocket.named import Named
@@ -160,7 +161,7 @@ def _forecasts(
     costs = measured(seen)
     update_s = _update_s(network)
     # A signal of a stage's own takes one tensor.
-    single = [border.name for border in seen.borders if len(border.keys[True]) == 1]
+    single = [border.name for border in seen.borders if len(border.keys[USUAL]) == 1]
     found = []
     for count, (name, method) in product(stages, built):
         mine = costs if method.signal.waits else joined(costs, single)
