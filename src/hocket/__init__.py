@@ -4,6 +4,7 @@ from hocket import data as data
 from hocket import zoo as zoo
 from hocket.checkpoint import Checkpoints as Checkpoints
 from hocket.cut import Plan as Plan
+from hocket.cut import cut as cut
 from hocket.errors import HocketError as HocketError
 from hocket.history import Score as Score
 from hocket.losses import cross_entropy as cross_entropy

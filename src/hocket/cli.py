@@ -25,6 +25,7 @@ from hocket.errors import CheckpointError, HocketError, OptionError, WitnessErro
 from hocket.launch import launch, run_script
 from hocket.parts import method_of
 from hocket.picture import draw_panels, draw_picture, program_panel, timeline_panel
+from hocket.planner.command import plan as make_plan
 from hocket.program import draw as draw_text
 from hocket.program import unroll
 from hocket.recipes import recipe
@@ -277,6 +278,7 @@ bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")
 bench.command(render)
 app.command(bench)
+app.command(make_plan, name="plan")
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from hocket.data import Data
 from hocket.errors import OptionError, listed, unknown
 from hocket.method import Method
 from hocket.named import Named
+from hocket.own_network import OwnNetwork
 from hocket.run import Run
 from hocket.update.step import OptimizerFactory, SchedulerFactory
 
@@ -28,15 +30,18 @@ def method_of(text: str) -> Method:
     return methods.build(asked.name, **asked.options)
 
 
-def network_of(run: Run, data: Data) -> nn.Sequential:
+def network_of(run: Run, data: Data) -> nn.Module:
     """The network of a run, made to fit its data; the seed decides its weights.
 
     Raises:
         OptionError: The network or one of its options does not exist.
     """
-    asked = Named.parse(run.network)
+    own = OwnNetwork.parse(run.network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
+        if own is not None:
+            return own.build(data.shape, data.classes)
+        asked = Named.parse(run.network)
         try:
             return zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
         except RuntimeError as error:
@@ -45,23 +50,35 @@ def network_of(run: Run, data: Data) -> nn.Sequential:
             ) from error
 
 
+def network_name(run: Run) -> str:
+    """The name of the run's network, without options."""
+    own = OwnNetwork.parse(run.network)
+    return own.function.name if own is not None else Named.parse(run.network).name
+
+
 def plan_of(run: Run) -> int | Plan:
-    """Where to cut: a number of stages to balance, or named cuts.
+    """Where to cut: a number of stages to balance, or named cuts, or those of a plan's file.
 
     Raises:
-        OptionError: The cuts do not make as many stages as the run asks for.
+        OptionError: The cuts do not make as many stages as the run asks for, or the file is no
+            plan.
     """
     if run.plan == "balanced":
         return run.stages
     if run.plan == "paper":
         if run.stages == 1:
             return Plan(())
-        return Plan(zoo.paper_plan(Named.parse(run.network).name, run.stages))
-    plan = Plan(tuple(name.strip() for name in run.plan.split(",")))
+        return Plan(zoo.paper_plan(network_name(run), run.stages))
+    if run.plan.endswith(".json"):
+        plan = Plan.read(Path(run.plan))
+        advice = f"give --stages {plan.stages}, or plan for {run.stages}"
+    else:
+        plan = Plan(tuple(name.strip() for name in run.plan.split(",")))
+        advice = "name one layer less than there are stages"
     if plan.stages != run.stages:
         raise OptionError(
             f"plan {run.plan!r} makes {plan.stages} stages, but stages is {run.stages}; "
-            "name one layer less than there are stages"
+            f"{advice}"
         )
     return plan
 

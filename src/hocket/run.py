@@ -22,9 +22,10 @@ class Run:
     stages: int = 2
     """How many stages the network is cut into."""
     plan: str = "balanced"
-    """Where to cut: balanced, paper, or the layers at which stages begin: layer2_1,layer3_0."""
+    """Where to cut: balanced, paper, a file of `hocket plan` (.json), or the layers at which
+    stages begin: layer2_1,layer3_0."""
     network: str = "mlp"
-    """The network, for example resnet20 or mlp:hidden=[64,64]."""
+    """The network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
     data: str = "digits"
     """The data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
     data_dir: Path | None = None

@@ -1,7 +1,7 @@
 """What a training came to, as a whole and stage by stage."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def rows_of(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[S
     seconds = sum(epoch.seconds for epoch in epochs)
     return [
         StageSummary(
-            layers=len(list(stage.module.children())),
+            layers=len(stage.module if isinstance(stage.module, Sized) else [stage.module]),
             parameters=_numbers(stage.module),
             extra_parameters=_numbers(stage.signal_network),
             delay=method.delay(stage.index, count),

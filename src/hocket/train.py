@@ -25,6 +25,7 @@ from hocket.method import Method
 from hocket.named import Named
 from hocket.parts import (
     method_of,
+    network_name,
     network_of,
     optimizer_of,
     plan_of,
@@ -284,8 +285,8 @@ def _new_folder(run: Run) -> Path:
 
 def folder_of(run: Run) -> Path:
     """A folder under runs/ that is not there yet."""
-    method, network, data = (Named.parse(w).name for w in (run.method, run.network, run.data))
-    title = f"{method}{run.stages}-{network}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
+    method, data = (Named.parse(words).name for words in (run.method, run.data))
+    title = f"{method}{run.stages}-{network_name(run)}-{data}-{time.strftime('%Y%m%d-%H%M%S')}"
     for n in itertools.count():
         folder = Path("runs") / (f"{title}-{n}" if n else title)
         if not folder.exists():

@@ -18,8 +18,15 @@ from hocket.checkpoint import Checkpoints, Manifest, Saver
 from hocket.checkpoint.folder import name_of
 from hocket.codec import Codec, Exact
 from hocket.course import Course
-from hocket.cut import Plan, balanced, chain, stages_of
-from hocket.cut.chain import require_separate
+from hocket.cut import (
+    Plan,
+    between_layers,
+    chain,
+    divide,
+    is_chain,
+    require_separate,
+    stages_of,
+)
 from hocket.engine.assemble import BatchNorm, Precision, Setup, warn_of_bias
 from hocket.engine.build import build_distributed, build_serial
 from hocket.engine.build_free import build_alone, build_free
@@ -64,7 +71,7 @@ class Trainer:
     """Trains a network that is cut into stages, all of them at work in every tick.
 
     Args:
-        network: An nn.Sequential, or the stages as a list of modules.
+        network: The network (see :func:`hocket.cut`), or the stages as a list of modules.
         stages: How many stages to balance (2 if not given), a Plan, or the stages as a list of
             modules that together hold the network's parameters.
         method: The method; FDG if not given.
@@ -360,12 +367,14 @@ class Trainer:
         marks = Marks(self.count)
         # Replicas differ in their statistics; the first one is the network that is saved.
         first = self._world is None or self._world.replica == 0
+        with self._reporting(), untouched(self._device):
+            started = self._started(batches)  # which may cut the network, in its own mode
         with (
             self._reporting(),
             untouched(self._device),
             evaluating(self.network, *self._modules),
         ):
-            own = map(self._moved, self._started(batches))
+            own = map(self._moved, started)
             for answer in self._engine.predict(own) if self._engine and first else ():
                 marks.add(answer, self._setup.loss)
             whole = Marks(self.count)
@@ -640,9 +649,8 @@ class Trainer:
         if self._world is not None:
             sample = self._world.broadcast(sample)
         sample = self._moved(sample, _home(self.network))
-        if isinstance(self._asked, int):
-            self.plan = balanced(chain(self.network), self._asked, sample)
-            self._modules = stages_of(self.network, self.plan)
+        if isinstance(self._asked, int | Plan) and not self._modules:
+            self.plan, self._modules = divide(self.network, self._asked, sample)
         setup, modules, watchers = self._setup, self._modules, self._watchers
         engine: Engine
         if self._setup.method.replay is not None and self._world is not None:
@@ -685,15 +693,18 @@ class Trainer:
     def _cut(self, stages: int | Plan | Sequence[nn.Module]) -> list[nn.Module]:
         """The stages' modules, as far as they are known without a sample."""
         if isinstance(stages, int):
-            layers = chain(self.network)
-            if not 1 <= stages <= len(layers):
+            layers = list(chain(self.network)) if is_chain(self.network) else []
+            if stages < 1 or (layers and stages > len(layers)):
+                many = f"it has {len(layers)} layers; " if layers else ""
+                most = f"1 to {len(layers)} stages" if layers else "at least 1 stage"
                 raise CutError(
-                    f"cannot cut this network into {stages} stages: it has {len(layers)} "
-                    f"layers; ask for 1 to {len(layers)} stages"
+                    f"cannot cut this network into {stages} stages: {many}ask for {most}"
                 )
             return []
         if isinstance(stages, Plan):
             self.plan = stages
+            if not between_layers(self.network, stages):
+                return []  # a sample is needed
             return stages_of(self.network, stages)
         require_separate(self.network, stages)
         return list(stages)

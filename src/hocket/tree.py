@@ -31,3 +31,8 @@ def copied(tree: Tree) -> Tree:
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """The same structure with every tensor changed."""
     return cast(Tree, pytree.tree_map_only(Tensor, change, tree))
+
+
+def leaf(value: Tensor) -> Tensor:
+    """The value where a graph begins, as a stage receives it from the one before."""
+    return value.detach().requires_grad_(value.requires_grad)

@@ -42,13 +42,13 @@ LEVELS = (
         "timeline",
     ),
     ("relay.p2p", "relay.coded", "update", "workers"),
-    ("relay.pour", "methods", "stage", "picture", "launch", "timeline.replay"),
+    ("relay.pour", "methods", "stage", "picture", "launch", "timeline.replay", "own_network"),
     ("engine", "parts"),
     ("history",),
     ("course", "snapshot"),
     ("trainer",),
     ("__init__", "logs", "summary"),
-    ("train", "bench"),
+    ("train", "bench", "planner"),
     ("report",),
     ("cli",),
     ("__main__",),
@@ -58,7 +58,15 @@ LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 LARGE_FILES = {"trainer": "all that a user calls is one class, half of it documentation"}
 LONG_FUNCTIONS: dict[str, str] = {}
 # Needed by the command line or by one data set; a program of the user's may do without them.
-OPTIONAL = ("cyclopts", "sklearn", "pyarrow", "matplotlib", "tensorboard", "datasets")
+OPTIONAL = (
+    "cyclopts",
+    "sklearn",
+    "pyarrow",
+    "matplotlib",
+    "tensorboard",
+    "datasets",
+    "transformers",
+)
 
 
 def module_name(file: Path) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hocket import Trainer, cross_entropy
+from hocket import Trainer, cross_entropy, cut
 from hocket.engine.trace import Event, Watcher
 from hocket.method import Method
 from hocket.methods import METHODS
 from hocket.stage import Stage
+from unit.cut.networks import Skips
 
 CLASSES = 3
 Batches = list[tuple[Tensor, Tensor]]
@@ -68,7 +69,15 @@ def wide(stages: int, **options: Any) -> list[nn.Module]:
     return conv(stages, channels=5, **options)
 
 
-SHAPES = {mlp: (5,), conv: (2, 3, 3), wide: (2, 3, 3)}
+def skips(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module]:
+    """Parts of the forward of a network that is no chain; several tensors cross borders."""
+    torch.manual_seed(seed)
+    network = Skips(blocks=3).double()
+    network.drop.p = dropout
+    return cut(network, stages=stages, sample=torch.randn(3, 4, dtype=torch.double))
+
+
+SHAPES = {mlp: (5,), conv: (2, 3, 3), wide: (2, 3, 3), skips: (4,)}
 Net = Callable[..., list[nn.Module]]
 
 

@@ -32,6 +32,9 @@ CASES = [
     *(Case("fdg", "conv", trainer=(("codec", codec),)) for codec in CODECS),
     Case("dgl", "conv", trainer=(("codec", VQ(codes=3)), ("channels_last", True))),
     Case("dgl", trainer=(("codec", VQ(codes=3, every=2, decay=0.5)),)),
+    # Stages that are parts of one network's forward.
+    *(Case(name, "skips") for name in ("bp", "fdg", "fr")),
+    Case("ddg", "skips", options=(("linearize", "live"),)),
     # Tensors by ways of their own, beside their headers.
     Case("fdg", "conv", trainer=(("channels_last", True),), direct=True),
     Case("dni", direct=True),

@@ -11,14 +11,14 @@ from unittest.mock import patch
 
 import torch
 
-from contract.small import conv, data, mlp, sgd, wide
+from contract.small import conv, data, mlp, sgd, skips, wide
 from hocket import Checkpoints, Trainer, world
 from hocket.launch import launch
 from hocket.methods import METHODS
 from hocket.relay import carrier
 
 NETS = {"mlp": mlp, "conv": conv}
-OTHER_NETS = {"wide": wide}
+MORE_NETS = NETS | {"wide": wide, "skips": skips}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def trained(
     epochs: int | None = None,
 ) -> Left:
     """Train in this process, or in its world; from a checkpoint, if one is given."""
-    net = {**NETS, **OTHER_NETS}[case.net]
+    net = MORE_NETS[case.net]
     modules = net(stages, dropout=case.dropout)
     # The synthesizers of DNI need small steps on networks as small as these.
     rate = 1e-4 if "dni" in case.method else 0.01

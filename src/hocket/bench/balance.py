@@ -49,7 +49,8 @@ class Balance:
             network = self.work.in_format()
             inputs, _ = self.work.batch_of_noise()
             with torch_threads(self.work.threads):
-                self.times_s[batch] = profile(chain(network), inputs[:batch])
+                costs = profile(chain(network), inputs[:batch])
+            self.times_s[batch] = {name: cost.total_s for name, cost in costs.items()}
         return self.times_s[batch]
 
 

@@ -54,14 +54,14 @@ class Work:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
-    def initial(self) -> nn.Sequential:
+    def initial(self) -> nn.Module:
         """The network at its initial weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             chosen = Named.parse(self.network)
             return zoo.fitted(chosen.name, self.shape, classes=10, **chosen.options)
 
-    def in_format(self) -> nn.Sequential:
+    def in_format(self) -> nn.Module:
         """The network at its initial weights, in its memory format."""
         network = self.initial()
         if self.channels_last:

@@ -20,7 +20,7 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     >>> list(chain(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))))
     ['0', '1.0', '1.1']
     """
-    if not _opens(network):
+    if not is_chain(network):
         raise CutError(
             f"cannot cut a {type(network).__name__}: only an nn.Sequential tells which layer "
             "follows which; pass one, or pass the stages as a list of modules"
@@ -29,7 +29,7 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     # Not named_children: it leaves out the second use of a layer that is used twice.
     for name, child in network._modules.items():
         assert child is not None, "nn.Sequential holds modules only"
-        if type(child) is nn.Sequential and _opens(child) and len(child) > 0:
+        if type(child) is nn.Sequential and is_chain(child) and len(child) > 0:
             layers |= {f"{name}.{inner}": layer for inner, layer in chain(child).items()}
         else:
             layers[name] = child
@@ -38,11 +38,19 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def _opens(module: nn.Module) -> bool:
+def is_chain(module: nn.Module) -> bool:
     """Whether the module does nothing but call its children in turn."""
     plain = type(module).forward is nn.Sequential.forward
     hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
     return isinstance(module, nn.Sequential) and plain and not hooked
+
+
+def between_layers(network: nn.Module, plan: Plan) -> bool:
+    """Whether the network is a sequence, and the plan does not cut inside one of its layers."""
+    if not is_chain(network):
+        return False
+    layers, modules = chain(network), dict(network.named_modules())
+    return not any(name in modules and name not in layers for name in plan.cuts)
 
 
 def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
@@ -51,6 +59,7 @@ def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
     Raises:
         CutError: The plan does not fit the network, or stages would share parameters.
     """
+    plan.require_for(network)
     layers = chain(network)
     names = list(layers)
     missing = [cut for cut in plan.cuts if cut not in layers]

@@ -1,19 +1,17 @@
-"""Where to cut: the first layer of every stage but the first."""
+"""Where to cut: the first layer of every stage but the first. A file can hold it."""
 
-from dataclasses import dataclass
-from itertools import accumulate
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from hocket.errors import CutError
-from hocket.modes import evaluating
-from hocket.tree import Tree, copied, tensors
+from hocket.errors import CutError, OptionError
 
-# Reading and writing a number costs about as much time as this many operations on it, on the
-# processors at hand. It separates layers that count no operations, such as normalisation.
-OPERATIONS_PER_NUMBER = 10
+FORMAT = "hocket plan 1"
 
 
 @dataclass(frozen=True)
@@ -22,74 +20,84 @@ class Plan:
 
     Attributes:
         cuts: Names of the layers at which stages 1, 2, ... begin.
+        signature: Of the network it was made for; empty if it is for any.
     """
 
     cuts: tuple[str, ...]
+    signature: str = field(default="", compare=False)
 
     @property
     def stages(self) -> int:
         """K."""
         return len(self.cuts) + 1
 
+    def require_for(self, network: nn.Module) -> None:
+        """Refuse another network than the one that the plan was made for.
 
-def balanced(layers: dict[str, nn.Module], stages: int, sample: Tree) -> Plan:
-    """The cuts with the smallest largest stage, by counted operations of a forward.
+        Raises:
+            CutError: The signatures differ.
+        """
+        if self.signature and (own := signature(network)) != self.signature:
+            raise CutError(
+                f"the plan is for another network: its signature is {self.signature}, that of "
+                f"this {type(network).__name__} is {own}; plan again for this one, with the "
+                "same options"
+            )
 
-    Counted, not timed, so that equal runs cut equally.
+    def write(self, file: Path, **more: Any) -> None:
+        """Write JSON, with whatever else is to be known; never half of it.
 
-    Args:
-        layers: The chain.
-        stages: K.
-        sample: A batch of inputs, of which one sample is enough.
+        Raises:
+            OptionError: The file cannot be written.
+        """
+        content = {"format": FORMAT, "cuts": self.cuts, "signature": self.signature} | more
+        part = file.with_name(file.name + ".part")
+        try:
+            part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            os.replace(part, file)
+        except OSError as error:
+            raise OptionError(
+                f"cannot write the plan to {str(file)!r}: {error.strerror}; name another file"
+            ) from error
 
-    Raises:
-        CutError: There are fewer layers than stages, or less than one stage is asked for.
+    @staticmethod
+    def read(file: Path) -> "Plan":
+        """The plan that :meth:`write` wrote.
+
+        Raises:
+            OptionError: The file is missing, damaged, or no plan.
+        """
+        where = f"cannot read the plan {str(file)!r}"
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise OptionError(f"{where}: {error.strerror}; name a file to read") from error
+        except ValueError as error:
+            raise OptionError(f"{where}: it is not JSON ({error}); plan again") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise OptionError(f"{where}: found no mark {FORMAT!r} in it; plan again")
+        cuts, made_for = content.get("cuts"), content.get("signature")
+        if (
+            not isinstance(cuts, list)
+            or not all(isinstance(cut, str) for cut in cuts)
+            or not isinstance(made_for, str)
+        ):
+            raise OptionError(f"{where}: cuts or signature are no texts; plan again")
+        return Plan(tuple(cuts), made_for)
+
+
+def signature(network: nn.Module) -> str:
+    """What tells networks apart: names, shapes and types of all weights, and of all modules.
+
+    >>> signature(nn.Linear(2, 3)) == signature(nn.Linear(2, 3))
+    True
+    >>> signature(nn.Linear(2, 3)) == signature(nn.Linear(3, 2))
+    False
     """
-    if not 1 <= stages <= len(layers):
-        raise CutError(
-            f"cannot cut this network into {stages} stages: it has {len(layers)} layers; "
-            f"ask for 1 to {len(layers)} stages"
-        )
-    if stages == 1:
-        return Plan(())
-    names = list(layers)
-    return Plan(tuple(names[i] for i in split(operations(layers, sample), stages)))
-
-
-@torch.no_grad()
-def operations(layers: dict[str, nn.Module], sample: Tree) -> list[float]:
-    """Operations of a forward of each layer, with a share for the numbers it writes."""
-    counts = []
-    value = sample
-    with evaluating(nn.ModuleList(layers.values())):
-        for layer in layers.values():
-            with FlopCounterMode(display=False) as counter:
-                value = layer(copied(value))
-            written = sum(output.numel() for output in tensors(value))
-            counts.append(float(counter.get_total_flops() + OPERATIONS_PER_NUMBER * written))
-    return counts
-
-
-def split(costs: list[float], parts: int) -> list[int]:
-    """The first item of parts 1, 2, ... of the split with the smallest largest part.
-
-    Exact, by dynamic programming over (items, parts); among equals, the earliest cuts.
-
-    >>> split([1.0, 2.0, 3.0, 4.0], parts=2)
-    [3]
-    """
-    total = [0.0, *accumulate(costs)]
-    count = len(costs)
-    best = [total[n] for n in range(count + 1)]  # the largest part of the first n items
-    cuts: list[list[int]] = [[] for _ in range(count + 1)]
-    for part in range(2, parts + 1):
-        longer, longer_cuts = [float("inf")] * (count + 1), [[0]] * (count + 1)
-        for n in range(part, count + 1):
-            for cut in range(n - 1, part - 2, -1):
-                last = total[n] - total[cut]
-                if last > longer[n]:
-                    break  # an earlier cut only makes the last part larger
-                if (largest := max(best[cut], last)) <= longer[n]:
-                    longer[n], longer_cuts[n] = largest, [*cuts[cut], cut]
-        best, cuts = longer, longer_cuts
-    return cuts[count]
+    words = [f"{name} {type(module).__name__}" for name, module in network.named_modules()]
+    words += [
+        f"{name} {tuple(tensor.shape)}"
+        for entries in (network.named_parameters, network.named_buffers)
+        for name, tensor in entries(remove_duplicate=False)
+    ]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]

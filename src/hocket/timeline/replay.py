@@ -1,6 +1,7 @@
 """A measured training once more, as it would have been with a core for every stage."""
 
 from collections import deque
+from collections.abc import Callable
 
 from hocket.errors import DataError
 from hocket.method import Method
@@ -9,17 +10,24 @@ from hocket.timeline.span import ACTIONS, Span
 from hocket.timeline.timeline import Timeline
 
 
-def replay(timeline: Timeline, method: Method, stages: int) -> Timeline:
+def replay(
+    timeline: Timeline,
+    method: Method,
+    stages: int,
+    *,
+    packet_s: Callable[[Action], float] = lambda _: 0.0,
+) -> Timeline:
     """The same actions in the same order at each stage, at the same time as those of others.
 
     An action takes as long as it took, without its waits; it begins when its stage is free and
-    the packet that it takes has been sent. Packets take no time. What stages that share a core,
-    or take turns in one process, would do on cores of their own is computed by this.
+    the packet that it takes has come. What stages that share a core, or take turns in one
+    process, would do on cores of their own is computed by this.
 
     Args:
         timeline: Recorded from the beginning of a training, in any number of processes.
         method: The method that was recorded.
         stages: K.
+        packet_s: How long what an action sends is on its way, in seconds; no time if not given.
 
     Raises:
         DataError: Actions wait for each other; the timeline is of another method.
@@ -39,7 +47,9 @@ def replay(timeline: Timeline, method: Method, stages: int) -> Timeline:
                     break
                 queue.popleft()
                 now_s = free_s[stage]
-                start_s = now_s if need is None else max(now_s, ends_s.get(need, 0.0))
+                start_s = now_s
+                if need in known:
+                    start_s = max(now_s, ends_s[need] + packet_s(need))
                 if start_s > now_s:
                     spans.append(Span(stage, "wait", span.batch, span.tick, now_s, start_s))
                 free_s[stage] = ends_s[_action(span)] = start_s + took_s

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from torch import nn
 
@@ -20,6 +21,7 @@ from hocket.zoo.cifar_resnet import (
 )
 from hocket.zoo.dgl import dgl6, dni3
 from hocket.zoo.gpt import gpt
+from hocket.zoo.hugging_face import HUGGING_FACE
 from hocket.zoo.mlp import mlp
 from hocket.zoo.plans import PLANS, paper_plan
 from hocket.zoo.resnet import resnet18, resnet50, resnet101, resnet152
@@ -51,11 +53,16 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 )
 
 
-def build(name: str, **options: object) -> nn.Sequential:
-    """The network of this name, a chain of named layers.
+def names() -> list[str]:
+    """Of all networks that can be built: those of the papers, then those of transformers."""
+    return [*NETWORKS, *HUGGING_FACE]
+
+
+def build(name: str, **options: object) -> nn.Module:
+    """The network of this name: one of the papers, a chain of named layers, or of transformers.
 
     Args:
-        name: One of `NETWORKS`.
+        name: One of `NETWORKS` or `HUGGING_FACE`.
         options: Keyword arguments of its builder.
 
     Raises:
@@ -64,21 +71,26 @@ def build(name: str, **options: object) -> nn.Sequential:
     >>> [name for name, _ in build("mlp", hidden=[32]).named_children()]
     ['hidden0', 'head']
     """
-    if name not in NETWORKS:
-        raise OptionError(unknown("network", name, NETWORKS))
-    valid = list(inspect.signature(NETWORKS[name]).parameters)
-    problems = [unknown("option", option, valid) for option in options if option not in valid]
-    problems += mistyped(options, hints_of(NETWORKS[name]))
+    if name not in names():
+        raise OptionError(unknown("network", name, names()))
+    builder = _builder(name)
+    valid = list(inspect.signature(builder).parameters)
+    problems = (
+        []
+        if name in HUGGING_FACE
+        else [unknown("option", option, valid) for option in options if option not in valid]
+    )
+    problems += mistyped(options, hints_of(builder))
     if problems:
         raise OptionError(listed(f"cannot build network {name!r}", problems))
-    return NETWORKS[name](**options)
+    return builder(**options)
 
 
-def fitted(name: str, shape: Sequence[int], classes: int, **options: object) -> nn.Sequential:
+def fitted(name: str, shape: Sequence[int], classes: int, **options: object) -> nn.Module:
     """The network of this name, made for such inputs and outputs.
 
     Args:
-        name: One of `NETWORKS`.
+        name: One of `NETWORKS` or `HUGGING_FACE`.
         shape: One input without the batch: (C, H, W), (D,) or (T,).
         classes: Length of the output's last dimension; for tokens, the vocabulary.
         options: Further arguments of its builder; they win.
@@ -89,27 +101,46 @@ def fitted(name: str, shape: Sequence[int], classes: int, **options: object) -> 
     >>> fitted("resnet8", (1, 8, 8), classes=5).stem.conv.in_channels
     1
     """
-    fitting: dict[str, object] = {
+    found = fitting(_builder(name), shape, classes) if name in names() else {}
+    return build(name, **(found | options))
+
+
+def fitting(
+    builder: Callable[..., Any], shape: Sequence[int], classes: int
+) -> dict[str, object]:
+    """What a builder takes of all that inputs and outputs tell.
+
+    >>> fitting(mlp, (1, 8, 8), classes=5)
+    {'num_classes': 5, 'in_features': 64}
+    """
+    told: dict[str, object] = {
         "num_classes": classes,
         "in_channels": shape[0],
         "in_features": math.prod(shape),
         "vocab": classes,
         "context": shape[0],
+        "image_size": shape[-1],
     }
-    builder = NETWORKS.get(name)
-    taken = inspect.signature(builder).parameters if builder else {}
-    return build(name, **({k: v for k, v in fitting.items() if k in taken} | options))
+    taken = inspect.signature(builder).parameters
+    return {name: value for name, value in told.items() if name in taken}
+
+
+def _builder(name: str) -> Callable[..., nn.Module]:
+    return NETWORKS[name] if name in NETWORKS else HUGGING_FACE[name]
 
 
 __all__ = [
+    "HUGGING_FACE",
     "NETWORKS",
     "PLANS",
     "build",
     "dgl6",
     "dni3",
     "fitted",
+    "fitting",
     "gpt",
     "mlp",
+    "names",
     "paper_plan",
     "resnet8",
     "resnet18",

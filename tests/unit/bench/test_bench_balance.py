@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hocket.bench.balance import Balance, even
 from hocket.bench.peers.pipeline import as_v, in_turns, one_each
 from hocket.cut import Plan
-from hocket.cut.plan import split
+from hocket.cut.solve import split
 from unit.bench.small_worlds import exact
 
 COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)

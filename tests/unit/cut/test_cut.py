@@ -1,18 +1,14 @@
 """Networks are cut between layers, evenly, and never through what is shared."""
 
-import itertools
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from contract.small import conv, data, mlp, sgd
 from hocket import Plan, Trainer
 from hocket.cut import balanced, chain, stages_of
 from hocket.cut.chain import require_separate
-from hocket.cut.plan import operations, split
+from hocket.cut.cost import operations
 from hocket.errors import CutError
 from hocket.methods import FDG
 
@@ -81,8 +77,6 @@ def test_stages_are_runs_of_the_networks_own_layers(cuts):
 def test_what_is_no_chain_is_refused():
     with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
         chain(Branches())
-    with pytest.raises(CutError, match="cannot cut a Residual"):
-        Trainer(Residual(nn.Linear(2, 2)), stages=1, optimizer=sgd)
 
 
 def test_a_network_without_layers_is_refused():
@@ -164,22 +158,6 @@ def test_one_stage_given_twice_is_refused():
 
 
 # Balance.
-
-
-def most(costs: list[float], cuts: tuple[int, ...]) -> float:
-    ends = [0, *cuts, len(costs)]
-    return max(sum(costs[a:b]) for a, b in itertools.pairwise(ends))
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.data())
-def test_no_split_has_a_smaller_largest_part(costs, data):
-    parts = data.draw(st.integers(1, len(costs)))
-    found = tuple(split([float(cost) for cost in costs], parts))
-    every = itertools.combinations(range(1, len(costs)), parts - 1)
-    assert len(found) == parts - 1
-    assert list(found) == sorted(set(found))
-    assert all(0 < cut < len(costs) for cut in found)
-    assert most(costs, found) == min(most(costs, cuts) for cuts in every)
 
 
 def test_operations_are_counted_without_a_trace():

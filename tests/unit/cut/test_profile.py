@@ -1,6 +1,7 @@
 """Layers are timed as they train, and stay as they were."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 
 from hocket import zoo
 from hocket.cut import chain
+from hocket.cut.outline import outline
 from hocket.cut.profile import profile
+from hocket.cut.stages import measured
 
 
 class Two(nn.Module):
@@ -23,7 +26,8 @@ def test_every_layer_takes_time_and_larger_layers_more():
     layers = {"small": nn.Linear(200, 4), "large": nn.Linear(4, 200_000)}
     times = profile(layers, torch.randn(4, 200), repetitions=3)
     assert list(times) == ["small", "large"]
-    assert 0 < times["small"] < times["large"]
+    assert 0 < times["small"].total_s < times["large"].total_s
+    assert all(cost.forward_s > 0 and cost.backward_s > 0 for cost in times.values())
 
 
 def test_the_network_is_left_alone():
@@ -45,3 +49,29 @@ def test_the_network_is_left_alone():
 )
 def test_anything_that_trains_can_be_timed(layers, sample):
     assert profile(layers, sample, repetitions=1).keys() == layers.keys()
+
+
+def test_bytes_of_weights_of_what_is_sent_and_of_what_a_graph_keeps():
+    layers = {"linear": nn.Linear(3, 5), "tanh": nn.Tanh(), "twice": nn.Linear(5, 2)}
+    costs = profile(layers, torch.randn(7, 3), repetitions=1)
+    assert [cost.weight_bytes for cost in costs.values()] == [80, 0, 48]
+    assert [cost.output_bytes for cost in costs.values()] == [140, 140, 56]
+    # The input of the first, the output of the second and again as input of the third.
+    assert [cost.kept_bytes for cost in costs.values()] == [84, 140, 140]
+
+
+def test_the_way_to_a_part_of_a_forward_is_not_counted():
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            time.sleep(0.02)
+            return self.second(self.first(x))
+
+    network, sample = Slow(), torch.ones(2, 3)
+    seen = outline(network, sample)
+    costs = measured(seen)
+    assert list(costs) == ["(start)", "second"]
+    assert costs["second"].forward_s < 0.02 < costs["(start)"].forward_s

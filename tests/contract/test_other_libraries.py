@@ -1,0 +1,131 @@
+"""Networks that nobody wrote for Hocket are cut, and train as they would uncut."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hocket import BP, FDG, Plan, Trainer, cut, zoo
+from hocket.cut.check import require_same
+from hocket.cut.outline import outline
+from hocket.cut.pieces import pieces
+from hocket.cut.stages import balanced_borders
+from hocket.errors import CutError
+from hocket.tree import Tree
+
+pytest.importorskip("transformers")
+
+SMALL = {
+    "hf_gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2, "vocab": 11, "context": 8},
+    "hf_llama": {
+        "num_hidden_layers": 3,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_attention_heads": 2,
+        "vocab": 11,
+        "context": 8,
+    },
+    "hf_vit": {
+        "num_hidden_layers": 3,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "image_size": 8,
+    },
+    "hf_convnext": {
+        "hidden_sizes": [4, 8, 8, 8],
+        "depths": [1, 1, 2, 1],
+        "layer_scale_init_value": 1.0,  # else gradients are too small to change a weight of 1
+    },
+    "hf_resnet": {"embedding_size": 4, "hidden_sizes": [4, 8, 8, 8], "depths": [1, 1, 2, 1]},
+    "hf_swin": {"embed_dim": 8, "num_heads": [2, 2], "image_size": 32},
+}
+every = pytest.mark.parametrize("name", SMALL)
+
+
+def made(name):
+    torch.manual_seed(0)
+    network = zoo.build(name, **SMALL[name])
+    return network, sample_of(name)
+
+
+def sample_of(name) -> Tree:
+    if name in ("hf_gpt2", "hf_llama"):
+        return torch.randint(0, 11, (2, 8))
+    return torch.randn(2, 3, *[SMALL[name].get("image_size", 32)] * 2)
+
+
+@every
+def test_outputs_and_gradients_are_equal_on_two_three_and_four_stages(name):
+    network, sample = made(name)
+    seen = outline(network, sample)
+    assert not seen.refused
+    for stages in (2, 3, 4):
+        borders = balanced_borders(seen, stages)
+        assert len(borders) == stages - 1
+        require_same(network, pieces(seen, borders), sample)
+
+
+@every
+def test_a_step_on_stages_is_a_step_of_the_network(name):
+    network, sample = made(name)
+    for module in network.modules():
+        # Stages draw numbers of their own.
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "drop_prob"):
+            module.drop_prob = 0.0
+    network.config.attention_dropout = network.config.attn_pdrop = 0.0
+    plain, targets = copy.deepcopy(network), torch.tensor([0, 1])
+    if name in ("hf_gpt2", "hf_llama"):
+        targets = sample
+    trainer = Trainer(network, stages=3, method=BP(), optimizer=sgd)
+    optimizer = sgd(plain.parameters())
+    for _ in range(2):
+        trainer.step(sample, targets)
+        optimizer.zero_grad()
+        F.cross_entropy(plain(sample).flatten(0, -2), targets.flatten()).backward()
+        optimizer.step()
+    for (key, value), other in zip(
+        network.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        assert torch.equal(value, other), key
+
+
+@every
+def test_a_batch_of_one_goes_its_own_way(name):
+    network, sample = made(name)
+    for module in (network, *(stages := cut(network, stages=3, sample=sample))):
+        module.eval()
+    value = sample[:1]
+    for stage in stages:
+        value = stage(value)
+    assert torch.equal(value, network(sample[:1]))
+
+
+@every
+def test_late_gradients_reach_every_weight(name):
+    network, sample = made(name)
+    targets = sample if name in ("hf_gpt2", "hf_llama") else torch.tensor([0, 1])
+    trainer = Trainer(network, stages=2, method=FDG(), optimizer=sgd)
+    before = {key: value.clone() for key, value in network.named_parameters()}
+    for _ in range(4):
+        trainer.step(sample, targets)
+    trainer.finish()
+    same = [key for key, value in network.named_parameters() if torch.equal(before[key], value)]
+    assert not same
+
+
+def test_an_embedding_that_is_the_head_is_refused_by_name():
+    network = zoo.build("hf_gpt2", **SMALL["hf_gpt2"], tie_word_embeddings=True)
+    with pytest.raises(CutError) as caught:
+        Trainer(network, stages=Plan(("transformer.h.1",)), optimizer=sgd).prepare(
+            sample_of("hf_gpt2")
+        )
+    text = "parameter 'transformer.wte.weight' is tied to 'lm_head.weight'; cut so that both"
+    assert text in str(caught.value)
+
+
+def sgd(weights):
+    return torch.optim.SGD(weights, lr=0.1)
