@@ -133,6 +133,12 @@ def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | Non
     ]
     if not methods:
         problems.append("there are no methods; give at least one")
+    problems += [
+        f"the stages of {name!r} run freely, without a program that could be simulated; leave "
+        "it out, or plan 'dgl'"
+        for name in methods
+        if method_of(name).replay is not None
+    ]
     if threads < 1:
         problems.append(f"threads is {threads}; give 1 or more")
     if out is not None and out.suffix != ".json":

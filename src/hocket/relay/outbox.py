@@ -20,8 +20,10 @@ class Outbox:
         self._room = room
         self._finishes: deque[Callable[[], None]] = deque()
         self._error: Exception | None = None
+        self._closed = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def add(self, begin: Callable[[], Callable[[], None]], timeout_s: float) -> None:
         """Begin a send once there is room; what it gives waits until the send is finished.
@@ -51,6 +53,12 @@ class Outbox:
         """
         self._wait(0, timeout_s)
 
+    def close(self) -> None:
+        """End the thread, once what is on its way is finished."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
     def fail(self, error: Exception) -> None:
         """Nothing more will be sent, because of this error."""
         with self._changed:
@@ -70,7 +78,9 @@ class Outbox:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._finishes)
+                self._changed.wait_for(lambda: self._finishes or self._closed)
+                if not self._finishes:
+                    return
                 finish = self._finishes[0]
             try:
                 finish()

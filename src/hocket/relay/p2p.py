@@ -128,6 +128,8 @@ class Connection:
             self._outbox.drain(self._world.alarm.timeout_s)
         except Exception:
             return  # It has ended already.
+        finally:
+            self._outbox.close()
         self._thread.join(self._world.alarm.timeout_s)
 
     @contextmanager

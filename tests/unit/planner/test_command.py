@@ -34,6 +34,7 @@ def test_a_plan_is_made_told_written_drawn_and_trained(tmp_path, capsys):
         (["--stages", "1,x"], ["a number of stages is '1'; give 2 or more", "is 'x'; give 2"]),
         (["--methods", ""], ["there are no methods; give at least one"]),
         (["--threads", "0"], ["threads is 0; give 1 or more"]),
+        (["--methods", "fdg,dgl-async"], ["the stages of 'dgl-async' run freely, without a"]),
         (["--out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
         (["--stages", "9"], ["cannot cut this network into 9 stages: it has"]),
         (["--link", "soon"], ["the link is 'soon'; write bits in a second and a latency"]),
