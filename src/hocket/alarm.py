@@ -78,7 +78,8 @@ class Alarm:
         self._listeners: list[Callable[[HocketError], None]] = []
         # How often to look whether somebody asks.
         self._look_s = min(1.0, timeout_s / 16)
-        threading.Thread(target=self._watch, name="hocket-alarm", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="hocket-alarm", daemon=True)
+        self._thread.start()
 
     def doing(self, words: str) -> None:
         """Say what this process does from now on."""
@@ -103,6 +104,8 @@ class Alarm:
     def close(self) -> None:
         """Nothing can go wrong any more."""
         self._over.set()
+        # A thread that asks a store while the interpreter ends would abort the process.
+        self._thread.join(PATIENCE_S)
 
     def meet(self) -> None:
         """Wait until all processes have come here.

@@ -140,7 +140,7 @@ ABLATIONS = {
     "codebooks": (CODED, without("after", "encoders", 0, "books")),
     "averages of codebooks": (CODED, without("after", "encoders", 0, "sums")),
     "counts of codebooks": (CODED, without("after", "encoders", 0, "counts")),
-    "version of codebooks": (CODED, without("after", "encoders", 0, "version")),
+    "version of codebooks": (COARSE, without("after", "encoders", 0, "version")),
     "version of codebooks sent": (COARSE, without("after", "encoders", 0, "sent")),
     "batches that codebooks learnt from": (COARSE, without("after", "encoders", 0, "batches")),
     "codebooks of the receiver": (COARSE, without("before", "decoders", 0)),
@@ -162,7 +162,7 @@ def wholes(tmp_path_factory):
         return done[case]
 
     shapes = patch.dict(SHAPES, {drifting: SHAPES[conv]})
-    with patch.dict(worlds.NETS, {"drifting": drifting}), shapes:
+    with patch.dict(worlds.MORE_NETS, {"drifting": drifting}), shapes:
         yield whole
 
 

@@ -9,7 +9,7 @@ def cut(network: str, stages: int) -> int | Plan:
     """Where the paper that used the network cut it; else the number, to be balanced.
 
     >>> cut("resnet20", stages=2), cut("mlp", stages=2)
-    (Plan(cuts=('layer2_1',)), 2)
+    (Plan(cuts=('layer2_1',), signature=''), 2)
     """
     name = Named.parse(network).name
     known = zoo.PLANS.get(name, {})

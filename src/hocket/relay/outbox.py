@@ -54,7 +54,7 @@ class Outbox:
         self._wait(0, timeout_s)
 
     def close(self) -> None:
-        """End the thread, once what is on its way is finished."""
+        """End the thread, once what is on its way is finished; who closes does not wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

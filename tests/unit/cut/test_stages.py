@@ -171,7 +171,9 @@ def test_a_trainer_takes_any_network(method):
     assert trainer.plan.stages == 3
     after = trainer.state_dict()
     assert list(after) == list(before)
-    assert all(not torch.equal(after[name], before[name]) for name in before)
+    # A bias in front of a norm has no gradient but that of rounding, which may be 0.
+    moved = [name for name in before if not name.endswith("fc1.bias")]
+    assert all(not torch.equal(after[name], before[name]) for name in moved)
     assert trainer.evaluate([(sample, torch.tensor([0, 1, 2]))]).loss > 0
 
 

@@ -79,8 +79,8 @@ def test_every_option_of_a_method_can_be_given(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_option_that_a_method_does_not_have_is_refused(name):
-    with pytest.raises(OptionError, match="'depth'"):
-        build(name, depth=3)
+    with pytest.raises(OptionError, match="'shape'"):
+        build(name, shape=3)
 
 
 def test_a_method_that_does_not_exist_is_refused_with_a_near_one():
