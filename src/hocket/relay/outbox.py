@@ -53,11 +53,12 @@ class Outbox:
         """
         self._wait(0, timeout_s)
 
-    def close(self) -> None:
-        """End the thread, once what is on its way is finished; who closes does not wait."""
+    def close(self, timeout_s: float) -> None:
+        """End the thread, once what is on its way is finished, and wait for that so long."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._thread.join(timeout_s)
 
     def fail(self, error: Exception) -> None:
         """Nothing more will be sent, because of this error."""

@@ -123,14 +123,17 @@ class Connection:
 
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
+        timeout_s = self._world.alarm.timeout_s
         try:
             self.send("end", 0, {})
-            self._outbox.drain(self._world.alarm.timeout_s)
+            self._outbox.drain(timeout_s)
         except Exception:
-            return  # It has ended already.
-        finally:
-            self._outbox.close()
-        self._thread.join(self._world.alarm.timeout_s)
+            # It has ended already; a send that it did not take may never be finished.
+            self._outbox.close(timeout_s=0)
+            return
+        # A thread that is in a library when the interpreter ends would abort the process.
+        self._outbox.close(timeout_s)
+        self._thread.join(timeout_s)
 
     @contextmanager
     def _waiting(self, words: str, what: str) -> Iterator[None]:

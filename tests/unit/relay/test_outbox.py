@@ -93,10 +93,9 @@ def test_an_error_of_a_send_is_raised_where_the_next_one_would_begin():
 
 
 def test_the_thread_ends_with_what_is_on_its_way(outbox, sends):
-    outbox.close()
-    outbox._thread.join(AT_ONCE)
+    outbox.close(AT_ONCE)
     assert outbox._thread.is_alive()
     sends.finish(0)
     sends.finish(1)
-    outbox._thread.join(SOON)
+    outbox.close(SOON)
     assert not outbox._thread.is_alive()
