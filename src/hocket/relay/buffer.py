@@ -148,7 +148,15 @@ class Unkept:
         raise CheckpointError("stages that run freely go on from no checkpoint")
 
 
-class Upper(Unkept):
+class Ahead(Unkept):
+    """A way on which nothing comes back."""
+
+    def receive(self, batch: int) -> Gradient:
+        """There is nothing to receive: PacketError."""
+        raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
+
+
+class Upper(Ahead):
     """What the stage above an edge sees: what it sends is kept or overwritten."""
 
     def __init__(self, buffer: Buffer) -> None:
@@ -157,10 +165,6 @@ class Upper(Unkept):
     def send(self, packet: Activation) -> None:
         """Leave an activation."""
         self._buffer.put(packet)
-
-    def receive(self, batch: int) -> Gradient:
-        """There is nothing to receive: PacketError."""
-        raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
 
 
 class Lower(Unkept):
