@@ -47,7 +47,7 @@ def stages(
         rows: Methods, each as ``name`` or ``name:option=value,option=value``.
         counts: Numbers of stages.
         repetitions: How often each is timed, in turn with plain back-propagation.
-        steps: Timed steps each time.
+        steps: Timed steps each time, 2 or more, as a tick is the time between two.
         batch: Samples in a step.
         network: Name in the zoo.
         shape: One input, without the batch.
@@ -152,7 +152,7 @@ def _computed(peer: Decoupled, work: Work, repetitions: int, steps: int) -> dict
             timeline = replay(trainer.timeline(), peer.method, work.stages)
             # From the first batch of this repetition to the first of the next.
             own = timeline.window(begin, steps)
-            ratios.append(median(plain_s) / _tick_s(own))
+            ratios.append(median(plain_s) / _tick_s(timeline, steps))
             waiting.append([own.fractions()[k].waiting for k in range(work.stages)])
     return {
         "computed_speed_up": median(ratios),
@@ -160,10 +160,17 @@ def _computed(peer: Decoupled, work: Work, repetitions: int, steps: int) -> dict
     }
 
 
-def _tick_s(timeline: Timeline) -> float:
-    """Seconds from one forward of the first stage to the next, in the steady state."""
-    starts = [s.start_s for s in timeline.spans if (s.stage, s.kind) == (0, "F")]
-    return (starts[-1] - starts[0]) / (len(starts) - 1)
+def _tick_s(timeline: Timeline, ticks: int) -> float:
+    """Seconds from one forward to the next in the last so many, of the slowest stage.
+
+    Where no gradient comes back, stages before it run ahead of it, but not for long.
+    """
+    forwards = [span for span in timeline.spans if span.kind == "F"]
+    starts = [
+        [span.start_s for span in forwards if span.stage == stage][-ticks:]
+        for stage in {span.stage for span in forwards}
+    ]
+    return max((mine[-1] - mine[0]) / (ticks - 1) for mine in starts)
 
 
 def _seconds(step: Step) -> float:
@@ -174,7 +181,12 @@ def _seconds(step: Step) -> float:
 
 def _check(rows: Sequence[str], counts: Sequence[int], numbers: dict[str, int]) -> None:
     """Refuses what cannot be measured, before anything is."""
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    least = {name: 2 if name == "steps" else 1 for name in numbers}
+    problems = [
+        f"{name} is {n}; give {least[name]} or more"
+        for name, n in numbers.items()
+        if n < least[name]
+    ]
     problems += [f"a count of stages is {n}; give 2 or more" for n in counts if n < 2]
     if not rows or not counts:
         problems.append("there are no rows or no counts; give at least one of each")

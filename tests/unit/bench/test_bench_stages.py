@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from hocket.bench.record import Record
-from hocket.bench.stages import stages
+from hocket.bench.stages import _tick_s, stages
 from hocket.bench.tables import render
 from hocket.errors import OptionError
+from hocket.timeline import Span, Timeline
 
 
 def measure(out: Path, **options: object) -> Record:
@@ -42,12 +43,19 @@ def test_the_record_has_a_row_for_each_method_and_number_of_stages(
     assert (tmp_path / "stages.svg").exists()
 
 
+def test_a_tick_is_as_long_as_that_of_the_slowest_stage() -> None:
+    """A stage before it that waits for no gradient is ahead, and says nothing of the pace."""
+    quick = [Span(0, "F", t, t, start_s=t, end_s=t + 1) for t in range(6)]
+    slow = [Span(1, "F", t, t, start_s=1 + 3 * t, end_s=4 + 3 * t) for t in range(6)]
+    assert _tick_s(Timeline((*quick, *slow)), ticks=4) == 3
+
+
 def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError,
-        match=r"(?s)steps is 0.*a count of stages is 1; give 2.*row 'ddp' is no method",
+        match=r"(?s)steps is 1; give 2.*a count of stages is 1; give 2.*row 'ddp' is no method",
     ):
-        measure(tmp_path, rows=["fdg", "ddp"], counts=[1], steps=0)
+        measure(tmp_path, rows=["fdg", "ddp"], counts=[1], steps=1)
     with pytest.raises(OptionError, match="there are no rows or no counts"):
         measure(tmp_path, rows=[], counts=[])
     assert list(tmp_path.iterdir()) == []
