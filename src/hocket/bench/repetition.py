@@ -20,13 +20,15 @@ class Lap:
         start_s: When its timed steps began, on a clock that all processes share.
         end_s: When they ended.
         cpu_s: Processor time of the timed steps, in all its threads.
-        whole_cpu_s: The same with the step before them.
+        other_cpu_s: The part of it that was not the training's own thread.
+        whole_cpu_s: That of all threads with the step before them.
         spent: What the timed steps went to, as parts of their time, if that is recorded.
     """
 
     start_s: float
     end_s: float
     cpu_s: float
+    other_cpu_s: float
     whole_cpu_s: float
     spent: Fractions | None
 
@@ -45,13 +47,15 @@ class Steps:
         recorder = training.recorder
         earlier = recorder.totals if recorder is not None else None
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
+        start_own_s = time.thread_time()
         for _ in range(self.number):
             training.step()
         end_s, end_cpu_s = time.perf_counter(), time.process_time()
+        cpu_s, own_s = end_cpu_s - start_cpu_s, time.thread_time() - start_own_s
         spent = None
         if recorder is not None and earlier is not None:
             spent = recorder.totals.since(earlier).over(end_s - start_s)
-        return Lap(start_s, end_s, end_cpu_s - start_cpu_s, end_cpu_s - before_s, spent)
+        return Lap(start_s, end_s, cpu_s, cpu_s - own_s, end_cpu_s - before_s, spent)
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,14 @@ class Repetition:
         foreign: Share of the machine that others used meanwhile; None where the system does
             not tell.
         spent: What the time of each process went to; empty if that is not recorded.
+        other_cpu_s: Processor time of threads beside those that train; None if not asked.
     """
 
     wall_s: float
     cpu_s: float
     foreign: float | None
     spent: tuple[Fractions, ...] = ()
+    other_cpu_s: float | None = None
 
 
 def repetition(world: World, steps: int) -> Repetition:
@@ -86,4 +92,5 @@ def repetition(world: World, steps: int) -> Repetition:
         cpu_s=sum(lap.cpu_s for lap in laps),
         foreign=foreign,
         spent=tuple(lap.spent for lap in laps if lap.spent is not None),
+        other_cpu_s=sum(lap.other_cpu_s for lap in laps),
     )

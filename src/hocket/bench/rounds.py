@@ -89,6 +89,7 @@ def summary(
         "ratios": ratios,
         "cpu_s_per_sample": median(mine.cpu_s / samples for mine, _ in pairs),
         "cpu_ratio": median(cpu_ratios),
+        "other_cpu": median((mine.other_cpu_s or 0.0) / mine.cpu_s for mine, _ in pairs),
         "communication": medians([mine.spent for mine, _ in pairs], "communication"),
         "waiting": medians([mine.spent for mine, _ in pairs], "waiting"),
         "foreign": [mine.foreign for mine, _ in pairs],

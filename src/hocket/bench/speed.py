@@ -4,8 +4,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hocket.bench.balance import Balance
@@ -19,6 +21,7 @@ from hocket.bench.world import World
 from hocket.errors import HocketError, OptionError, listed
 
 BASE = "bp"
+LIMIT = "independent"
 SCHEDULED = (
     "gpipe:microbatches=2",
     "gpipe:microbatches=4",
@@ -138,9 +141,9 @@ def _together(
         repeats = [partial(repetition, world, steps) for world in worlds]
         turns = rounds(repeats, repetitions, quiet)
         samples = [steps * world.ask(attrgetter("samples"))[0] for world in worlds]
-        measured = []
+        measured: list[dict[str, Any]] = []
         for row, world, mine, finished in zip(rows, worlds, turns, samples, strict=True):
-            found = {
+            found: dict[str, Any] = {
                 "row": checked(row).label,
                 "processes": world.peer.processes,
                 "threads": world.peer.threads,
@@ -153,6 +156,10 @@ def _together(
             )
             print(_line(found), file=sys.stderr, flush=True)
             measured.append(found)
+    limits = [found["ratios"] for found in measured if found["row"] == LIMIT]
+    for found, limit in product(measured, limits):
+        pairs = zip(found["ratios"], limit, strict=True)
+        found["of_limit"] = median(mine / most for mine, most in pairs)
     return measured
 
 

@@ -172,8 +172,9 @@ def _accuracy(record: Record) -> str:
 def _speed(record: Record) -> str:
     """One line for each row of the record."""
     heads = (
-        "row", "processes x threads", "samples/s", "ratio", "range", "CPU, ratio", "sending",
-        "waiting", "peak, MiB", "choices", "disturbed",
+        "row", "processes x threads", "samples/s", "ratio", "range", "of the limit",
+        "CPU, ratio", "other threads", "sending", "waiting", "peak, MiB", "choices",
+        "disturbed",
     )  # fmt: skip
     lines = [
         (
@@ -182,7 +183,9 @@ def _speed(record: Record) -> str:
             f"{row['samples_per_s']:.1f}",
             f"{row['ratio']:.2f}",
             f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+            f"{row['of_limit']:.2f}" if "of_limit" in row else "-",
             f"{row['cpu_ratio']:.2f}",
+            f"{row['other_cpu']:.1%}" if "other_cpu" in row else "-",
             _shares(row["communication"]),
             _shares(row["waiting"]),
             _each(row["peak_mib"]),
@@ -195,10 +198,12 @@ def _speed(record: Record) -> str:
     legend = (
         "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
         "samples per second beside bp in the same round, median and range over {repetitions} "
-        "rounds of {steps} steps; CPU: processor time of a sample in all processes, beside "
-        "bp's. Sending, waiting: parts of the time of each process. Peak: of each process, "
-        "without PyTorch itself. Disturbed: rounds in which others used more than "
-        "{foreign:.0%} of the machine however often they were repeated."
+        "rounds of {steps} steps; of the limit: the same beside independent processes, where "
+        "they had their turns together. CPU: processor time of a sample in all processes, "
+        "beside bp's; other threads: the part of it that is not the training's own thread, "
+        "which is OpenMP's and that of messages. Sending, waiting: parts of the time of each "
+        "process. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
+        "others used more than {foreign:.0%} of the machine however often they were repeated."
     ).format(**settings)
     return f"{lines_of(heads, lines)}\n\n{legend}"
 

@@ -16,7 +16,7 @@ QUIET = Quiet(foreign=0.04, retries=2, patience_s=0)
 
 
 def took(wall_s: float, foreign: float | None = 0.0) -> Repetition:
-    return Repetition(wall_s=wall_s, cpu_s=2 * wall_s, foreign=foreign)
+    return Repetition(wall_s=wall_s, cpu_s=2 * wall_s, foreign=foreign, other_cpu_s=wall_s / 2)
 
 
 def replayed(*shares: float | None) -> Repeat:
@@ -64,6 +64,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert found["samples_per_s"] == 20.0
     assert found["cpu_s_per_sample"] == pytest.approx(0.1)
     assert found["cpu_ratio"] == pytest.approx(0.5)
+    assert found["other_cpu"] == 0.25
     assert (found["disturbed"], found["dropped"]) == (1, 3)
 
 
@@ -101,6 +102,17 @@ def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path: Path) -> None:
         assert 0 <= sends < 1
     assert len(own["waiting"]) == 2
     assert max(own["communication"]) > 0
+
+
+def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path: Path) -> None:
+    record = measure(tmp_path, rows=["independent", "ddp", "fdg"], at_once=2)
+    base, limit, beside, later = record.rows
+    assert limit["of_limit"] == 1.0
+    shares = [mine / most for mine, most in zip(beside["ratios"], limit["ratios"], strict=True)]
+    assert beside["of_limit"] == pytest.approx(sum(shares) / 2)
+    assert "of_limit" not in later
+    assert base["of_limit"] == pytest.approx(sum(1 / most for most in limit["ratios"]) / 2)
+    assert 0 <= beside["other_cpu"] < 1
 
 
 def test_the_base_alone_can_be_measured(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def speed_record() -> Record:
     }
     common = {"threads": 1, "dropped": 1, "foreign": [0.01], "ratios": [1.0], "cpu_ratio": 1.0}
     common |= {"cpu_s_per_sample": 0.004, "samples_per_s": 250.0, "disturbed": 0}
-    common |= {"communication": [], "waiting": []}
+    common |= {"communication": [], "waiting": [], "other_cpu": 0.0123}
     even = {"ratio": 1.0, "ratio_min": 1.0, "ratio_max": 1.0}
     rows: list[dict[str, Any]] = [
         common
@@ -90,7 +90,7 @@ def speed_record() -> Record:
         | {"row": "bp", "processes": 1, "choices": {}, "peak_mib": [311.2], "parameters": [9]},
         common
         | even
-        | {"row": "ddp", "processes": 2, "choices": {"bucket_mib": 25}}
+        | {"row": "ddp", "processes": 2, "choices": {"bucket_mib": 25}, "of_limit": 0.951}
         | {"peak_mib": [180.1, 180.4], "parameters": [9, 9]},
         common
         | {"row": "zbv microbatches=4", "processes": 2, "peak_mib": [150.0, 90.6]}
@@ -162,9 +162,9 @@ def test_errors_are_of_the_last_epoch_and_break_downs_are_told() -> None:
 
 def test_processes_that_are_alike_are_told_once() -> None:
     shown = table(speed_record())
-    assert "| bp | 1 x 1 | 250.0 | 1.00 | 1.00 to 1.00 | 1.00 | - | - | 311 | - | 0 |" in shown
-    assert "| 1.00 | - | - | 180 | bucket_mib=25 | 0 |" in shown
-    assert "| 1.00 | 1%, 0% | 4%, 12% | 150, 91 | cut at a, b, c | 2 |" in shown
+    assert "| 1.00 to 1.00 | - | 1.00 | 1.2% | - | - | 311 | - | 0 |" in shown
+    assert "| 0.95 | 1.00 | 1.2% | - | - | 180 | bucket_mib=25 | 0 |" in shown
+    assert "| 1.00 | 1.2% | 1%, 0% | 4%, 12% | 150, 91 | cut at a, b, c | 2 |" in shown
     assert "more than 4% of the machine" in shown
 
 
