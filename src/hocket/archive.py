@@ -86,7 +86,8 @@ def _write(saver: Saver, rig: Rig, course: Course, train: object, note: Any) -> 
     manifest = manifest_of(
         rig.engine.now, rig.setup, rig.layers, rig.replicas, course.summary()
     )
-    saver.save(name, parts, manifest)
+    faults = [(stage.index, fault) for stage in rig.engine.stages if (fault := stage.fault())]
+    saver.save(name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults))
 
 
 def resumed(rig: Rig, folder: Path) -> tuple[Course, Position]:
@@ -125,4 +126,10 @@ def resumed(rig: Rig, folder: Path) -> tuple[Course, Position]:
     tallies = [state["course"]["tally"] for state in states]
     course.load(manifest.course, first["course"]["chance"], tallies)
     note = first["note"] if exact or rig.leads else None
-    return course, Position(course.epoch, course.batches, note, tuple(course.history))
+    return course, Position(
+        epoch=course.epoch,
+        batch=course.batches,
+        note=note,
+        history=tuple(course.history),
+        tick=manifest.tick,
+    )

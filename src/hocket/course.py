@@ -93,4 +93,5 @@ def _epoch(values: dict[str, Any]) -> Epoch:
     score = values["score"]
     if score is not None:
         score = Score(**score | {"exits": tuple(score["exits"])})
-    return Epoch(**values | {"score": score, "staleness": tuple(values["staleness"])})
+    rows = {name: tuple(values[name]) for name in ("staleness", "skipped")}
+    return Epoch(**values | rows | {"score": score})

@@ -72,9 +72,8 @@ class Loop:
         while len(course.history) < self._epochs or not self._done:
             epoch = self._epoch(final=len(course.history) >= self._epochs - 1)
             course.end(epoch)
-            self._bar.epoch(
-                epoch.number, epoch.loss, epoch.score.error if epoch.score else None
-            )
+            error = epoch.score.error if epoch.score else None
+            self._bar.epoch(epoch.number, epoch.loss, error, max(epoch.skipped))
             told(epoch)
             self._save(None)
         self._rig.collect()
@@ -161,7 +160,8 @@ class Loop:
             course.add(rig.step(inputs, targets, number), samples_in(inputs))
             self._bar.batch(course.tally.losses(None if self._free else number)[-1:])
             self._save(rig.engine.now if rig.engine else None)
-        if course.samples == 0 and rig.reads and not self._interrupt.asked:
+        over = self._interrupt.asked or (self._free and self._done)
+        if course.samples == 0 and rig.reads and not over:
             raise DataError(
                 f"epoch {number}: the training data have no batches; an iterator can be used "
                 "once, so pass a list or a DataLoader"

@@ -32,6 +32,7 @@ from hocket.modes import evaluating
 from hocket.signals import Delayed
 from hocket.snapshot import names_of
 from hocket.stage.rewind import untouched
+from hocket.timeline import Span, Timeline
 from hocket.tree import Tree, map_tensors, tensors
 from hocket.update.scale_free import warn_if_it_cancels
 from hocket.world import World, join
@@ -77,6 +78,7 @@ class Rig:
         replicas: int,
         timeout_s: float,
     ) -> None:
+        _require_skippable(setup, replicas)
         self.network = network
         self.plan: Plan | None = None
         self.count = count_of(stages)
@@ -116,6 +118,14 @@ class Rig:
         return self.world.replica if self.world is not None else 0
 
     @property
+    def part(self) -> str | None:
+        """What this process is called among several, such as stage1; None where it is alone."""
+        if self.world is None:
+            return None
+        replica = f"-replica{self.replica}" if self.replicas > 1 else ""
+        return f"stage{self.world.stage}{replica}"
+
+    @property
     def layers(self) -> list[list[str]]:
         """The network's names for what each stage holds."""
         return [
@@ -142,8 +152,8 @@ class Rig:
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch of an epoch enters."""
         assert self.engine is not None, "it is prepared"
-        own = self._moved((inputs, targets)) if self.reads else (None, None)
-        return self.engine.step(*own, epoch)
+        own_inputs, own_targets = self._moved((inputs, targets)) if self.reads else (None, None)
+        return self.engine.step(own_inputs, own_targets, epoch)
 
     def drain(self) -> list[Event]:
         """At the end of an epoch: complete what is in flight, if the method does that."""
@@ -169,6 +179,17 @@ class Rig:
             for values in self.gather(marks.values()):
                 whole.merge(values)
         return whole.score()
+
+    def timeline(self) -> Timeline:
+        """What all stages spent their time on so far, on the clock of the first process."""
+        offset = 0.0 if self.world is None else self.world.clock()
+        own = [
+            (s.stage, s.kind, s.batch, s.tick, s.start_s + offset, s.end_s + offset)
+            for stage in (self.engine.stages if self.engine is not None else ())
+            for s in stage.recorder.spans
+        ]
+        rows = self.gather(own)[:: self.replicas]
+        return Timeline(tuple(Span(*row) for spans in rows for row in spans))
 
     def gather(self, value: Any) -> list[Any]:
         """What every process gives here, in the order of stages; plain JSON values."""
@@ -263,6 +284,20 @@ def _require_world(
         raise OptionError(
             "compare_every needs all stages in one process, and there are "
             f"{world.size}; train in one process, or leave compare_every at 0"
+        )
+
+
+def _require_skippable(setup: Setup, replicas: int) -> None:
+    """Refuse to skip batches where some of those who share one would not."""
+    if replicas > 1 and (setup.non_finite == "skip" or setup.skipping):
+        raise OptionError(
+            f"{replicas} replicas share each batch, and do not agree on which to skip; leave "
+            "non_finite at 'stop', or have one replica"
+        )
+    if setup.skipping and setup.method.replay is not None:
+        raise OptionError(
+            f"the stages of method {setup.method.name!r} run freely, and number their batches "
+            "each for itself; leave skipping (non_finite='restore') out"
         )
 
 

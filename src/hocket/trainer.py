@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from hocket.methods import FDG
 from hocket.progress import progress_bar
 from hocket.rig import Rig, count_of, home
 from hocket.snapshot import Position
+from hocket.stage.guard import NonFinite
 from hocket.stage.stage import Stage
-from hocket.timeline import Span, Timeline
+from hocket.timeline import Timeline
 from hocket.tree import Tree
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
 from hocket.world import placed
@@ -67,6 +69,9 @@ class Trainer:
         rates: How fast each stage is, for a method whose stages run freely; equally if not
             given.
         turns: Whether such stages take their turns at ``regular`` intervals, or at ``random``.
+        non_finite: Whether a batch that makes something NaN or infinite is to ``stop`` the
+            training, or to be one that it does ``skip``.
+        skipping: Batches to skip whatever they hold, by their number over all epochs.
 
     Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
@@ -102,6 +107,8 @@ class Trainer:
         batchnorm: BatchNorm = "local",
         rates: Sequence[float] | None = None,
         turns: Turns = "regular",
+        non_finite: NonFinite = "stop",
+        skipping: Iterable[int] = (),
     ) -> None:
         method = method or FDG()
         comparing = compare_of(method, compare_every, loss, on_comparison)
@@ -134,6 +141,8 @@ class Trainer:
             resumable=resumable,
             batchnorm=batchnorm,
             pace=pace_of(method, count_of(stages), rates, turns, seed),
+            non_finite=non_finite,
+            skipping=frozenset(skipping),
         )
         self._rig = Rig(
             network,
@@ -176,11 +185,7 @@ class Trainer:
     @property
     def part(self) -> str | None:
         """What this process is called among several, such as stage1; None where it is alone."""
-        world = self._rig.world
-        if world is None:
-            return None
-        replica = f"-replica{world.replica}" if world.replicas > 1 else ""
-        return f"stage{world.stage}{replica}"
+        return self._rig.part
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -209,7 +214,7 @@ class Trainer:
         several processes the batch is that of the first stage, and the last one has the loss.
 
         Raises:
-            NonFiniteError: A loss or gradient is NaN or infinite.
+            NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
         self.prepare(inputs)
         with self._rig.reporting():
@@ -261,7 +266,7 @@ class Trainer:
             OptionError: There is less than one epoch, or the trainer is not resumable.
             CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches.
-            NonFiniteError: A loss or gradient is NaN or infinite.
+            NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
@@ -293,8 +298,23 @@ class Trainer:
             loop.run(on_epoch or (lambda epoch: None))
         return course.history
 
+    @contextmanager
+    def saving(self, checkpoints: Checkpoints) -> Iterator[Callable[[], None]]:
+        """Inside, what is given leaves a checkpoint in a loop of your own, where one is due.
+
+        It is for after each ``step``. The state is copied there and written meanwhile; at the
+        end the last one is on the disk. Among several processes all must call it.
+
+        Raises:
+            CheckpointError: One cannot be written, and the training is to stop for that.
+            OptionError: The trainer is not resumable.
+        """
+        rig = self._rig
+        with rig.reporting(), saving(checkpoints, rig, self._course, None) as save:
+            yield lambda: save(rig.engine.now if rig.engine is not None else None)
+
     def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
-        """Write a checkpoint of the training as it is between two ticks.
+        """Write a checkpoint of the training as it is between two ticks, and wait for it.
 
         Among several processes all must call it after the same tick.
 
@@ -308,10 +328,9 @@ class Trainer:
             OptionError: The trainer is not resumable.
             HocketError: No batch has been seen yet.
         """
-        with self._rig.reporting():
-            kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
-            with saving(kind, self._rig, self._course, None) as save:
-                save(None)
+        kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
+        with self._rig.reporting(), saving(kind, self._rig, self._course, None) as save:
+            save(None)
 
     def resume(self, folder: Path | str) -> Position:
         """Go on from the newest checkpoint that is whole, or from a given one.
@@ -354,14 +373,7 @@ class Trainer:
 
         Among several processes all must call it. Only of use with ``trace``.
         """
-        offset = 0.0 if self._rig.world is None else self._rig.world.clock()
-        own = [
-            (s.stage, s.kind, s.batch, s.tick, s.start_s + offset, s.end_s + offset)
-            for stage in self.stages
-            for s in stage.recorder.spans
-        ]
-        rows = self.gather(own)[:: self._rig.replicas]
-        return Timeline(tuple(Span(*row) for spans in rows for row in spans))
+        return self._rig.timeline()
 
     @property
     def sent_bytes(self) -> int:

@@ -44,7 +44,7 @@ LEVELS = (
     ("relay.p2p", "relay.coded", "update", "workers"),
     ("relay.pour", "methods", "stage", "picture", "launch", "timeline.replay", "own_network"),
     ("engine", "parts"),
-    ("history",),
+    ("history", "restore"),
     ("course", "snapshot"),
     ("rig",),
     ("archive",),

@@ -87,9 +87,17 @@ class Compare:
         batch = event.action.batch
         if event.action.kind != "B" or batch not in self._batches:
             return
+        true = self._true.pop((stage.index, batch))
+        if not event.report.skipped:
+            self._tell(stage, batch, true)
+        self._left[batch] -= 1
+        if not self._left[batch]:
+            del self._batches[batch], self._left[batch]
+
+    def _tell(self, stage: Stage, batch: int, true: Tensor) -> None:
+        """Compare the gradient that the stage has just found."""
         trained = _trained(stage)
         late = _flat(stage.gradients[: len(trained)], trained)
-        true = self._true.pop((stage.index, batch))
         product = late.norm() * true.norm()
         self._listener(
             Comparison(
@@ -99,9 +107,6 @@ class Compare:
                 ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
             )
         )
-        self._left[batch] -= 1
-        if not self._left[batch]:
-            del self._batches[batch], self._left[batch]
 
     def _gradients(self, batch: int, stages: Sequence[Stage]) -> dict[tuple[int, int], Tensor]:
         """The true gradients of one batch at some stages."""
