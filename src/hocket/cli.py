@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
+from hocket.bench.checkpoint import checkpoint as measure_checkpoint
 from hocket.bench.compression import compression as measure_compression
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
@@ -37,6 +38,7 @@ from hocket.report import (
     timeline_table,
 )
 from hocket.restart import persistently
+from hocket.restore import patiently
 from hocket.run import Run, require_same, run_of, values_in
 from hocket.timeline import Timeline
 from hocket.train import folder_of, has_checkpoints
@@ -100,32 +102,35 @@ def train(
         require_same(run, Run.read(resume / "run.json"))
         run = dataclasses.replace(run, out=resume)
     resumed = resume is not None
+    if (max_restarts or run.non_finite == "restore") and run.out is None:
+        run = dataclasses.replace(run, out=folder_of(run))  # the same one each time
     if processes == 1:
-        return _train_here(run, resumed)
+        return patiently(lambda back: _train_and_end(run, resumed or back))
     wanted = run.stages * run.replicas
     if processes != wanted:
         raise OptionError(
             f"processes is {processes}, but {run.stages} stages x {run.replicas} replicas want "
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
-    if max_restarts and run.out is None:
-        run = dataclasses.replace(run, out=folder_of(run))  # the same one each time
-    return persistently(
-        lambda again: launch(
-            _train_as_one_of_several,
+
+    def start(resumed: bool) -> int:
+        return launch(
+            _train_and_end,
             run,
-            resumed or again,
+            resumed,
             processes=processes,
             threads=run.threads,
             # Time for a last checkpoint.
             grace_s=GRACE_S if run.checkpoint_every else 5.0,
-        ),
-        max_restarts,
+        )
+
+    return persistently(
+        lambda again: patiently(lambda back: start(resumed or again or back)), max_restarts
     )
 
 
-def _train_as_one_of_several(run: Run, resumed: bool) -> int:
-    """What a launched process does."""
+def _train_and_end(run: Run, resumed: bool) -> int:
+    """Train; an error is printed, and gives an exit code."""
     try:
         return _train_here(run, resumed)
     except HocketError as error:
@@ -269,6 +274,7 @@ def run_in_processes(script: Path, /, *words: str, processes: int, threads: int 
 
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
+bench.command(measure_checkpoint, name="checkpoint")
 bench.command(measure_compression, name="compression")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
@@ -312,7 +318,7 @@ def _refuse(error: Exception) -> int:
     messages.print(
         f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True
     )
-    return 2
+    return int(getattr(type(error), "exit_code", 2))
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -14,14 +14,19 @@ from hocket.tree import Tree
 class Course:
     """The epochs of one ``fit``, those before a restart included.
 
+    Args:
+        epoch: Whole epochs that the trainer has behind it, those of a ``fit`` before included.
+
     Attributes:
+        epoch: The same, now.
         history: What the epochs came to that are over.
         batches: How many have entered in the present epoch; whoever feeds them counts.
         samples: Inputs in these; 0 in a process that reads no data.
         tally: What the events of the present epoch add up to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
         self.history: list[Epoch] = []
         self.batches = self.samples = 0
         self.tally = Tally()
@@ -51,6 +56,7 @@ class Course:
     def end(self, epoch: Epoch) -> None:
         """The present epoch is over."""
         self.history.append(epoch)
+        self.epoch += 1
         self.batches = self.samples = 0
         self.tally = Tally()
         self._seconds, self._start, self._chance = 0.0, time.perf_counter(), None
@@ -63,6 +69,7 @@ class Course:
     def summary(self) -> dict[str, Any]:
         """What is the same for all stages, as JSON values."""
         return {
+            "epoch": self.epoch,
             "history": [asdict(epoch) for epoch in self.history],
             "batches": self.batches,
             "samples": self.samples,
@@ -73,6 +80,7 @@ class Course:
         self, summary: dict[str, Any], chance: dict[str, Any], tallies: Sequence[dict[str, Any]]
     ) -> None:
         """Go on from where another one had come to, with the counts of these stages."""
+        self.epoch = summary["epoch"]
         self.history = [_epoch(values) for values in summary["history"]]
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
@@ -85,4 +93,5 @@ def _epoch(values: dict[str, Any]) -> Epoch:
     score = values["score"]
     if score is not None:
         score = Score(**score | {"exits": tuple(score["exits"])})
-    return Epoch(**values | {"score": score, "staleness": tuple(values["staleness"])})
+    rows = {name: tuple(values[name]) for name in ("staleness", "skipped")}
+    return Epoch(**values | rows | {"score": score})

@@ -32,7 +32,13 @@ class DataError(HocketError, ValueError):
 
 
 class NonFiniteError(HocketError, ArithmeticError):
-    """A loss or a gradient became NaN or infinite; the weights are those before it."""
+    """Something became NaN or infinite; the weights are those before it.
+
+    Attributes:
+        batch: The batch at which it did, where it was one.
+    """
+
+    batch: int | None = None
 
 
 class LinearizeError(HocketError, RuntimeError):

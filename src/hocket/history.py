@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket.engine.trace import Event
-from hocket.errors import DataError
+from hocket.errors import DataError, NonFiniteError
 from hocket.losses import wrong
 from hocket.method import Loss
 from hocket.signals.targets import fitting
@@ -46,6 +46,8 @@ class Epoch:
         seconds: Time of training, without the evaluation.
         samples: Inputs that were trained on.
         staleness: For each stage, the mean staleness measured.
+        skipped: For each stage, the batches that came back and that it did not learn from, as
+            something was NaN or infinite.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Epoch:
     seconds: float
     samples: int
     staleness: tuple[float, ...]
+    skipped: tuple[int, ...]
 
 
 class Tally:
@@ -62,22 +65,27 @@ class Tally:
     def __init__(self) -> None:
         self._losses: dict[tuple[int, int], list[float]] = {}  # (stage, epoch of the batch)
         self._staleness: dict[int, list[int]] = {}
+        self._skipped: Counter[int] = Counter()
 
     def add(self, events: Iterable[Event]) -> None:
-        """Count the backwards among the events."""
+        """Count the backwards among the events; losses of those that were done only."""
         for event in events:
             report, stage = event.report, event.action.stage
-            if event.action.kind == "B":
+            if event.action.kind == "B" and report.skipped:
+                self._skipped[stage] += 1
+            elif event.action.kind == "B":
                 self._staleness.setdefault(stage, []).append(report.staleness or 0)
                 if report.loss is not None:
                     self._losses.setdefault((stage, report.epoch), []).append(report.loss)
 
     def values(self, stage: int | None = None) -> dict[str, Any]:
         """What was counted, of all stages or of one, as plain values."""
-        chosen = range(stage, stage + 1) if stage is not None else self._staleness
+        every = self._staleness.keys() | self._skipped.keys()
+        chosen = every if stage is None else {stage}
         return {
             "losses": [[*key, list(v)] for key, v in self._losses.items() if key[0] in chosen],
             "staleness": [[k, list(v)] for k, v in self._staleness.items() if k in chosen],
+            "skipped": [[k, n] for k, n in self._skipped.items() if k in chosen],
         }
 
     def merge(self, values: dict[str, Any]) -> None:
@@ -86,6 +94,8 @@ class Tally:
             self._losses.setdefault((stage, epoch), []).extend(losses)
         for stage, staleness in values["staleness"]:
             self._staleness.setdefault(stage, []).extend(staleness)
+        for stage, count in values["skipped"]:
+            self._skipped[stage] += count
 
     def losses(self, epoch: int | None) -> list[float]:
         """Of an epoch's batches, or of all if None, at the last stage that has any."""
@@ -103,7 +113,19 @@ class Tally:
         *,
         own: bool = False,
     ) -> Epoch:
-        """The epoch as a value; where each stage counts its ``own``, losses are of all."""
+        """The epoch as a value; where each stage counts its ``own``, losses are of all.
+
+        Raises:
+            NonFiniteError: A stage has skipped all batches that came back to it.
+        """
+        idle = [k for k in self._skipped if k not in self._staleness]
+        if idle:
+            k = min(idle)
+            raise NonFiniteError(
+                f"epoch {number}: stage {k} has skipped all its {self._skipped[k]} batches, as "
+                "something was NaN or infinite in each; lower the learning rate, warm up, or "
+                "look at the data"
+            )
         losses = self.losses(None if own else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
         return Epoch(
@@ -113,6 +135,7 @@ class Tally:
             seconds=seconds,
             samples=samples,
             staleness=tuple(sum(s) / len(s) if s else 0.0 for s in staleness),
+            skipped=tuple(self._skipped[k] for k in range(stages)),
         )
 
 

@@ -18,13 +18,16 @@ from hocket.stage.stage import Stage
 class Logs:
     """Writes a row for each backward and update of every n-th batch, comparison and epoch.
 
+    Where a batch is skipped there is a row, too, that says what was not finite and where.
+
     Args:
         folder: The run folder; rows go to ``metrics.jsonl`` in it.
         every: Log every n-th batch.
         tensorboard: Whether to write event files into the folder, too.
         part: What this process is called among several, which each write a file of their own:
             ``metrics.stage1.jsonl``. The rows of epochs are for one of them to write.
-        after: What ``written`` gave, to go on from there; rows that came later are dropped.
+        after: What ``written`` gave, to go on from there; what came later is dropped, from the
+            files of TensorBoard, too.
     """
 
     def __init__(
@@ -37,18 +40,34 @@ class Logs:
         after: dict[str, int] | None = None,
     ) -> None:
         self._every = every
-        self._board: Any = tensorboard_writer()(str(folder)) if tensorboard else None
         self._path = folder / (f"metrics.{part}.jsonl" if part else "metrics.jsonl")
-        kept = (after or {}).get(self._path.name, 0)
         self._path.touch()
-        # Never to more than there is, which would fill it with zeros.
-        os.truncate(self._path, min(kept, self._path.stat().st_size))
+        for file in self._files():
+            kept = (after or {}).get(file.name, 0)
+            if not kept and file != self._path:
+                file.unlink()
+                continue
+            # Never to more than there is, which would fill it with zeros.
+            os.truncate(file, min(kept, file.stat().st_size))
+        self._board: Any = None
+        if tensorboard:
+            self._board = tensorboard_writer()(str(folder), filename_suffix=self._suffix)
         # Buffered by lines: what was written stays if the process dies.
         self._file = self._path.open("a", buffering=1)
 
     def written(self) -> dict[str, int]:
         """Bytes of each file so far."""
-        return {self._path.name: self._path.stat().st_size}
+        if self._board is not None:
+            self._board.flush()
+        return {file.name: file.stat().st_size for file in self._files()}
+
+    def _files(self) -> list[Path]:
+        """Those of this process, each start of it having its own for TensorBoard."""
+        return [self._path, *self._path.parent.glob(f"events.out.tfevents.*{self._suffix}")]
+
+    @property
+    def _suffix(self) -> str:
+        return f".{self._path.stem}"
 
     def __enter__(self) -> "Logs":
         return self
@@ -64,13 +83,16 @@ class Logs:
             self._board.close()
 
     def watch(self, event: Event, stage: Stage) -> None:
-        """Log a backward or an update."""
-        action = event.action
-        if action.kind in "BUT" and action.batch % self._every == 0:
-            report = {k: v for k, v in asdict(event.report).items() if v is not None}
+        """Log a backward or an update; and whatever was not finite, of any batch."""
+        action, report = event.action, event.report
+        place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
+        if report.fault is not None:
+            self._row("skipped", **place, epoch=report.epoch, fault=report.fault)
+        elif action.kind in "BUT" and action.batch % self._every == 0 and not report.skipped:
+            found = {k: v for k, v in asdict(report).items() if v is not None}
+            del found["skipped"]
             kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
-            place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
-            self._row(kind, **place, **report)
+            self._row(kind, **place, **found)
 
     def comparison(self, comparison: Comparison) -> None:
         """Log how far a gradient was from the true one."""

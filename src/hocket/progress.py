@@ -23,8 +23,8 @@ class Progress(Protocol):
     def batch(self, losses: Sequence[float]) -> None:
         """A batch has entered; the newest loss, if there is one yet."""
 
-    def epoch(self, number: int, loss: float, error: float | None) -> None:
-        """An epoch has ended."""
+    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
+        """An epoch has ended, in which a stage did not learn from so many batches."""
 
 
 class Silent:
@@ -33,7 +33,7 @@ class Silent:
     def batch(self, losses: Sequence[float]) -> None:
         """Show nothing."""
 
-    def epoch(self, number: int, loss: float, error: float | None) -> None:
+    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Show nothing."""
 
 
@@ -46,9 +46,10 @@ class Lines:
     def batch(self, losses: Sequence[float]) -> None:
         """Batches are too many for a log."""
 
-    def epoch(self, number: int, loss: float, error: float | None) -> None:
+    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Print the epoch."""
-        print(_line(number, self._epochs, loss, error), file=sys.stderr, flush=True)
+        line = _line(number, self._epochs, loss, error, skipped)
+        print(line, file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -65,15 +66,17 @@ class Bar:
         loss = f"loss {losses[-1]:.3f}" if losses else ""
         self._bar.update(self._task, advance=1, loss=loss)
 
-    def epoch(self, number: int, loss: float, error: float | None) -> None:
+    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Print the epoch above the bar."""
-        self._bar.console.print(_line(number, self._epochs, loss, error), highlight=False)
+        line = _line(number, self._epochs, loss, error, skipped)
+        self._bar.console.print(line, highlight=False)
 
 
-def _line(number: int, epochs: int, loss: float, error: float | None) -> str:
-    tested = "" if error is None else f", test error {error:.2%}"
+def _line(number: int, epochs: int, loss: float, error: float | None, skipped: int) -> str:
+    rest = "" if error is None else f", test error {error:.2%}"
+    rest += f", {skipped} batches skipped" if skipped else ""
     # Stages that run freely may need a few more than was foreseen.
-    return f"epoch {number + 1}/{max(epochs, number + 1)}: training loss {loss:.4f}{tested}"
+    return f"epoch {number + 1}/{max(epochs, number + 1)}: training loss {loss:.4f}{rest}"
 
 
 @contextmanager

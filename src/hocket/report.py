@@ -13,7 +13,7 @@ from hocket.timeline import Timeline
 
 def summary_tables(summary: Summary) -> list[Table]:
     """The result as a whole, and of each stage whatever there is to say."""
-    tables = (_whole, _stages, _times, _exits, _codes, _draws)
+    tables = (_whole, _stages, _times, _exits, _codes, _draws, _skips)
     return [table for make in tables if (table := make(summary)).row_count]
 
 
@@ -102,6 +102,15 @@ def _draws(summary: Summary) -> Table:
             counts = (before.unsent, uses.arrived, uses.drawn, uses.reused, uses.dropped)
             held = f"{uses.buffer_bytes / 2**20:,.1f} MiB"
             table.add_row(str(k), *(f"{n:,}" for n in (*counts, uses.refused)), held)
+    return table
+
+
+def _skips(summary: Summary) -> Table:
+    """The batches that each stage did not learn from, where there are any."""
+    table = _table("stage", "batches skipped")
+    if any(stage.skipped for stage in summary.stages):
+        for k, stage in enumerate(summary.stages):
+            table.add_row(str(k), f"{stage.skipped:,}")
     return table
 
 

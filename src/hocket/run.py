@@ -78,6 +78,11 @@ class Run:
     """How many of the newest checkpoints stay."""
     checkpoint_failure: Literal["go-on", "stop"] = "go-on"
     """What becomes of a training whose checkpoint cannot be written."""
+    non_finite: Literal["stop", "skip", "restore"] = "stop"
+    """What becomes of a training in which something is NaN or infinite: it stops, skips that
+    batch, or goes back to its last checkpoint and skips it from there."""
+    max_restores: int = 3
+    """How often a training may go back so."""
     trace: Path | None = None
     """Write a timeline to this file, for Perfetto and `hocket draw --trace`."""
     tensorboard: bool = False
@@ -101,6 +106,7 @@ class Run:
                 ("compare_every", self.compare_every, 0),
                 ("checkpoint_every", self.checkpoint_every, 0),
                 ("checkpoint_keep", self.checkpoint_keep, 1),
+                ("max_restores", self.max_restores, 0),
             )
             if value < least
         ]
@@ -108,6 +114,16 @@ class Run:
             problems.append(f"timeout_s is {self.timeout_s}; use a number above 0")
         if not 0 < self.warmup_rate <= 1:
             problems.append(f"warmup_rate is {self.warmup_rate}; use a number in (0, 1]")
+        if self.non_finite == "restore" and not self.checkpoint_every:
+            problems.append(
+                "non_finite is 'restore', and there are no checkpoints to go back to; give "
+                "checkpoint_every, or use 'skip'"
+            )
+        if self.non_finite != "stop" and self.replicas > 1:
+            problems.append(
+                f"non_finite is {self.non_finite!r}, and {self.replicas} replicas that share "
+                "each batch do not agree on which to skip; use 'stop', or one replica"
+            )
         if problems:
             raise OptionError(listed("this run is impossible", problems))
 
@@ -148,6 +164,8 @@ FREE = frozenset(
         "checkpoint_every",
         "checkpoint_keep",
         "checkpoint_failure",
+        "non_finite",
+        "max_restores",
     ]
 )
 """What may be another choice where a run goes on."""

@@ -34,12 +34,14 @@ class Position:
         batch: Batches of the next one that have entered already.
         note: What the caller had put down when the checkpoint was written.
         history: What the epochs of the ``fit`` came to that are over.
+        tick: Ticks behind it.
     """
 
     epoch: int
     batch: int
     note: Any = None
     history: tuple[Epoch, ...] = ()
+    tick: int = 0
 
 
 @dataclass(frozen=True)

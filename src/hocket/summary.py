@@ -25,6 +25,7 @@ class StageSummary:
         extra_parameters: Numbers in its head or synthesizer.
         delay: Ticks between forward and backward of a batch.
         staleness: Updates in between, mean of the last epoch, measured; None without one.
+        skipped: Batches that it did not learn from, as something was NaN or infinite.
         busy: Part of the training time in which it computed.
         communication: Part in which it handed packets over.
         waiting: Part in which it waited for packets.
@@ -42,6 +43,7 @@ class StageSummary:
     extra_parameters: int
     delay: int
     staleness: float | None
+    skipped: int
     busy: float
     communication: float
     waiting: float
@@ -85,6 +87,8 @@ def rows_of(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[S
     """What there is to say of the stages of this process."""
     count = trainer.count
     seconds = sum(epoch.seconds for epoch in epochs)
+    # Before a restart with other stages they were others, too.
+    alike = [epoch for epoch in epochs if len(epoch.skipped) == count]
     return [
         StageSummary(
             layers=len(stage.module if isinstance(stage.module, Sized) else [stage.module]),
@@ -92,6 +96,7 @@ def rows_of(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[S
             extra_parameters=_numbers(stage.signal_network),
             delay=method.delay(stage.index, count),
             staleness=epochs[-1].staleness[stage.index] if epochs else None,
+            skipped=sum(epoch.skipped[stage.index] for epoch in alike),
             **dataclasses.asdict(stage.recorder.totals.over(seconds)),
             sent_mib=trainer.sent_bytes / 2**20,
             peak_mib=highest_mib(),

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from hocket.codec import codec_of
 from hocket.engine.compare import Comparison
 from hocket.engine.trace import Event
 from hocket.environment import environment
-from hocket.errors import HocketError, OptionError, RunFolderError
+from hocket.errors import HocketError, NonFiniteError, OptionError, RunFolderError
 from hocket.history import Epoch
 from hocket.logs import Logs, tensorboard_writer
 from hocket.method import Method
@@ -32,9 +33,12 @@ from hocket.parts import (
     rates_of,
     scheduler_of,
 )
+from hocket.restore import Restore, note, skipped_in
 from hocket.run import Run, publish
+from hocket.snapshot import Position
 from hocket.stage.stage import Stage
 from hocket.summary import StageSummary, Summary, row_of, rows_of
+from hocket.timeline import Timeline
 from hocket.trainer import Trainer
 
 
@@ -51,12 +55,23 @@ def train(run: Run, *, resume: bool = False) -> Summary:
         resume: Whether to go on in the run's folder, from its last checkpoint if it has any.
 
     Raises:
-        HocketError: The run is impossible, or a loss or gradient became NaN or infinite.
+        HocketError: The run is impossible, or something became NaN or infinite.
+        Restore: The same, and the batch at which it did is noted for another start.
     """
     method = method_of(run.method).slackened(run.slack)
-    stages = plan_of(run)
-    optimizer, scheduler, rates = optimizer_of(run), scheduler_of(run), rates_of(run)
+    made: dict[str, Any] = {
+        "method": method,
+        "stages": plan_of(run),
+        "optimizer": optimizer_of(run),
+        "scheduler": scheduler_of(run),
+        "rates": rates_of(run),
+    }
     _require_device(run.device)
+    if run.non_finite == "restore" and method.replay is not None:
+        raise OptionError(
+            f"non_finite is 'restore', but the stages of method {run.method!r} run freely, and "
+            "number their batches each for itself; use 'skip'"
+        )
     if run.tensorboard:
         tensorboard_writer()
     if int(os.environ.get("RANK", "0")) == 0 and not resume:
@@ -72,33 +87,13 @@ def train(run: Run, *, resume: bool = False) -> Summary:
         **chosen.options,
     )
     late = _Late()
-    trainer = Trainer(
-        network_of(run, data),
-        stages=stages,
-        method=method,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        scheduler_per=run.scheduler_per,
-        seed=run.seed,
-        device=run.device,
-        precision=run.precision,
-        channels_last=run.channels_last,
-        watchers=[late.watch],
-        compare_every=run.compare_every,
-        on_comparison=late.comparison if run.compare_every else None,
-        replicas=run.replicas,
-        codec=codec_of(run.codec),
-        rates=rates,
-        turns=run.turns,
-        batchnorm=run.batchnorm,
-        timeout_s=run.timeout_s,
-        trace=run.trace is not None,
-        resumable=run.checkpoint_every > 0,
-    )
+    skipping = skipped_in(run.out) if resume and run.out is not None else []
+    trainer = _trainer(run, network_of(run, data), made, late, skipping)
     _try(trainer, data, run)
     at = None
     if resume and run.out is not None and any(trainer.gather(has_checkpoints(run.out))):
         at = trainer.resume(_checkpoints(run.out))
+    begun = _timeline_before(run, at)
     new = trainer.leads and not (resume and run.out is not None and run.out.exists())
     folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     run = dataclasses.replace(run, out=folder)
@@ -112,7 +107,34 @@ def train(run: Run, *, resume: bool = False) -> Summary:
     board = run.tensorboard
     with Logs(folder, run.log_every, tensorboard=board, part=part, after=after) as logs:
         late.logs = logs
-        return _fit(run, trainer, data, method, folder, logs, at.history if at else ())
+        return _fit(run, trainer, data, method, folder, logs, at.history if at else (), begun)
+
+
+def _trainer(
+    run: Run, network: nn.Module, made: dict[str, Any], late: "_Late", skipping: Sequence[int]
+) -> Trainer:
+    """A trainer as the run says, with the parts that were made of its words."""
+    return Trainer(
+        network,
+        **made,
+        scheduler_per=run.scheduler_per,
+        seed=run.seed,
+        device=run.device,
+        precision=run.precision,
+        channels_last=run.channels_last,
+        watchers=[late.watch],
+        compare_every=run.compare_every,
+        on_comparison=late.comparison if run.compare_every else None,
+        replicas=run.replicas,
+        codec=codec_of(run.codec),
+        turns=run.turns,
+        batchnorm=run.batchnorm,
+        timeout_s=run.timeout_s,
+        trace=run.trace is not None,
+        resumable=run.checkpoint_every > 0,
+        non_finite="skip" if run.non_finite == "skip" else "stop",
+        skipping=skipping,
+    )
 
 
 def _try(trainer: Trainer, data: datasets.Data, run: Run) -> None:
@@ -163,6 +185,7 @@ def _fit(
     folder: Path,
     logs: Logs,
     before: Sequence[Epoch],
+    begun: Timeline,
 ) -> Summary:
     epochs = list(before)
     start = time.perf_counter()
@@ -193,7 +216,7 @@ def _fit(
         trainer.collect()
         if trainer.leads:
             _save(trainer.network, folder / "network.pt")
-        _write_timeline(trainer, run.trace)
+        _write_timeline(trainer, run.trace, begun)
         own = [dataclasses.asdict(row) for row in rows_of(trainer, method, epochs)]
         rows = [row for rows in trainer.gather(own)[:: run.replicas] for row in rows]
         return end(state, message, [row_of(**row) for row in rows], number)
@@ -214,9 +237,22 @@ def _fit(
         _save_part(trainer, folder)
         message = "\n".join([str(error), *getattr(error, "__notes__", [])])
         end("failed", message, rows_of(trainer, method, epochs))
+        if isinstance(error, NonFiniteError) and run.non_finite == "restore":
+            raise _going_back(error, run, folder) from error
         error.add_note(f"what was reached is in {folder}")
         raise
     return end_together("finished")
+
+
+def _going_back(error: NonFiniteError, run: Run, folder: Path) -> Restore:
+    """What asks for another start from the last checkpoint.
+
+    Raises:
+        NonFiniteError: There is none, or it would not help.
+    """
+    if not has_checkpoints(folder):
+        raise NonFiniteError(f"{error}; there is no checkpoint yet to go back to") from error
+    return note(folder, error, run.max_restores)
 
 
 def _checkpoints_of(run: Run, folder: Path, logs: Logs) -> Checkpoints | None:
@@ -232,11 +268,20 @@ def _checkpoints_of(run: Run, folder: Path, logs: Logs) -> Checkpoints | None:
     )
 
 
-def _write_timeline(trainer: Trainer, file: Path | None) -> None:
+def _timeline_before(run: Run, at: Position | None) -> Timeline:
+    """What a run that is resumed has written of its own time before the checkpoint."""
+    file = run.trace
+    if at is None or run.out is None or file is None or not file.exists():
+        return Timeline(())
+    own = Run.read(run.out / "run.json").trace == file
+    return Timeline.read(file).until(at.tick) if own else Timeline(())
+
+
+def _write_timeline(trainer: Trainer, file: Path | None, before: Timeline) -> None:
     if file is not None:
         timeline = trainer.timeline()
         if trainer.leads:
-            timeline.write(file)
+            before.then(timeline).write(file)
 
 
 def _save_part(trainer: Trainer, folder: Path) -> None:

@@ -1,70 +1,41 @@
 """What a user holds: a network in stages that trains on whatever batches it is given."""
 
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from itertools import zip_longest
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from hocket.checkpoint import Checkpoints, Manifest, Saver
-from hocket.checkpoint.folder import name_of
+from hocket.archive import resumed, saving
+from hocket.checkpoint import Checkpoints
 from hocket.codec import Codec, Exact
 from hocket.course import Course
-from hocket.cut import (
-    Plan,
-    between_layers,
-    chain,
-    divide,
-    is_chain,
-    require_separate,
-    stages_of,
-)
-from hocket.engine.assemble import BatchNorm, Precision, Setup, warn_of_bias
-from hocket.engine.build import build_distributed, build_serial
-from hocket.engine.build_free import build_alone, build_free
-from hocket.engine.clock import Pace, Turns, equal
-from hocket.engine.compare import Compare, Listener
-from hocket.engine.distributed import Distributed
-from hocket.engine.engine import Engine
-from hocket.engine.serial import Serial
+from hocket.cut import Plan
+from hocket.engine.assemble import BatchNorm, Precision, Setup
+from hocket.engine.clock import Turns, pace_of
+from hocket.engine.compare import Listener, compare_of
 from hocket.engine.trace import Event, Watcher
-from hocket.errors import CutError, DataError, HocketError, OptionError
-from hocket.history import Epoch, Marks, Score, Tally
+from hocket.errors import HocketError, OptionError
+from hocket.history import Epoch, Score
 from hocket.interrupt import Interrupt
+from hocket.loop import Loop
 from hocket.losses import cross_entropy
 from hocket.method import Loss, Method
 from hocket.methods import FDG
-from hocket.modes import evaluating
-from hocket.progress import Progress, progress_bar
-from hocket.signals import Delayed
-from hocket.snapshot import (
-    Position,
-    agreed,
-    described,
-    manifest_of,
-    names_of,
-    open_at,
-    part_name,
-    require_alike,
-    require_fitting,
-    transfer,
-    warn_of_changes,
-)
-from hocket.stage.rewind import untouched
+from hocket.progress import progress_bar
+from hocket.rig import Rig, count_of, home
+from hocket.snapshot import Position
+from hocket.stage.guard import NonFinite
 from hocket.stage.stage import Stage
-from hocket.timeline import Span, Timeline
-from hocket.tree import Tree, map_tensors, tensors
-from hocket.update.scale_free import warn_if_it_cancels
+from hocket.timeline import Timeline
+from hocket.tree import Tree
 from hocket.update.step import OptimizerFactory, Per, SchedulerFactory
-from hocket.world import World, join, placed
+from hocket.world import placed
 
 
 class Trainer:
@@ -98,6 +69,9 @@ class Trainer:
         rates: How fast each stage is, for a method whose stages run freely; equally if not
             given.
         turns: Whether such stages take their turns at ``regular`` intervals, or at ``random``.
+        non_finite: Whether a batch that makes something NaN or infinite is to ``stop`` the
+            training, or to be one that it does ``skip``.
+        skipping: Batches to skip whatever they hold, by their number over all epochs.
 
     Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
@@ -133,9 +107,11 @@ class Trainer:
         batchnorm: BatchNorm = "local",
         rates: Sequence[float] | None = None,
         turns: Turns = "regular",
+        non_finite: NonFinite = "stop",
+        skipping: Iterable[int] = (),
     ) -> None:
         method = method or FDG()
-        self._compare = _compare(method, compare_every, loss, on_comparison)
+        comparing = compare_of(method, compare_every, loss, on_comparison)
         if not isinstance(network, nn.Module):
             if stages is not None:
                 raise OptionError(
@@ -144,61 +120,72 @@ class Trainer:
             stages = list(network)
             network = nn.Sequential(*stages)
         stages = 2 if stages is None else stages
-        self.network = network
-        self.plan: Plan | None = None
-        self.epoch = 0
-        place = int(os.environ.get("LOCAL_RANK", "0"))
-        asked = torch.device(device) if device is not None else _home(network)
-        self._device = placed(asked, place, torch.cuda.device_count())
-        self._channels_last = channels_last
-        if channels_last:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._asked = stages
-        self._modules = self._cut(stages)
-        self.count = _count(stages)
         if resumable and method.replay is not None:
             raise OptionError(
                 f"the stages of method {method.name!r} run freely, and leave no checkpoints; "
                 "leave resumable (checkpoint_every) out"
             )
-        self._setup = Setup(
+        place = int(os.environ.get("LOCAL_RANK", "0"))
+        asked = torch.device(device) if device is not None else home(network)
+        setup = Setup(
             method=method,
             loss=loss,
             optimizer=optimizer,
             scheduler=scheduler,
             scheduler_per=scheduler_per,
             seed=seed,
-            device=self._device,
+            device=placed(asked, place, torch.cuda.device_count()),
             precision=precision,
             trace=trace,
             codec=codec or Exact(),
             resumable=resumable,
             batchnorm=batchnorm,
-            pace=_pace(method, self.count, rates, turns, seed),
+            pace=pace_of(method, count_of(stages), rates, turns, seed),
+            non_finite=non_finite,
+            skipping=frozenset(skipping),
         )
-        self._watchers = list(watchers)
-        self._engine: Engine | None = None
-        self._aim: tuple[int, int | None] | None = None
+        self._rig = Rig(
+            network,
+            stages,
+            setup,
+            channels_last=channels_last,
+            watchers=watchers,
+            compare=comparing,
+            replicas=replicas,
+            timeout_s=timeout_s,
+        )
         self._course = Course()
         self._resumed = False  # whether the course is one that the next fit goes on with
-        self._sample: Tree = None
-        self._world = join(self.count, replicas, timeout_s)
-        _require_world(self._world, self.count, replicas, compare_every)
-        if self._world is None:
-            network.to(self._device)  # else each process has room for its own stage only
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, with its own names; among processes ``collect`` brings its weights."""
+        return self._rig.network
+
+    @property
+    def plan(self) -> Plan | None:
+        """Where the network is cut, once that is known; None for stages given as modules."""
+        return self._rig.plan
+
+    @property
+    def count(self) -> int:
+        """How many stages there are."""
+        return self._rig.count
+
+    @property
+    def epoch(self) -> int:
+        """How many whole epochs are behind it."""
+        return self._course.epoch
 
     @property
     def leads(self) -> bool:
         """Whether this is the process that should print and write files."""
-        return self._world is None or self._world.leads
+        return self._rig.leads
 
     @property
     def part(self) -> str | None:
         """What this process is called among several, such as stage1; None where it is alone."""
-        if self._world is None:
-            return None
-        replica = f"-replica{self._world.replica}" if self._world.replicas > 1 else ""
-        return f"stage{self._world.stage}{replica}"
+        return self._rig.part
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -207,9 +194,9 @@ class Trainer:
         Raises:
             HocketError: No batch has been seen yet, so that nothing has been built.
         """
-        if self._engine is None:
+        if self._rig.engine is None:
             raise HocketError("the stages are built at the first batch; call prepare or step")
-        return self._engine.stages
+        return self._rig.engine.stages
 
     def prepare(self, inputs: Tree) -> None:
         """Cut the network and build its stages for inputs like these; later calls do nothing.
@@ -218,9 +205,7 @@ class Trainer:
             CutError: The network cannot be cut so.
             OptionError: A stage cannot honour the method.
         """
-        if self._engine is None:
-            with self._reporting(), untouched(self._device):
-                self._engine = self._build(inputs)
+        self._rig.prepare(inputs)
 
     def step(self, inputs: Tree, targets: Tree) -> float | None:
         """One tick, at which a batch enters; gives the loss of the batch that reached the end.
@@ -229,11 +214,12 @@ class Trainer:
         several processes the batch is that of the first stage, and the last one has the loss.
 
         Raises:
-            NonFiniteError: A loss or gradient is NaN or infinite.
+            NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
         self.prepare(inputs)
-        with self._reporting():
-            events = self._tick(inputs, targets)
+        with self._rig.reporting():
+            self._course.batches += 1
+            events = self._rig.step(inputs, targets, self.epoch)
         last = self.count - 1
         losses = [
             event.report.loss
@@ -244,14 +230,13 @@ class Trainer:
 
     def end_epoch(self) -> list[Event]:
         """Count an epoch: schedulers follow, and a method that drains completes its batches."""
-        self.epoch += 1
+        self._course.epoch += 1
         self._course.batches = 0
-        drains = self._setup.method.epoch_end == "drain"
-        return self._engine.finish() if drains and self._engine is not None else []
+        return self._rig.drain()
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
-        return self._engine.finish() if self._engine is not None else []
+        return self._rig.finish()
 
     def fit(
         self,
@@ -281,42 +266,55 @@ class Trainer:
             OptionError: There is less than one epoch, or the trainer is not resumable.
             CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches.
-            NonFiniteError: A loss or gradient is NaN or infinite.
+            NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
         length = len(train) if isinstance(train, Sized) else None
         if not self._resumed:
-            self._course = Course()
-        self._aim = epochs, length  # for the engine, once there is one
-        self._resumed, course = False, self._course
-        told = on_epoch or (lambda epoch: None)
+            self._course = Course(self.epoch)
+        self._resumed, course, rig = False, self._course, self._rig
         stops = (signal.SIGINT, signal.SIGTERM)[: 1 if checkpoints is None else 2]
-        orderly = self._world is not None or checkpoints is not None
-        pace, free = self._setup.pace, self._setup.method.replay is not None
+        orderly = rig.world is not None or checkpoints is not None
+        pace = rig.setup.pace
         passes = epochs if pace is None else ceil(epochs * pace.rates[0] / min(pace.rates))
         with (
-            self._reporting(),
+            rig.reporting(),
             progress_bar(passes, length, shown=progress and self.leads) as bar,
-            Interrupt(stops) if orderly else nullcontext() as interrupt,
-            self._saving(checkpoints, train) as save,
+            Interrupt(stops if orderly else ()) as interrupt,
+            saving(checkpoints, rig, course, train) as save,
         ):
-            if free and self._world is not None:
-                course.history = self._apart(train, validation, bar, interrupt, save)
-                for epoch in course.history:
-                    told(epoch)
-            while len(course.history) < epochs or not (self._engine and self._engine.done):
-                final = len(course.history) >= epochs - 1
-                epoch = self._epoch(train, validation, bar, interrupt, save, final=final)
-                course.end(epoch)
-                bar.epoch(epoch.number, epoch.loss, epoch.score.error if epoch.score else None)
-                told(epoch)
-                save(None)
-            self.collect()
+            loop = Loop(
+                rig,
+                course,
+                train,
+                validation,
+                epochs=epochs,
+                length=length,
+                bar=bar,
+                interrupt=interrupt,
+                save=save,
+            )
+            loop.run(on_epoch or (lambda epoch: None))
         return course.history
 
+    @contextmanager
+    def saving(self, checkpoints: Checkpoints) -> Iterator[Callable[[], None]]:
+        """Inside, what is given leaves a checkpoint in a loop of your own, where one is due.
+
+        It is for after each ``step``. The state is copied there and written meanwhile; at the
+        end the last one is on the disk. Among several processes all must call it.
+
+        Raises:
+            CheckpointError: One cannot be written, and the training is to stop for that.
+            OptionError: The trainer is not resumable.
+        """
+        rig = self._rig
+        with rig.reporting(), saving(checkpoints, rig, self._course, None) as save:
+            yield lambda: save(rig.engine.now if rig.engine is not None else None)
+
     def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
-        """Write a checkpoint of the training as it is between two ticks.
+        """Write a checkpoint of the training as it is between two ticks, and wait for it.
 
         Among several processes all must call it after the same tick.
 
@@ -330,10 +328,9 @@ class Trainer:
             OptionError: The trainer is not resumable.
             HocketError: No batch has been seen yet.
         """
-        with self._reporting():
-            kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
-            with self._saving(kind, None) as save:
-                save(None)
+        kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
+        with self._rig.reporting(), saving(kind, self._rig, self._course, None) as save:
+            save(None)
 
     def resume(self, folder: Path | str) -> Position:
         """Go on from the newest checkpoint that is whole, or from a given one.
@@ -352,10 +349,11 @@ class Trainer:
             CheckpointError: There is none that is whole, or it is of another training; nothing
                 has been changed then.
         """
-        with self._reporting():
-            return self._resume(Path(folder))
+        with self._rig.reporting():
+            self._course, position = resumed(self._rig, Path(folder))
+        self._resumed = True
+        return position
 
-    @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
         """The network as it is now on other data; training goes on as if nothing had been.
 
@@ -364,55 +362,30 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        marks = Marks(self.count)
-        # Replicas differ in their statistics; the first one is the network that is saved.
-        first = self._world is None or self._world.replica == 0
-        with self._reporting(), untouched(self._device):
-            started = self._started(batches)  # which may cut the network, in its own mode
-        with (
-            self._reporting(),
-            untouched(self._device),
-            evaluating(self.network, *self._modules),
-        ):
-            own = map(self._moved, started)
-            for answer in self._engine.predict(own) if self._engine and first else ():
-                marks.add(answer, self._setup.loss)
-            whole = Marks(self.count)
-            for values in self.gather(marks.values()):
-                whole.merge(values)
-        return whole.score()
+        return self._rig.evaluate(batches)
 
     def gather(self, value: Any) -> list[Any]:
         """What every process gives here, in the order of stages; plain JSON values."""
-        return [value] if self._world is None else self._world.gather(value)
+        return self._rig.gather(value)
 
     def timeline(self) -> Timeline:
         """What all stages spent their time on so far, on the clock of the first process.
 
         Among several processes all must call it. Only of use with ``trace``.
         """
-        offset = 0.0 if self._world is None else self._world.clock()
-        own = [
-            (s.stage, s.kind, s.batch, s.tick, s.start_s + offset, s.end_s + offset)
-            for stage in self.stages
-            for s in stage.recorder.spans
-        ]
-        replicas = 1 if self._world is None else self._world.replicas
-        rows = self.gather(own)[::replicas]
-        return Timeline(tuple(Span(*row) for spans in rows for row in spans))
+        return self._rig.timeline()
 
     @property
     def sent_bytes(self) -> int:
         """What this process has sent to others so far."""
-        return self._engine.sent_bytes if self._engine is not None else 0
+        return self._rig.engine.sent_bytes if self._rig.engine is not None else 0
 
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into ``network``, in every process.
 
         ``fit`` ends with it. Among several processes all must call it.
         """
-        if self._world is not None:
-            self._world.collect(self._modules)
+        self._rig.collect()
 
     def state_dict(self) -> dict[str, Any]:
         """The weights and statistics of all stages, under the names of the network.
@@ -422,351 +395,3 @@ class Trainer:
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
-
-    @contextmanager
-    def _saving(
-        self, checkpoints: Checkpoints | None, train: object
-    ) -> Iterator[Callable[[int | None], None]]:
-        """Inside, what is given writes a checkpoint: at once, or if one is due at a tick."""
-        if checkpoints is None:
-            yield lambda ticks: None
-            return
-        if not self._setup.resumable:
-            raise OptionError(
-                "checkpoints need what was in flight; build the trainer with resumable=True"
-            )
-        saver = Saver(checkpoints, self._world)
-
-        def save(ticks: int | None) -> None:
-            if ticks is None or saver.due(ticks):
-                self._write(saver, train, checkpoints.note() if checkpoints.note else None)
-
-        try:
-            yield save
-        except BaseException as error:
-            # Where another process has failed nobody waits for its part.
-            if self._world is None or isinstance(error, KeyboardInterrupt):
-                saver.wait()
-            raise
-        saver.wait()
-        self.gather(None)  # it is sealed for all
-
-    def _write(self, saver: Saver, train: object, note: Any) -> None:
-        if self._engine is None:
-            raise HocketError("there is nothing to save before the first batch")
-        assert isinstance(self._engine, Serial | Distributed), "others are not resumable"
-        if (name := name_of(self._engine.now, self.epoch)) == saver.last:
-            return
-        course, replica = self._course, self._world.replica if self._world else 0
-        parts = {
-            part_name(stage.index, replica): state
-            | described(stage, self.network)
-            | {"course": course.state(stage.index, train), "note": note, "sample": self._sample}
-            for stage, state in zip(self._engine.stages, self._engine.state(), strict=True)
-        }
-        summary = course.summary() | {"epoch": self.epoch}
-        manifest = manifest_of(
-            self._engine.now, self._setup, self._layers(), self._replicas, summary
-        )
-        saver.save(name, parts, manifest)
-
-    def _resume(self, folder: Path) -> Position:
-        if self._engine is not None and self._engine.now:
-            raise HocketError("this trainer has trained already; resume with a new one")
-        replica = self._world.replica if self._world else 0
-        places = range(self.count) if self._world is None else [self._world.stage]
-        own = [part_name(stage, replica) for stage in places]
-
-        def wanted(manifest: Manifest) -> Iterable[str]:
-            alike = (len(manifest.stages), manifest.replicas) == (self.count, self._replicas)
-            return own if alike else sorted(manifest.parts)
-
-        found, newer = agreed(folder, wanted, self.gather)
-        manifest, first = found.manifest, next(iter(found.parts.values()))
-        require_alike(manifest, self._setup)
-        self.prepare(first["sample"])
-        assert isinstance(self._engine, Serial | Distributed)
-        exact = manifest.stages == self._layers() and manifest.replicas == self._replicas
-        if exact:
-            states = [found.parts[name] for name in own]
-            require_fitting(self._engine.stages, states)
-            self._engine.load(states)
-        else:
-            states = []
-            found = open_at(found.folder, lambda manifest: sorted(manifest.parts))
-            transfer(self._engine, self.network, found, manifest.course["epoch"])
-        if self.leads:
-            warn_of_changes(found, exact, newer)
-        self.epoch = manifest.course["epoch"]
-        tallies = [state["course"]["tally"] for state in states]
-        self._course = Course()
-        self._course.load(manifest.course, first["course"]["chance"], tallies)
-        self._resumed = True
-        note = first["note"] if exact or self.leads else None
-        return Position(self.epoch, self._course.batches, note, tuple(self._course.history))
-
-    @property
-    def _replicas(self) -> int:
-        return self._world.replicas if self._world is not None else 1
-
-    def _layers(self) -> list[list[str]]:
-        """The network's names for what each stage holds."""
-        return [
-            sorted(names_of(self.network, module, k).values())
-            for k, module in enumerate(self._modules)
-        ]
-
-    def _epoch(
-        self,
-        train: Iterable[tuple[Tree, Tree]],
-        validation: Iterable[tuple[Tree, Tree]] | None,
-        bar: Progress,
-        interrupt: Interrupt | None,
-        save: Callable[[int | None], None],
-        *,
-        final: bool,
-    ) -> Epoch:
-        number, course = self.epoch, self._course
-        self._pass(train, bar, interrupt, save)
-        self._heed(interrupt, save)
-        course.tally.add(self.end_epoch())
-        if final and self._engine is not None and self._engine.done:
-            course.tally.add(self.finish())
-        rows = self.gather([course.tally.values(), course.samples, course.seconds])
-        score = self.evaluate(validation) if validation is not None else None
-        return self._merged(rows, number, score)
-
-    def _apart(
-        self,
-        train: Iterable[tuple[Tree, Tree]],
-        validation: Iterable[tuple[Tree, Tree]] | None,
-        bar: Progress,
-        interrupt: Interrupt | None,
-        save: Callable[[int | None], None],
-    ) -> list[Epoch]:
-        """Train without meeting the other processes until every stage has learned enough.
-
-        What is known of single stages comes together at the end, where all evaluate.
-        """
-        if self._aim is None or self._aim[1] is None:
-            raise OptionError(
-                "each stage counts its own epochs, and the training data do not say how many "
-                "batches they have; pass a list or a DataLoader"
-            )
-        first, own = self.epoch, list[Any]()
-        while not (own and self._engine is not None and self._engine.done):
-            self._course = course = Course()
-            self._pass(train, bar, interrupt, save)
-            losses = course.tally.losses(None)
-            if interrupt is not None and interrupt.asked and self._engine is not None:
-                self._engine.stop()
-                break
-            if losses or not own:
-                bar.epoch(self.epoch, sum(losses) / max(len(losses), 1), None)
-                own.append([course.tally.values(), course.samples, course.seconds])
-                self.end_epoch()
-            else:  # it only passed on what others still learn from
-                own[-1][2] += course.seconds
-        self.finish()
-        self._heed(interrupt, save)
-        epochs = []
-        for number, rows in enumerate(zip_longest(*self.gather(own)), first):
-            there = [row for row in rows if row is not None]
-            epochs.append(self._merged(there, number, None))
-        if validation is None:
-            return epochs
-        return [*epochs[:-1], replace(epochs[-1], score=self.evaluate(validation))]
-
-    def _merged(self, rows: Sequence[Any], number: int, score: Score | None) -> Epoch:
-        """An epoch of what the processes have counted."""
-        whole, own = Tally(), self._setup.method.replay is not None
-        for values, _, _ in rows:
-            whole.merge(values)
-        samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
-        return whole.epoch(number, self.count, score, seconds, samples, own=own)
-
-    def _heed(self, interrupt: Interrupt | None, save: Callable[[int | None], None]) -> None:
-        """Stop where a process was asked to."""
-        if asked := max(self.gather(interrupt.asked if interrupt is not None else 0)):
-            save(None)
-            raise KeyboardInterrupt(asked)
-
-    def _pass(
-        self,
-        train: Iterable[tuple[Tree, Tree]],
-        bar: Progress,
-        interrupt: Interrupt | None,
-        save: Callable[[int | None], None],
-    ) -> None:
-        """Go through what is left of an epoch's data; what came of it is in the course."""
-        number, course, free = self.epoch, self._course, self._setup.method.replay is not None
-        batches = self._started(course.begin(train))
-        if interrupt is not None and self._reads:
-            shared = self._world.agreement() if self._world is not None else None
-            batches = interrupt.until_asked(batches, shared)
-        if self._engine is not None and self._aim is not None:
-            self._engine.aim(*self._aim)
-            self._aim = None
-        for inputs, targets in self._engine.feed(batches) if self._engine else ():
-            course.add(self._tick(inputs, targets), _samples(inputs))
-            bar.batch(course.tally.losses(None if free else number)[-1:])
-            save(self._engine.now if self._engine else None)
-        samples = course.samples
-        if samples == 0 and self._reads and not (interrupt and interrupt.asked):
-            raise DataError(
-                f"epoch {number}: the training data have no batches; an iterator can be used "
-                "once, so pass a list or a DataLoader"
-            )
-
-    @property
-    def _reads(self) -> bool:
-        """Whether this process reads the data."""
-        return self._world is None or self._world.stage == 0
-
-    def _started(self, batches: Iterable[tuple[Tree, Tree]]) -> Iterator[tuple[Tree, Tree]]:
-        """The batches, once the engine is built for the first of them."""
-        own = iter(batches) if self._reads else iter(())
-        if self._engine is not None:
-            return own
-        first = list(itertools.islice(own, 1))
-        if first or not self._reads:
-            self.prepare(first[0][0] if first else None)
-        return itertools.chain(first, own)
-
-    def _tick(self, inputs: Tree, targets: Tree) -> list[Event]:
-        assert self._engine is not None
-        self._course.batches += 1
-        own_inputs, own_targets = self._moved((inputs, targets)) if self._reads else (None,) * 2
-        return self._engine.step(own_inputs, own_targets, self.epoch)
-
-    def _build(self, inputs: Tree) -> Engine:
-        count = _samples(inputs)
-
-        def first(value: Tensor) -> Tensor:
-            return value[:2] if value.dim() and len(value) == count else value
-
-        self._sample = sample = map_tensors(first, inputs)
-        if self._world is not None:
-            sample = self._world.broadcast(sample)
-        sample = self._moved(sample, _home(self.network))
-        if isinstance(self._asked, int | Plan) and not self._modules:
-            self.plan, self._modules = divide(self.network, self._asked, sample)
-        setup, modules, watchers = self._setup, self._modules, self._watchers
-        engine: Engine
-        if self._setup.method.replay is not None and self._world is not None:
-            engine = build_alone(setup, modules, sample, watchers, self._world)
-        elif self._setup.method.replay is not None:
-            engine = build_free(setup, modules, sample, watchers)
-        elif self._world is None:
-            engine = build_serial(setup, modules, sample, watchers, self._compare)
-        else:
-            engine = build_distributed(setup, modules, sample, watchers, self._world)
-        if self.leads:
-            warn_of_bias(setup, stacklevel=5)
-        signal = self._setup.method.signal
-        if isinstance(signal, Delayed) and self.leads:
-            shrunk = [s.updater.optimizer for s in engine.stages if s.index < self.count - 1]
-            warn_if_it_cancels(signal.shrink, shrunk, stacklevel=4)
-        return engine
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Inside, whatever goes wrong is told to the other processes."""
-        try:
-            yield
-        except (Exception, SystemExit) as error:
-            if self._world is not None:
-                self._world.alarm.report(error)
-            raise
-
-    def _moved(self, values: Tree, device: torch.device | None = None) -> Tree:
-        """Values on a device (of the stages, if none is given), in the network's format."""
-        device = device or self._device
-
-        def move(value: Tensor) -> Tensor:
-            if self._channels_last and value.dim() == 4:
-                return value.to(device, memory_format=torch.channels_last)
-            return value.to(device)
-
-        return map_tensors(move, values)
-
-    def _cut(self, stages: int | Plan | Sequence[nn.Module]) -> list[nn.Module]:
-        """The stages' modules, as far as they are known without a sample."""
-        if isinstance(stages, int):
-            layers = list(chain(self.network)) if is_chain(self.network) else []
-            if stages < 1 or (layers and stages > len(layers)):
-                many = f"it has {len(layers)} layers; " if layers else ""
-                most = f"1 to {len(layers)} stages" if layers else "at least 1 stage"
-                raise CutError(
-                    f"cannot cut this network into {stages} stages: {many}ask for {most}"
-                )
-            return []
-        if isinstance(stages, Plan):
-            self.plan = stages
-            if not between_layers(self.network, stages):
-                return []  # a sample is needed
-            return stages_of(self.network, stages)
-        require_separate(self.network, stages)
-        return list(stages)
-
-
-def _require_world(world: World | None, count: int, replicas: int, compare_every: int) -> None:
-    """Refuse what needs several processes in one, or one in several."""
-    if world is None and replicas != 1:
-        raise OptionError(
-            f"replicas is {replicas}, but there is only this process; start "
-            f"{replicas * count}, with `hocket run --processes` or torchrun"
-        )
-    if world is not None and compare_every:
-        raise OptionError(
-            "compare_every needs all stages in one process, and there are "
-            f"{world.size}; train in one process, or leave compare_every at 0"
-        )
-
-
-def _compare(
-    method: Method, every: int, loss: Loss, listener: Listener | None
-) -> Compare | None:
-    """What compares gradients, if that is asked for."""
-    if every < 0 or bool(every) != bool(listener):
-        raise OptionError("compare_every and on_comparison belong together; give both")
-    if every and method.replay is not None:
-        raise OptionError(
-            f"compare_every compares gradients tick by tick, but the stages of method "
-            f"{method.name!r} run freely; leave it at 0"
-        )
-    return Compare(every, loss, listener) if listener is not None else None
-
-
-def _pace(
-    method: Method, count: int, rates: Sequence[float] | None, turns: Turns, seed: int
-) -> Pace | None:
-    """How fast each stage is, where they run freely."""
-    if method.replay is None:
-        if rates is not None or turns != "regular":
-            raise OptionError(
-                f"rates and turns are for stages that run freely, but those of method "
-                f"{method.name!r} keep step; leave them out, or use a method with a buffer"
-            )
-        return None
-    if rates is not None and len(rates) != count:
-        raise OptionError(f"there are {len(rates)} rates for {count} stages; give one for each")
-    return Pace(equal(count).rates if rates is None else tuple(rates), turns, seed)
-
-
-def _home(network: nn.Module) -> torch.device:
-    """Where the network's parameters are."""
-    return next((p.device for p in network.parameters()), torch.device("cpu"))
-
-
-def _count(stages: int | Plan | Sequence[nn.Module]) -> int:
-    """How many stages are asked for."""
-    if isinstance(stages, int):
-        return stages
-    return stages.stages if isinstance(stages, Plan) else len(stages)
-
-
-def _samples(inputs: Tree) -> int:
-    """How many inputs a batch has; 0 for a placeholder."""
-    found = tensors(inputs)
-    return len(found[0]) if found else 0

@@ -65,7 +65,7 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
         "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
         "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
         "uses": dataclasses.asdict(stage.uses) if stage.uses else None,
-        "waiting": trainer._engine._buffer.waiting if stage.uses else None,
+        "waiting": trainer._rig.engine._buffer.waiting if stage.uses else None,
         "unsent": stage.ledger.unsent,
         "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
         "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],

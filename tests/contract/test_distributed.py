@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from functools import cache
+from math import nan
 
 import pytest
 import torch
 
 from contract.small import LINEARIZE, LOCKSTEP, different, far
+from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, Left, trained, trained_apart
 from hocket.codec import VQ, Cast, Integers
 
@@ -39,6 +41,23 @@ CASES = [
     Case("fdg", "conv", trainer=(("channels_last", True),), direct=True),
     Case("dni", direct=True),
     Case("fr", trainer=(("codec", Cast(torch.bfloat16)),), direct=True),
+    # Batches that are skipped, from the first stage on, or where they break in a later one.
+    *(
+        Case(name, "brittle", trainer=(("non_finite", "skip"),), spoiled=((2, nan), (5, mark)))
+        for name, mark in (
+            *((name, 1 + FORWARD) for name in ("bp", "fdg", "adl", "fr", "dni", "dgl")),
+            *((name, 1 + BACKWARD) for name in ("fdg", "dni", "dgl")),
+        )
+    ),
+    *(
+        Case(
+            name,
+            "conv",
+            trainer=(("non_finite", "skip"), ("codec", codec)),
+            spoiled=((2, nan),),
+        )
+        for name, codec in (("fdg", Integers()), ("dgl", VQ(codes=3)))
+    ),
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),

@@ -70,7 +70,7 @@ def test_without_heads_there_are_no_exits_and_nothing_is_counted_for_them(method
     assert (score.exits, score.ensemble) == ((), None)
     assert score.error is not None
     with torch.no_grad():
-        answers = list(trainer._engine.predict(data(mlp, 1)))
+        answers = list(trainer._rig.engine.predict(data(mlp, 1)))
     assert [(a.prediction, a.votes) for a in answers] == [(None, None)] * 3
 
 
@@ -149,7 +149,7 @@ def test_votes_are_counted_in_more_digits_than_autocast_leaves():
     batches = [(x.float(), y) for x, y in data(mlp, 3)]
     trainer.fit(batches, epochs=1, progress=False)
     with torch.no_grad():
-        answers = list(trainer._engine.predict(batches))
+        answers = list(trainer._rig.engine.predict(batches))
     assert {a.prediction.dtype for a in answers} == {torch.bfloat16}
     assert {a.votes.dtype for a in answers} == {torch.float32}
 

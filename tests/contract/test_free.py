@@ -117,7 +117,7 @@ def test_every_batch_is_used_or_counted_as_dropped(method, turns, rates):
     trained = run(method, mlp(3), data(mlp, 6), rates=rates, turns=turns)
     for k in (1, 2):
         uses = trained.trainer.stages[k].uses
-        buffer = trained.trainer._engine._runners[k]._lower._buffer
+        buffer = trained.trainer._rig.engine._runners[k]._lower._buffer
         assert uses.arrived == len(trained.of("F", k - 1))
         assert uses.drawn == len(trained.of("F", k))
         assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived

@@ -12,13 +12,14 @@ from unittest.mock import patch
 import torch
 
 from contract.small import conv, data, mlp, sgd, skips, wide
+from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer, world
 from hocket.launch import launch
 from hocket.methods import METHODS
 from hocket.relay import carrier
 
 NETS = {"mlp": mlp, "conv": conv}
-MORE_NETS = NETS | {"wide": wide, "skips": skips}
+MORE_NETS = NETS | {"wide": wide, "skips": skips, "brittle": brittle}
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Case:
     direct: bool = False
     optimizer: Callable[..., torch.optim.Optimizer] = sgd
     step: int = 1
+    spoiled: tuple[tuple[int, float], ...] = ()  # batches, and what begins each of their inputs
 
     def __str__(self) -> str:
         told = [f"{name}={value}" for name, value in (*self.options, *self.trainer)]
+        told += [f"spoiled={case}" for case in self.spoiled]
         told += ["direct"] if self.direct else []
         return "-".join([self.method, self.net, *told])
 
@@ -85,6 +88,8 @@ def trained(
         trainer.resume(resume)
     if batches is None:
         batches = data(net, case.batches, case.size, last=case.last)
+        for number, value in case.spoiled:
+            batches[number][0][:, 0] = value
     history = trainer.fit(
         batches,
         data(net, 3),

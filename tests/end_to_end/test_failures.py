@@ -99,8 +99,8 @@ def test_stages_that_run_freely_stop_where_the_first_is_asked_to(line):
 
 def test_a_loss_that_is_not_a_number_names_its_place(failure):
     err = failure(failing.in_training, failing.not_a_number, 2, {})
-    assert "hocket.errors.NonFiniteError: the loss became nan" in err
-    assert err.endswith("(stage 2, batch 4, tick 6: B2.4)\n")
+    assert "hocket.errors.NonFiniteError: the output became nan" in err
+    assert err.endswith("(stage 2, batch 4, tick 6: F2.4)\n")
     assert ends_well(err)
 
 

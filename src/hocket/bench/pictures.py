@@ -36,6 +36,22 @@ def overhead_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def checkpoint_picture(record: Record, path: Path) -> Path:
+    """A bar for each row with the range of its ratios."""
+    figure = Figure(figsize=(8, 1.2 + 0.35 * len(record.rows)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, row in enumerate(record.rows):
+        ratio = row["ratio"]
+        spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
+        axes.barh(place, ratio, color="tab:blue", xerr=spread, ecolor="0.3", capsize=2)
+    axes.set_yticks(range(len(record.rows)), [row["row"] for row in record.rows])
+    axes.invert_yaxis()
+    axes.axvline(1, color="0.3", linewidth=0.8)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("time of a step, without checkpoints = 1")
+    return _save(figure, path)
+
+
 def accuracy_picture(record: Record, path: Path) -> Path:
     """Training loss and test error over epochs: lines are means, points single seeds."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -245,4 +261,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "slowdown": slowdown_picture,
     "compression": compression_picture,
     "pace": pace_picture,
+    "checkpoint": checkpoint_picture,
 }

@@ -124,6 +124,40 @@ def _overhead(record: Record) -> str:
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
+def _checkpoint(record: Record) -> str:
+    """One line for each row of the record."""
+    heads = (
+        "row", "ratio", "range", "ms/step", "checkpoints", "ticks stand still, ms", "MiB",
+        "whole save, ms",
+    )  # fmt: skip
+    batch = record.settings["batch"]
+    lines = [
+        (
+            row["row"],
+            f"{row['ratio']:.3f}",
+            f"{row['ratio_min']:.3f} to {row['ratio_max']:.3f}",
+            f"{1000 * batch * row['sample_s']:.1f}",
+            str(row["checkpoints"]),
+            *(
+                "-" if value is None else f"{value:.1f}"
+                for value in (
+                    row["still_s"] and 1000 * row["still_s"],
+                    row["mib"],
+                    row["save_s"] and 1000 * row["save_s"],
+                )
+            ),
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "{network} on batches of {batch}, {method} on {stages} stages in one process. Ratio: "
+        "time of a step beside that of the same training without checkpoints, median and range "
+        "over {pairs} pairs of {steps} steps in turns. Ticks stand still while the state is "
+        "copied, median; a whole save is that and the writing, down to the disk."
+    ).format(**record.settings)
+    return f"{lines_of(heads, lines)}\n\n{legend}"
+
+
 def _goal(row: Mapping[str, Any]) -> str:
     """The goal and whether it is kept to."""
     if row["goal"] is None:
@@ -303,4 +337,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "slowdown": slowdown,
     "compression": compression,
     "pace": pace,
+    "checkpoint": _checkpoint,
 }

@@ -98,6 +98,7 @@ class Work:
         *,
         codec: Codec | None = None,
         trace: bool = False,
+        resumable: bool = False,
     ) -> Trainer:
         """A trainer whose stages are built, cut by a plan or else as :func:`cut` does."""
         trainer = Trainer(
@@ -108,6 +109,7 @@ class Work:
             channels_last=self.channels_last,
             trace=trace,
             codec=codec,
+            resumable=resumable,
         )
         trainer.prepare(self.batch_of_noise()[0])
         return trainer

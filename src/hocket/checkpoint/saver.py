@@ -91,7 +91,9 @@ class Saver:
         """Whether one is to be written after so many ticks."""
         return self._checkpoints.every > 0 and ticks % self._checkpoints.every == 0
 
-    def save(self, name: str, parts: Mapping[str, Any], manifest: Manifest) -> None:
+    def save(
+        self, name: str, parts: Mapping[str, Any], manifest: Manifest, refused: str = ""
+    ) -> None:
         """Copy the states of this process's parts, and begin to write them.
 
         Among several processes all must call it, for the same tick.
@@ -100,6 +102,8 @@ class Saver:
             name: Of the checkpoint.
             parts: States by file.
             manifest: That of the checkpoint, but for the seals of its parts.
+            refused: Why this process's parts are none to go on from, if they are not; there is
+                no checkpoint of that tick then.
 
         Raises:
             CheckpointError: A state cannot be written, or the one before could not and
@@ -109,7 +113,7 @@ class Saver:
         packed = {part: pack(state, part) for part, state in parts.items()}
         self.last = name
         topic = "" if self._world is None else self._world.topic()
-        work = partial(self._write, name, packed, manifest, topic)
+        work = partial(self._write, name, packed, manifest, topic, refused)
         self._thread = threading.Thread(target=work, name="hocket-saver", daemon=True)
         self._thread.start()
 
@@ -130,18 +134,23 @@ class Saver:
         warnings.warn(f"{failure}; the training goes on without it", stacklevel=2)
 
     def _write(
-        self, name: str, packed: dict[str, memoryview], manifest: Manifest, topic: str
+        self,
+        name: str,
+        packed: dict[str, memoryview],
+        manifest: Manifest,
+        topic: str,
+        refused: str,
     ) -> None:
         """In a thread of its own, whose failures are told by whoever waits for it."""
         place = self._checkpoints.folder
         own = unfinished(place, name)
-        seals: dict[str, Seal] = {}
-        try:
-            for part, data in packed.items():
-                seals[part] = write(own, part, data)
-            said: Any = {part: asdict(seal) for part, seal in seals.items()}
-        except OSError as error:
-            said = _why(name, packed, place, error)
+        said: Any = f"the checkpoint {name} is refused: {refused}"
+        if not refused:
+            try:
+                seals = {part: write(own, part, data) for part, data in packed.items()}
+                said = {part: asdict(seal) for part, seal in seals.items()}
+            except OSError as error:
+                said = _why(name, packed, place, error)
         words = [said] if self._world is None else self._heard(self._world, topic, said)
         if words is None:  # another process seals it
             self._failure = said if isinstance(said, str) else None

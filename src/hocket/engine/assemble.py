@@ -19,6 +19,7 @@ from hocket.relay.carrier import Carriers
 from hocket.relay.coded import Coded, Ledger
 from hocket.relay.port import After, Before
 from hocket.signals import Objective
+from hocket.stage.guard import NonFinite
 from hocket.stage.honour import require_honoured
 from hocket.stage.linearize import build_linearizer
 from hocket.stage.rewind import randomness
@@ -54,6 +55,8 @@ class Setup:
         codec: How what crosses an edge is written.
         resumable: Whether to keep what a state needs of batches and packets in flight.
         pace: How fast each stage is, where each runs freely; equally fast if not given.
+        non_finite: What becomes of a batch whose numbers are NaN or infinite.
+        skipping: Batches that are skipped, whatever their numbers.
 
     Raises:
         OptionError: One of these is not what it may be.
@@ -72,11 +75,14 @@ class Setup:
     resumable: bool
     batchnorm: BatchNorm
     pace: Pace | None
+    non_finite: NonFinite
+    skipping: frozenset[int]
 
     def __post_init__(self) -> None:
         for name, value, known in (
             ("precision", self.precision, get_args(Precision)),
             ("batchnorm", self.batchnorm, get_args(BatchNorm)),
+            ("non_finite", self.non_finite, get_args(NonFinite)),
         ):
             if value not in known:
                 raise OptionError(f"{name} is {value!r}; use {' or '.join(map(repr, known))}")
@@ -144,12 +150,7 @@ def stage_of(
         seed += world.replica << 32
     ledger = ledger or Ledger()
     if setup.codec != Exact():
-        codec, gradients = setup.codec, setup.codec.gradients
-        if index > 0:
-            before = Coded(before, gradients, codec, seed)
-        if index < count - 1:
-            free = method.replay is not None
-            after = Coded(after, codec, gradients, seed + index, ledger, alone=free)
+        before, after = _coded(setup, index, count, before, after, seed, ledger)
     return Stage(
         index=index,
         module=module,
@@ -183,7 +184,28 @@ def stage_of(
         recorder=recorder,
         ledger=ledger,
         uses=uses,
+        non_finite=setup.non_finite,
+        skipping=setup.skipping,
     )
+
+
+def _coded(
+    setup: Setup,
+    index: int,
+    count: int,
+    before: Before,
+    after: After,
+    seed: int,
+    ledger: Ledger,
+) -> tuple[Before, After]:
+    """The ports of a stage, with the codec between them and the stages on their other side."""
+    codec, gradients = setup.codec, setup.codec.gradients
+    if index > 0:
+        before = Coded(before, gradients, codec, seed)
+    if index < count - 1:
+        free = setup.method.replay is not None
+        after = Coded(after, codec, gradients, seed + index, ledger, alone=free)
+    return before, after
 
 
 @torch.no_grad()

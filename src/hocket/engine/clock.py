@@ -1,12 +1,14 @@
 """When each stage takes its turns, where every stage runs at its own pace."""
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from random import Random
 from typing import Literal, get_args
 
 from hocket.errors import OptionError, listed
+from hocket.method import Method
 
 Turns = Literal["regular", "random"]
 
@@ -81,3 +83,23 @@ class Clock:
 def equal(stages: int) -> Pace:
     """The pace at which all stages keep step."""
     return Pace((1.0,) * stages)
+
+
+def pace_of(
+    method: Method, count: int, rates: Sequence[float] | None, turns: Turns, seed: int
+) -> Pace | None:
+    """How fast each stage is, where they run freely; None where they keep step.
+
+    Raises:
+        OptionError: The stages keep step, or there is not one rate for each.
+    """
+    if method.replay is None:
+        if rates is not None or turns != "regular":
+            raise OptionError(
+                f"rates and turns are for stages that run freely, but those of method "
+                f"{method.name!r} keep step; leave them out, or use a method with a buffer"
+            )
+        return None
+    if rates is not None and len(rates) != count:
+        raise OptionError(f"there are {len(rates)} rates for {count} stages; give one for each")
+    return Pace(equal(count).rates if rates is None else tuple(rates), turns, seed)

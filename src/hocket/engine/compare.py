@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.trace import Event
-from hocket.method import Loss
+from hocket.errors import OptionError
+from hocket.method import Loss, Method
 from hocket.program import Tick
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
@@ -86,9 +87,17 @@ class Compare:
         batch = event.action.batch
         if event.action.kind != "B" or batch not in self._batches:
             return
+        true = self._true.pop((stage.index, batch))
+        if not event.report.skipped:
+            self._tell(stage, batch, true)
+        self._left[batch] -= 1
+        if not self._left[batch]:
+            del self._batches[batch], self._left[batch]
+
+    def _tell(self, stage: Stage, batch: int, true: Tensor) -> None:
+        """Compare the gradient that the stage has just found."""
         trained = _trained(stage)
         late = _flat(stage.gradients[: len(trained)], trained)
-        true = self._true.pop((stage.index, batch))
         product = late.norm() * true.norm()
         self._listener(
             Comparison(
@@ -98,9 +107,6 @@ class Compare:
                 ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
             )
         )
-        self._left[batch] -= 1
-        if not self._left[batch]:
-            del self._batches[batch], self._left[batch]
 
     def _gradients(self, batch: int, stages: Sequence[Stage]) -> dict[tuple[int, int], Tensor]:
         """The true gradients of one batch at some stages."""
@@ -131,3 +137,21 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
         for g, p in zip(gradients, like, strict=True)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def compare_of(
+    method: Method, every: int, loss: Loss, listener: Listener | None
+) -> Compare | None:
+    """What compares the gradients of every n-th batch, if that is asked for.
+
+    Raises:
+        OptionError: A number goes without a listener, or the stages do not keep step.
+    """
+    if every < 0 or bool(every) != bool(listener):
+        raise OptionError("compare_every and on_comparison belong together; give both")
+    if every and method.replay is not None:
+        raise OptionError(
+            f"compare_every compares gradients tick by tick, but the stages of method "
+            f"{method.name!r} run freely; leave it at 0"
+        )
+    return Compare(every, loss, listener) if listener is not None else None

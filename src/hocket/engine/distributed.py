@@ -70,9 +70,6 @@ class Distributed:
         """Always: no stage falls behind."""
         return True
 
-    def stop(self) -> None:
-        """Nothing to do: no batches, no turns."""
-
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders but at the first stage."""
         return self._announce(batches, self._horizon, self._column.now, self._ahead)

@@ -29,9 +29,6 @@ class Engine(Protocol):
     def done(self) -> bool:
         """Whether every stage has, at the end of the data."""
 
-    def stop(self) -> None:
-        """Have the stages of all processes stop, where they would not meet."""
-
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders where no data are read."""
 

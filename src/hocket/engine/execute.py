@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from hocket.engine.trace import Event, Watcher
+from hocket.errors import NonFiniteError
 from hocket.program import Action
-from hocket.stage.stage import Report, Stage
+from hocket.stage.report import Report
+from hocket.stage.stage import Stage
 
 
 def execute(
@@ -27,6 +29,8 @@ def execute(
         with stage.recorder.span(action.kind, action.batch, now):
             report = do(action.batch) if do is not None else stage.execute(action)
     except Exception as error:
+        if isinstance(error, NonFiniteError):
+            error.batch = action.batch
         error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})")
         raise
     event = Event(now, action, report)

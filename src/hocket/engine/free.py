@@ -63,9 +63,6 @@ class Free:
         """Whether every stage has learned enough."""
         return all(runner.over for runner in self._runners)
 
-    def stop(self) -> None:
-        """Nothing to do: no batches, no turns."""
-
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each turn of the first stage."""
         count = 0

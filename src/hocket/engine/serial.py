@@ -73,9 +73,6 @@ class Serial:
         """Always: no stage falls behind."""
         return True
 
-    def stop(self) -> None:
-        """Nothing to do: no batches, no turns."""
-
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick."""
         return iter(batches)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hocket.program import Action
-from hocket.stage.stage import Report, Stage
+from hocket.stage.report import Report
+from hocket.stage.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -163,8 +163,9 @@ class Upper(Ahead):
         self._buffer = buffer
 
     def send(self, packet: Activation) -> None:
-        """Leave an activation."""
-        self._buffer.put(packet)
+        """Leave an activation; there is nothing to draw in a batch that is skipped."""
+        if not packet.skipped:
+            self._buffer.put(packet)
 
 
 class Lower(Unkept):

@@ -25,7 +25,9 @@ class Pour(Ahead):
         self._ledger = ledger
 
     def send(self, packet: Activation) -> None:
-        """Send an activation ahead, if the way is free."""
+        """Send an activation ahead, if the way is free and there is something in it."""
+        if packet.skipped:
+            return
         if self._connection.busy:
             self._ledger.unsent += 1
             return

@@ -1,4 +1,4 @@
 """What one stage does with what it gets."""
 
-from hocket.stage.stage import Report as Report
+from hocket.stage.report import Report as Report
 from hocket.stage.stage import Stage as Stage

@@ -6,7 +6,7 @@ They are found by their number, so one that was lost or doubled is an error that
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hocket.errors import PacketError
+from hocket.errors import CheckpointError, PacketError
 from hocket.relay.packet import Activation
 from hocket.stage.linearize import Graph
 from hocket.stage.past import Past
@@ -33,6 +33,15 @@ class Forwarded:
     version: int
     past: Past | None
 
+    @staticmethod
+    def skipped(
+        activation: Activation, differentiable: tuple[bool, ...], version: int
+    ) -> "Forwarded":
+        """A batch that is not learned from: nothing was computed, and nothing will be."""
+        return Forwarded(
+            activation.emptied(), None, lambda: None, differentiable, version, None
+        )
+
 
 class Pending:
     """The batches in flight at one stage."""
@@ -46,6 +55,28 @@ class Pending:
 
     def __iter__(self) -> Iterator[Forwarded]:
         return iter(self._batches.values())
+
+    def state(self) -> list[Tree]:
+        """What was received and how, as plain values.
+
+        Raises:
+            CheckpointError: What a forward needs to be done again was not kept.
+        """
+        return [self._plain(forwarded) for forwarded in self]
+
+    def _plain(self, forwarded: Forwarded) -> Tree:
+        activation, past = forwarded.activation, forwarded.past
+        if past is None and not activation.skipped:
+            raise CheckpointError(
+                f"stage {self._stage}: batch {activation.batch} is in flight, and what the "
+                "layers were at its forward was not kept; build the trainer with resumable=True"
+            )
+        return {
+            "activation": vars(activation),
+            "differentiable": forwarded.differentiable,
+            "version": forwarded.version,
+            "past": vars(past) if past is not None else None,
+        }
 
     def add(self, forwarded: Forwarded) -> None:
         """Keep a batch; a second one of the same number raises PacketError."""

@@ -4,17 +4,15 @@ First, middle and last stage are the same class. What differs is what they hold:
 their neighbours, and the signal that their error comes from.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import CheckpointError, NonFiniteError, PacketError
 from hocket.losses import classified
-from hocket.method import Error, Lesson, Loss, Signal
+from hocket.method import Error, Loss, Signal
 from hocket.modes import evaluating
 from hocket.program import Action
 from hocket.relay.buffer import Uses
@@ -22,46 +20,17 @@ from hocket.relay.coded import Ledger
 from hocket.relay.packet import Activation, Gradient
 from hocket.relay.port import After, Before
 from hocket.stage.answer import Answer, joined
+from hocket.stage.guard import Guard, NonFinite, fault_in
 from hocket.stage.honour import NoForward
+from hocket.stage.lessons import Lessons, Untaught
 from hocket.stage.linearize import Linearizer
 from hocket.stage.past import Past, misfits, put_values, values_of
 from hocket.stage.pending import Forwarded, Pending
+from hocket.stage.report import Report
 from hocket.stage.rewind import Pass, randomness, uncounted
 from hocket.timeline import Recorder
 from hocket.tree import Tree, copied, map_tensors, tensors
-from hocket.update.accumulate import total_norm
 from hocket.update.step import Updater
-
-
-@dataclass(frozen=True)
-class Report:
-    """What an action is known by afterwards.
-
-    Attributes:
-        epoch: The epoch of the batch.
-        version: Updates that the stage's weights had seen when the action ran.
-        staleness: For a backward: updates since the forward of the same batch.
-        loss: For a backward: the loss that the stage saw, if it saw one; for a target: the
-            loss of the signal's network.
-        gradient_norm: For these two: Euclidean norm of the batch's gradient.
-        rate: For an update or a target: the learning rate.
-    """
-
-    epoch: int
-    version: int
-    staleness: int | None = None
-    loss: float | None = None
-    gradient_norm: float | None = None
-    rate: float | None = None
-
-
-@dataclass(frozen=True)
-class Untaught:
-    """A lesson that waits for its target, with the batch's input and the stage's output."""
-
-    lesson: Lesson
-    activation: Activation
-    output: Tree
 
 
 class Stage:
@@ -84,6 +53,8 @@ class Stage:
         recorder: What its time is recorded by.
         ledger: What it sends ahead is noted in.
         uses: What became of the packets that came for it, where it draws from a buffer.
+        non_finite: What becomes of a batch whose numbers are NaN or infinite.
+        skipping: Batches that are skipped, whatever their numbers.
     """
 
     def __init__(
@@ -105,6 +76,8 @@ class Stage:
         recorder: Recorder,
         ledger: Ledger,
         uses: Uses | None = None,
+        non_finite: NonFinite = "stop",
+        skipping: frozenset[int] = frozenset(),
     ) -> None:
         self.index = index
         self.module = module
@@ -124,7 +97,10 @@ class Stage:
         self._seed = seed
         self._device = device
         self._precision = precision
-        self._lessons: dict[int, Untaught] = {}
+        self._skipping = skipping
+        self._guard = Guard(module, updater, non_finite)
+        self._signal_guard = Guard(signal_network, signal_updater, non_finite)
+        self._lessons = Lessons(index)
         # Of batches whose update is to come. That of the last one counts, whose backward is in
         # the tick of the update, so that no state needs them.
         self._epochs: dict[int, int] = {}
@@ -133,7 +109,8 @@ class Stage:
         """Do one action.
 
         Raises:
-            NonFiniteError: A loss or a gradient is NaN or infinite.
+            NonFiniteError: An output, a loss or a gradient is NaN or infinite, and that is
+                to stop the training; or a weight is.
             PacketError: The action needs a packet that is not there.
             LinearizeError: The stage's layers cannot honour the linearization.
         """
@@ -176,11 +153,8 @@ class Stage:
             "signal": values_of(self.signal_network),
             "updater": self.updater.state(),
             "signal_updater": self.signal_updater.state(),
-            "pending": [self._in_flight(forwarded) for forwarded in self.pending],
-            "lessons": [
-                {"activation": vars(lesson.activation), "output": lesson.output}
-                for lesson in self._lessons.values()
-            ],
+            "pending": self.pending.state(),
+            "lessons": self._lessons.state(),
             "before": self._before.state(),
             "after": self._after.state(),
             "ledger": vars(self.ledger).copy(),
@@ -205,6 +179,10 @@ class Stage:
         self._before.load(before)
         self._after.load(after)
 
+    def fault(self) -> str | None:
+        """What is NaN or infinite of all that stays from batch to batch, in words."""
+        return self._guard.lasting() or self._signal_guard.lasting()
+
     def misfits(self, state: Tree) -> list[str]:
         """What keeps a state from being one of this stage, in words."""
         place = f"stage {self.index}"
@@ -221,10 +199,16 @@ class Stage:
 
     def _forward(self, batch: int) -> Report:
         activation = self._before.receive(batch)
+        if activation.skipped or batch in self._skipping:
+            return self._pass_over(activation)
         leaves = _leaves(activation)
         past = self._linearizer.past(self.module)
+        self._guard.keep()
         with self._computing(batch, "forward"):
             output, graph = self._linearizer.forward(self.module, leaves)
+        if (fault := self._guard.output(output)) is not None:
+            self._guard.put_back()
+            return self._pass_over(activation, fault)
         wanted = self.signal.waits or self.signal.learns
         outputs = tensors(output)
         differentiable = tuple(wanted and each.is_floating_point() for each in outputs)
@@ -238,52 +222,83 @@ class Stage:
         activation = self._before.receive(batch)
         with torch.no_grad(), evaluating(self.module), self._cast():
             output = self.module(copied(activation.values))
+        if (fault := self._guard.output(output)) is not None:
+            return self._pass_over(activation, fault, keep=False)
         self._send(activation, output, (False,) * len(tensors(output)))
         return Report(activation.epoch, self.updater.version)
 
     def _send(
         self, activation: Activation, output: Tree, differentiable: tuple[bool, ...]
     ) -> None:
-        self._after.send(
-            replace(
-                activation,
-                values=map_tensors(lambda value: value.detach(), output),
-                differentiable=differentiable,
-            )
-        )
+        values = map_tensors(lambda value: value.detach(), output)
+        self._after.send(replace(activation, values=values, differentiable=differentiable))
 
     def _backward(self, batch: int) -> Report:
         forwarded = self.pending.pop(batch)
-        received: tuple[Tensor | None, ...] = (None,) * len(forwarded.differentiable)
+        activation = forwarded.activation
+        received: tuple[Tensor | None, ...] | None = (None,) * len(forwarded.differentiable)
         if self.signal.waits and any(forwarded.differentiable):
             received = self._after.receive(batch).values
-        targets = forwarded.activation.targets
+        if activation.skipped or received is None or batch in self._skipping:
+            return self._skip(activation)
+        self._guard.keep()
+        self._signal_guard.keep()
         with self._computing(batch, "forward"):
             output = forwarded.graph()
         seen = map_tensors(Tensor.detach, output) if self.signal.learns else None
         with self._computing(batch, "backward"):
             error = self.signal.error(
-                self.signal_network, self._loss, output, targets, received
+                self.signal_network, self._loss, output, activation.targets, received
             )
         del output
         # Before anything is sent: the stage where it began is the one to tell of it.
-        loss = None if error.loss is None else _finite("loss", float(error.loss))
-        self._differentiate(error, forwarded.activation.share)
         leaves = tensors(forwarded.leaves)
+        fault = fault_in({"loss": error.loss}) or self._signal_guard.buffers()
+        if fault is None:
+            self._differentiate(error, activation.share)
+            fault = self._guard.gradients(leaves)
+        if fault is not None:
+            self._guard.put_back()
+            self._signal_guard.put_back()
+            return self._skip(activation, fault)
         if any(leaf.requires_grad for leaf in leaves):
-            _finite("gradient norm", float(total_norm([leaf.grad for leaf in leaves])))
             self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
         self.gradients = self.updater.gather()
         if error.lesson is not None:
-            self._lessons[batch] = Untaught(error.lesson, forwarded.activation, seen)
-        self._epochs[batch] = forwarded.activation.epoch
+            self._lessons.add(Untaught(error.lesson, activation, seen))
+        self._epochs[batch] = activation.epoch
         return Report(
-            epoch=forwarded.activation.epoch,
+            epoch=activation.epoch,
             version=self.updater.version,
             staleness=self.updater.version - forwarded.version,
-            loss=loss,
-            gradient_norm=_finite("gradient norm", float(total_norm(self.gradients))),
+            loss=None if error.loss is None else float(error.loss),
+            gradient_norm=self._guard.norm(self.gradients),
         )
+
+    def _pass_over(
+        self, activation: Activation, fault: str | None = None, *, keep: bool = True
+    ) -> Report:
+        """A forward of a batch that is skipped from here on: only that is sent ahead."""
+        self._guard.require_spare(fault)
+        answered = (self.signal.waits or self.signal.learns,)
+        self._after.send(replace(activation.emptied(), differentiable=answered))
+        version = self.updater.version
+        if keep:
+            self.pending.add(Forwarded.skipped(activation, answered, version))
+        return Report(activation.epoch, version, skipped=True, fault=fault)
+
+    def _skip(self, activation: Activation, fault: str | None = None) -> Report:
+        """A backward of a batch that is skipped: only that is sent back."""
+        self._guard.require_spare(fault)
+        batch, epoch = activation.batch, activation.epoch
+        self.updater.drop()
+        self.gradients = []
+        if any(activation.differentiable):
+            self._before.send(Gradient(batch, None))
+        if self.signal.learns:
+            self._lessons.skip(activation)
+        self._epochs[batch] = epoch
+        return Report(epoch, self.updater.version, skipped=True, fault=fault)
 
     def _differentiate(self, error: Error, share: float) -> None:
         """Back-propagate the error into the weights and the leaves.
@@ -306,62 +321,57 @@ class Stage:
         epoch = self._epochs[batch]
         self._epochs = {b: e for b, e in self._epochs.items() if b > batch}
         version = self.updater.version
+        if not self.updater.gathered:
+            return Report(epoch, version, skipped=True)
         rate = self.updater.update(epoch)
         self._linearizer.updated()
         return Report(epoch, version, rate=rate)
 
     def _learn(self, batch: int) -> Report:
-        if batch not in self._lessons:
-            raise PacketError(
-                f"stage {self.index}: no lesson waits for a target of batch {batch}"
-            )
-        received = self._after.receive(batch).values
         untaught = self._lessons.pop(batch)
-        activation = untaught.activation
+        received = self._after.receive(batch).values
+        activation, updater = untaught.activation, self.signal_updater
+        version = updater.version
+        if untaught.lesson is None or received is None or batch in self._skipping:
+            return Report(activation.epoch, version, skipped=True)
         with self._computing(batch, "learn"):
             loss = untaught.lesson(received)
-        loss.backward(
-            None if activation.share == 1 else torch.full_like(loss, activation.share)
-        )
-        epoch = activation.epoch
-        value = _finite("loss", float(loss.detach()))
-        norm = _finite("gradient norm", float(total_norm(self.signal_updater.gather())))
-        version = self.signal_updater.version
-        rate = self.signal_updater.update(epoch)
-        return Report(epoch, version, loss=value, gradient_norm=norm, rate=rate)
-
-    def _in_flight(self, forwarded: Forwarded) -> Tree:
-        if forwarded.past is None:
-            raise CheckpointError(
-                f"stage {self.index}: batch {forwarded.activation.batch} is in flight, and "
-                "what the layers were at its forward was not kept; build the trainer with "
-                "resumable=True"
-            )
-        return {
-            "activation": vars(forwarded.activation),
-            "differentiable": forwarded.differentiable,
-            "version": forwarded.version,
-            "past": vars(forwarded.past),
-        }
+        share = None if activation.share == 1 else torch.full_like(loss, activation.share)
+        loss.backward(share)
+        fault = fault_in({"loss": loss}) or self._signal_guard.gradients(())
+        if fault is not None:
+            self._signal_guard.require_spare(fault)
+            updater.drop()
+            return Report(activation.epoch, version, skipped=True, fault=fault)
+        norm = self._signal_guard.norm(updater.gather())
+        rate = updater.update(activation.epoch)
+        value = float(loss.detach())
+        return Report(activation.epoch, version, loss=value, gradient_norm=norm, rate=rate)
 
     def _forward_again(self, state: Tree) -> None:
-        activation, past = Activation(**state["activation"]), Past(**state["past"])
-        leaves = _leaves(activation)
+        activation = Activation(**state["activation"])
+        differentiable, version = state["differentiable"], state["version"]
+        if activation.skipped:
+            self.pending.add(Forwarded.skipped(activation, differentiable, version))
+            return
+        past, leaves = Past(**state["past"]), _leaves(activation)
         with self._computing(activation.batch, "forward"):
             graph = self._linearizer.again(self.module, leaves, past)
-        differentiable, version = state["differentiable"], state["version"]
         self.pending.add(Forwarded(activation, leaves, graph, differentiable, version, past))
 
     @torch.no_grad()
     def _prepare_lesson(self, activation: Activation, output: Tree) -> None:
         """A lesson depends on nothing but what it is made from, so it can be made again."""
+        if activation.skipped:
+            self._lessons.skip(activation)
+            return
         unknown = (None,) * len(tensors(output))
         with self._computing(activation.batch, "backward"):
             error = self.signal.error(
                 self.signal_network, self._loss, output, activation.targets, unknown
             )
         assert error.lesson is not None, "it was one of the same signal"
-        self._lessons[activation.batch] = Untaught(error.lesson, activation, output)
+        self._lessons.add(Untaught(error.lesson, activation, output))
 
     @contextmanager
     def _computing(self, batch: int, which: Pass) -> Iterator[None]:
@@ -380,13 +390,3 @@ def _leaves(activation: Activation) -> Tree:
     return map_tensors(
         lambda value: value.detach().requires_grad_(next(flags)), activation.values
     )
-
-
-def _finite(what: str, value: float) -> float:
-    """The value, unless it is NaN or infinite."""
-    if not math.isfinite(value):
-        raise NonFiniteError(
-            f"the {what} became {value}; this stage's weights are those before this batch; "
-            "lower the learning rate, warm up, or look at the batch"
-        )
-    return value

@@ -111,6 +111,29 @@ class Timeline:
             )
         )
 
+    def until(self, tick: int) -> "Timeline":
+        """What was done before a tick."""
+        return Timeline(tuple(span for span in self.spans if span.tick < tick))
+
+    def then(self, later: "Timeline") -> "Timeline":
+        """This one with another behind it, whose clock began anew: no time lies between.
+
+        >>> first = Timeline((Span(0, "F", 0, 0, start_s=5.0, end_s=6.0),))
+        >>> second = Timeline((Span(0, "F", 1, 1, start_s=0.5, end_s=1.0),))
+        >>> [(span.batch, span.end_s) for span in first.then(second).spans]
+        [(0, 6.0), (1, 6.5)]
+        """
+        if not (self.spans and later.spans):
+            return Timeline(self.spans + later.spans)
+        gap_s = max(span.end_s for span in self.spans) - later.spans[0].start_s
+        return Timeline(
+            self.spans
+            + tuple(
+                replace(s, start_s=s.start_s + gap_s, end_s=s.end_s + gap_s)
+                for s in later.spans
+            )
+        )
+
     def write(self, file: Path) -> None:
         """Write Chrome's trace format, to a nanosecond; arrows show what fed what.
 

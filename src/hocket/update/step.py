@@ -62,11 +62,32 @@ class Updater:
                 "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
                 "use a scheduler that counts epochs or updates"
             )
+        self.parameters = parameters
         self._average = average(parameters) if average is not None and parameters else None
         self._gradients = Accumulate(parameters, reduce)
         self._per = per
         self._epoch = 0
         self.version = 0
+
+    @property
+    def gathered(self) -> int:
+        """How many batches' gradients wait for an update."""
+        return self._gradients.count
+
+    def drop(self) -> None:
+        """Forget the gradients of one batch that were not taken."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def remembered(self) -> dict[str, Tensor]:
+        """What the optimizer keeps of each weight, such as its momentum, by what it is."""
+        known = self.optimizer.state if self.optimizer is not None else {}
+        return {
+            f"{what} of the optimizer for weight {n}": value
+            for n, parameter in enumerate(self.parameters)
+            for what, value in known.get(parameter, {}).items()
+            if isinstance(value, Tensor)
+        }
 
     def gather(self) -> list[Tensor | None]:
         """Take the gradients of one batch from the parameters; they are returned as well."""

@@ -14,6 +14,7 @@ from hocket.checkpoint.folder import name_of
 from hocket.cli import main
 from hocket.logs import Logs
 from hocket.run import Run
+from hocket.timeline import Timeline
 from hocket.train import train
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
@@ -96,6 +97,21 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     assert (summary["state"], summary["signal"]) == ("interrupted", number)
     assert call("train", "--resume", "stopped")[0] == 0
     assert left(Path("stopped")) == left(whole)
+
+
+def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
+    words = (*QUICK, "--trace", "trace.json", "--out", "stopped")
+    stop_at(monkeypatch, 17, signal.SIGINT)
+    assert call("train", *words)[0] == 130
+    before = Timeline.read(Path("trace.json"))
+    assert call("train", "--resume", "stopped")[0] == 0
+    whole = Timeline.read(Path("trace.json"))
+    assert whole.until(18).spans == before.spans
+    done = [(s.stage, s.kind, s.batch) for s in whole.spans if s.kind in "FBU"]
+    assert sorted(done) == sorted(
+        (stage, kind, batch) for stage in (0, 1) for kind in "FBU" for batch in range(2 * 23)
+    )
+    assert [s.start_s for s in whole.spans] == sorted(s.start_s for s in whole.spans)
 
 
 def test_a_run_may_be_given_more_epochs(call, whole):

@@ -139,3 +139,28 @@ def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, mon
     with pytest.raises(OptionError, match="tensorboard is not installed"):
         train(Run(tensorboard=True, out=tmp_path / "run"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
+    reading = "tensorboard.backend.event_processing.event_accumulator"
+    EventAccumulator = pytest.importorskip(reading).EventAccumulator
+
+    def write(steps, after=None, note_at=None):
+        with Logs(tmp_path, 1, tensorboard=True, after=after) as logs:
+            for step in steps:
+                logs._row("backward", batch=step, stage=0, loss=float(step))
+                if step == note_at:
+                    after = logs.written()
+        return after
+
+    (tmp_path / "events.out.tfevents.1.host.metrics.stage1").write_text("another process's")
+    at = write(range(6), note_at=3)
+    again = write(range(4, 9), at, note_at=5)
+    write(range(6, 10), again)
+    assert len(list(tmp_path.glob("events*.metrics"))) == 3
+    assert (tmp_path / "events.out.tfevents.1.host.metrics.stage1").exists()
+    (tmp_path / "events.out.tfevents.1.host.metrics.stage1").unlink()
+    scalars = EventAccumulator(str(tmp_path)).Reload().Scalars("backward/loss/stage0")
+    assert [scalar.step for scalar in scalars] == list(range(10))
+    write([0])
+    assert len(list(tmp_path.glob("events*"))) == 1, "a run that begins anew"

@@ -73,6 +73,7 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
         extra_parameters=5,
         delay=2,
         staleness=float("nan"),
+        skipped=0,
         busy=0.75,
         communication=0.0,
         waiting=0.0,
@@ -104,7 +105,7 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
 
 def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
     score = Score(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
-    epoch = Epoch(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0))
+    epoch = Epoch(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
     summary = Summary("finished", "", Path("runs/x"), (epoch,), 1.0, 1.0, (), ())
     *_, exits = (printed(table) for table in summary_tables(summary))
     rows = [line.split("│")[1:3] for line in exits.splitlines() if "│" in line]
@@ -119,7 +120,7 @@ def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
 
 
 def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
-    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0}
+    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "uses": None, "unsent": 0}
     stages = (
@@ -135,7 +136,7 @@ def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
 
 
 def test_what_became_of_packets_has_a_table_where_stages_draw():
-    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0}
+    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
     uses = Uses(1200, 0, 1100, 30, 90, 7, 3 * 2**20)

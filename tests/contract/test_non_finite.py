@@ -1,0 +1,301 @@
+"""A batch that makes something NaN: everybody skips it, and nothing else is changed by it."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from contract.small import LOCKSTEP, STAGES, WAITING, different, sgd
+from contract.spoiled import BACKWARD, FORWARD, brittle, marked
+from hocket import Checkpoints, Trainer, cross_entropy
+from hocket.errors import CheckpointError, NonFiniteError, OptionError
+from hocket.methods import METHODS, options_of
+
+BATCHES = 6
+SPOILED = 2
+KINDS = [FORWARD, BACKWARD]
+everything = pytest.mark.parametrize("name", METHODS)
+anywhere = pytest.mark.parametrize(
+    ("stage", "kind"),
+    [(stage, kind) for stage in range(3) for kind in KINDS],
+    ids=lambda value: {FORWARD: "F", BACKWARD: "B"}.get(value, str(value)),
+)
+
+
+def skipping(name, batches, stages=3, epochs=1, **options):
+    """A training that skips; its trainer, its epochs, and its events by stage and kind."""
+    events = {}
+    settings = {"non_finite": "skip", **options.pop("trainer", {})}
+    trainer = Trainer(
+        brittle(stages),
+        method=METHODS[name](**options),
+        # The synthesizers of DNI need small steps on networks as small as these.
+        optimizer=partial(sgd, lr=1e-3 if name == "dni" else 0.05),
+        watchers=[
+            lambda event, _: events.setdefault(
+                (event.action.stage, event.action.kind), []
+            ).append(event)
+        ],
+        **settings,
+    )
+    history = trainer.fit(batches, epochs=epochs, progress=False)
+    return trainer, history, events
+
+
+def state_of(trainer):
+    """Weights, statistics, auxiliary networks and optimizers, all of them tensors."""
+    found = []
+    for stage in trainer.stages:
+        found += stage.module.state_dict().values()
+        found += stage.signal_network.state_dict().values()
+        for updater in (stage.updater, stage.signal_updater):
+            found += updater.remembered().values()
+    return found
+
+
+@everything
+@anywhere
+def test_a_spoiled_batch_leaves_all_that_stays_finite(name, stage, kind):
+    trainer, history, events = skipping(name, marked(BATCHES, {SPOILED: stage + kind}))
+    assert all(value.isfinite().all() for value in state_of(trainer))
+    assert all(each.fault() is None for each in trainer.stages)
+    assert torch.tensor(history[0].loss).isfinite()
+    faults = [
+        (k, event.action.kind, event.action.batch, event.report.fault)
+        for (k, _), own in events.items()
+        for event in own
+        if event.report.fault is not None
+    ]
+    seen = (
+        "output became nan" if kind == FORWARD else "gradient of '0.linear.weight' became nan"
+    )
+    # The one place that is told: where it began, and nowhere a second time.
+    assert faults == [(stage, "F" if kind == FORWARD else "B", SPOILED, seen)]
+
+
+@pytest.mark.parametrize("name", WAITING)
+@anywhere
+def test_stages_that_wait_for_a_gradient_skip_it_with_the_one_behind(name, stage, kind):
+    """Those behind are done with the batch where it breaks in the backward only."""
+    _, history, events = skipping(name, marked(BATCHES, {SPOILED: stage + kind}))
+    expected = [1 if kind == FORWARD or k <= stage else 0 for k in range(3)]
+    assert list(history[0].skipped) == expected
+    for k, skipped in enumerate(expected):
+        backwards = events[k, "B"]
+        assert [event.action.batch for event in backwards] == list(range(BATCHES))
+        done = [event.action.batch for event in backwards if not event.report.skipped]
+        assert done == [b for b in range(BATCHES) if not (skipped and b == SPOILED)]
+
+
+@pytest.mark.parametrize("name", [name for name in LOCKSTEP if name not in WAITING])
+@anywhere
+def test_stages_with_errors_of_their_own_skip_it_from_where_it_breaks(name, stage, kind):
+    _, history, _ = skipping(name, marked(BATCHES, {SPOILED: stage + kind}))
+    broken = range(stage, 3) if kind == FORWARD else [stage]
+    assert list(history[0].skipped) == [int(k in broken) for k in range(3)]
+
+
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("name", ["bp", "dgl"])
+def test_a_batch_that_breaks_at_once_might_as_well_not_have_been_there(name, stages):
+    """Without delay nothing else is in flight: bit by bit the training without the batch."""
+    batches = marked(BATCHES, {SPOILED: 0 + FORWARD})
+    trainer, history, _ = skipping(name, batches, stages)
+    without, plain, _ = skipping(
+        name, [b for n, b in enumerate(batches) if n != SPOILED], stages
+    )
+    assert not different(state_of(trainer), state_of(without))
+    assert history[0].loss == plain[0].loss
+    assert [stage.updater.version for stage in trainer.stages] == [BATCHES - 1] * stages
+
+
+@everything
+def test_one_stage_is_a_plain_loop_without_the_batch(name):
+    batches = marked(BATCHES, {SPOILED: 0 + BACKWARD})
+    options = {"accumulate": 1} if "accumulate" in options_of(name) else {}
+    trainer, history, _ = skipping(name, batches, stages=1, **options)
+    (network,) = brittle(1)
+    optimizer = sgd(network.parameters(), lr=1e-3 if name == "dni" else 0.05)
+    losses = []
+    for number, (x, y) in enumerate(batches):
+        loss = cross_entropy(network(x), y)
+        if number != SPOILED:  # its forward was finite, and counts in the statistics
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert not different(
+        trainer.network[0].state_dict().values(), network.state_dict().values()
+    )
+    assert history[0].loss == sum(losses) / len(losses)
+
+
+def test_accumulated_gradients_are_the_mean_of_those_that_count():
+    batches = marked(6, {SPOILED: 0 + FORWARD})
+    trainer, _, events = skipping("adl", batches, stages=1, accumulate=3)
+    (network,) = brittle(1)
+    optimizer = sgd(network.parameters(), lr=0.05)
+    for group in ([0, 1], [3, 4, 5]):
+        optimizer.zero_grad()
+        for number in group:
+            x, y = batches[number]
+            (cross_entropy(network(x), y) / len(group)).backward()
+        optimizer.step()
+    found = trainer.network[0].state_dict().values()
+    assert all(
+        torch.allclose(a.double(), b.double(), 1e-10)
+        for a, b in zip(found, network.state_dict().values(), strict=True)
+    )
+    assert [event.report.skipped for event in events[0, "U"]] == [False, False]
+
+
+def test_an_update_with_no_gradient_at_all_is_none():
+    batches = marked(6, dict.fromkeys((2, 3), 0 + FORWARD))
+    trainer, _, events = skipping("adl", batches, accumulate=2)
+    for k, stage in enumerate(trainer.stages):
+        assert [event.report.skipped for event in events[k, "U"]] == [False, True, False]
+        assert stage.updater.version == 2
+
+
+@pytest.mark.parametrize("name", LOCKSTEP)
+def test_a_batch_known_to_be_bad_is_skipped_as_one_that_breaks_at_once(name):
+    batches = marked(BATCHES, {SPOILED: 0 + FORWARD})
+    broken, history, _ = skipping(name, batches)
+    known, other, _ = skipping(
+        name, batches, trainer={"non_finite": "stop", "skipping": [SPOILED]}
+    )
+    assert not different(state_of(broken), state_of(known))
+    assert [replace(epoch, seconds=0.0) for epoch in history] == [
+        replace(epoch, seconds=0.0) for epoch in other
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "kind"),
+    [
+        *(("fdg", stage, kind) for stage in range(3) for kind in KINDS),
+        *((name, 1, kind) for name in ("dni", "dgl") for kind in KINDS),
+    ],
+)
+def test_a_training_resumed_after_any_tick_knows_what_is_skipped(name, stage, kind, tmp_path):
+    batches = marked(5, {1: stage + kind})
+
+    def run(folder=None, resume=None):
+        trainer = Trainer(
+            brittle(3),
+            method=METHODS[name](),
+            optimizer=partial(sgd, lr=1e-3),
+            non_finite="skip",
+            resumable=True,
+        )
+        if resume is not None:
+            trainer.resume(resume)
+        every = Checkpoints(folder, every=1, keep=99) if folder else None
+        history = trainer.fit(batches, epochs=1, progress=False, checkpoints=every)
+        return state_of(trainer), [replace(epoch, seconds=0.0) for epoch in history]
+
+    whole, history = run(tmp_path)
+    places = sorted(tmp_path.iterdir())
+    assert len(places) == 6
+    for place in places[:4]:
+        state, again = run(resume=place)
+        assert not different(whole, state), place.name
+        assert again == history, place.name
+
+
+def test_going_on_before_the_batch_with_its_number_is_a_training_that_skips_it(tmp_path):
+    """What ``restore`` does: the batch is in flight in some checkpoints, to come in others."""
+    batches = marked(6, {2: 1 + BACKWARD})
+    settings = {"method": METHODS["fdg"](), "optimizer": sgd, "resumable": True}
+    trainer = Trainer(brittle(3), **settings)
+    with pytest.raises(
+        NonFiniteError, match=r"gradient of '0.linear.weight' became nan"
+    ) as caught:
+        trainer.fit(
+            batches,
+            epochs=1,
+            progress=False,
+            checkpoints=Checkpoints(tmp_path, every=1, keep=99),
+        )
+    assert caught.value.batch == 2
+    for place in sorted(tmp_path.glob("tick-*")):
+        again = Trainer(brittle(3), skipping=[2], **settings)
+        again.resume(place)
+        (epoch,) = again.fit(batches, epochs=1, progress=False)
+        # The last stage may have been done with it.
+        assert epoch.skipped[:2] == (1, 1)
+        assert all(value.isfinite().all() for value in state_of(again))
+
+
+def test_statistics_that_become_infinite_unseen_are_a_fault():
+    """The output is finite: BatchNorm divides by an infinite deviation."""
+    big = torch.tensor([[-1e30], [1e30], [1e30], [1e30]])
+    batches = [(torch.randn(4, 1), torch.zeros(4).long()) for _ in range(3)]
+    batches[1] = (big, batches[1][1])
+    norm = torch.nn.BatchNorm1d(1)
+    assert norm(big).isfinite().all()
+    assert norm.running_var.isinf()
+    norm.reset_running_stats()
+    modules = [torch.nn.Sequential(norm), torch.nn.Linear(1, 3)]
+    settings = {"method": METHODS["bp"](), "optimizer": sgd}
+    with pytest.raises(NonFiniteError, match=r"the buffer '0.running_var' became inf"):
+        Trainer(modules, **settings).fit(batches, epochs=1, progress=False)
+    assert norm.running_var.isfinite()
+    assert norm.num_batches_tracked == 1
+    Trainer(modules, non_finite="skip", **settings).fit(batches, epochs=1, progress=False)
+    assert norm.running_var.isfinite()
+    assert norm.num_batches_tracked == 3
+
+
+def test_infinite_weights_stop_even_a_training_that_skips():
+    trainer, _, _ = skipping("fdg", marked(3, {}))
+    with torch.no_grad():
+        trainer.network[1][0].linear.weight[0, 0] = torch.inf
+    with pytest.raises(NonFiniteError, match=r"the weight '0.linear.weight' became inf"):
+        trainer.fit(marked(3, {}), epochs=1, progress=False)
+
+
+def test_an_epoch_that_skips_everything_is_an_error():
+    batches = marked(3, dict.fromkeys(range(3), 1 + FORWARD))
+    with pytest.raises(NonFiniteError, match="epoch 0: stage 0 has skipped all its 3 batches"):
+        skipping("bp", batches)
+
+
+def test_what_cannot_be_skipped_is_refused():
+    with pytest.raises(OptionError, match="run freely, and number their batches"):
+        skipping("dgl-async", marked(3, {}), trainer={"skipping": [1]})
+    with pytest.raises(OptionError, match="non_finite is 'ignore'; use 'stop' or 'skip'"):
+        skipping("bp", marked(3, {}), trainer={"non_finite": "ignore"})
+    with pytest.raises(OptionError, match="2 replicas share each batch"):
+        skipping("bp", marked(3, {}), trainer={"replicas": 2})
+
+
+def test_no_checkpoint_holds_infinite_weights(tmp_path):
+    trainer = Trainer(brittle(2), method=METHODS["bp"](), optimizer=sgd, resumable=True)
+    trainer.step(*marked(1, {})[0])
+    trainer.save(tmp_path)
+    trainer.end_epoch()
+    for spoiled, words in (
+        (trainer.network[1][0].linear.bias, "stage 1: the weight '0.linear.bias' became nan"),
+        (
+            trainer.network[0][0].norm.running_mean,
+            "the buffer '0.norm.running_mean' became nan",
+        ),
+        (
+            trainer.stages[0].updater.remembered()[
+                "momentum_buffer of the optimizer for weight 0"
+            ],
+            "stage 0: the momentum_buffer of the optimizer for weight 0 became nan",
+        ),
+    ):
+        value = spoiled.flatten()[0].item()
+        with torch.no_grad():
+            spoiled.flatten()[0] = torch.nan
+        with pytest.raises(CheckpointError, match=f"refused: .*{words}"):
+            trainer.save(tmp_path)
+        with torch.no_grad():
+            spoiled.flatten()[0] = value
+    assert len(list(tmp_path.iterdir())) == 1
+    trainer.save(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2

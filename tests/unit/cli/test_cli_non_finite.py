@@ -1,0 +1,147 @@
+"""`hocket train --non-finite`: what a run leaves of which one batch becomes NaN."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket import data
+from hocket.cli import main
+from hocket.errors import NonFiniteError
+from hocket.restore import EXIT_CODE, Restore, note, patiently, skipped_in
+
+SPOILED = 12
+NETWORK = """
+import torch
+from torch import nn
+
+class Breaks(nn.Module):
+    def forward(self, x):
+        broken = self.training and abs(float(x.sum()) - {total}) < 1e-3
+        return x * torch.nan if broken else x
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+def broken():
+    return nn.Sequential(Breaks(), *net())
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Runs `hocket train` on a network that breaks at one batch: exit code and what is said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+    batches = data.load("digits", data_dir=None, batch_size=64, seed=0).train.serve(0)
+    x, _ = next(itertools.islice(batches, SPOILED, None))
+    Path("own.py").write_text(NETWORK.format(total=float(x.sum())))
+
+    def run(*words, out="run"):
+        common = ("--network", "own.py:broken", "--epochs", "1", "--log-every", "1")
+        code = main(["train", *common, "--out", out, *map(str, words)])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def rows_of(folder, kind):
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [row for row in rows if row["kind"] == kind]
+
+
+def test_it_stops_with_stage_batch_tick_and_tensor(call):
+    code, said = call()
+    assert code == 2
+    assert "the output became nan; this stage's weights are those before this batch" in said
+    assert f"(stage 0, batch {SPOILED}, tick {SPOILED}: F0.{SPOILED})" in said
+    assert summary_of(Path("run"))["state"] == "failed"
+
+
+def test_a_batch_that_is_skipped_is_counted_and_told(call):
+    code, said = call("--non-finite", "skip")
+    assert code == 0
+    assert "1 batches skipped" in said
+    assert "batches skipped" in said.partition("finished: run")[2], "a table of its own"
+    summary = summary_of(Path("run"))
+    assert [stage["skipped"] for stage in summary["stages"]] == [1, 1]
+    assert summary["epochs"][0]["skipped"] == [1, 1]
+    place = {"stage": 0, "batch": SPOILED, "tick": SPOILED, "epoch": 0}
+    row = {"kind": "skipped", **place, "fault": "output became nan"}
+    assert rows_of(Path("run"), "skipped") == [row]
+    assert {row["batch"] for row in rows_of(Path("run"), "backward")} == {*range(23)} - {
+        SPOILED
+    }
+
+
+def test_a_run_that_goes_back_is_one_that_skips(call):
+    """A batch that breaks at once is skipped by all stages, whichever way."""
+    words = ("--checkpoint-every", 5)
+    assert call(*words, "--non-finite", "skip", out="skips")[0] == 0
+    code, said = call(*words, "--non-finite", "restore", out="back")
+    assert code == 0
+    assert f"going back to the last checkpoint, to skip batch {SPOILED}" in said
+    assert skipped_in(Path("back")) == [SPOILED]
+    skips, back = (
+        torch.load(Path(name) / "network.pt", weights_only=True) for name in ("skips", "back")
+    )
+    assert all(torch.equal(skips[name], back[name]) for name in skips)
+    backward = (rows_of(Path(name), "backward") for name in ("skips", "back"))
+    assert list(next(backward)) == list(next(backward))
+    assert [stage["skipped"] for stage in summary_of(Path("back"))["stages"]] == [1, 1]
+
+
+def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
+    code, said = call("--checkpoint-every", 100, "--non-finite", "restore")
+    assert code == 2
+    assert "there is no checkpoint yet to go back to" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--non-finite", "restore"), "there are no checkpoints to go back to; give"),
+        (("--non-finite", "skip", "--replicas", 2), "do not agree on which to skip"),
+        (
+            ("--non-finite", "restore", "--checkpoint-every", 5, "--method", "dgl-async"),
+            "run freely",
+        ),
+        (("--max-restores", -1), "max_restores is -1; use a number of at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(call, words, said):
+    code, told = call(*words)
+    assert code == 2
+    assert said in told
+
+
+def failed_at(batch):
+    error = NonFiniteError("the loss became nan")
+    error.batch = batch
+    return error
+
+
+def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
+    assert skipped_in(tmp_path) == []
+    assert isinstance(note(tmp_path, failed_at(3), most=2), Restore)
+    with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not mend it"):
+        note(tmp_path, failed_at(3), most=2)
+    with pytest.raises(NonFiniteError, match="skipping a batch does not mend it"):
+        note(tmp_path, failed_at(None), most=2)
+    note(tmp_path, failed_at(7), most=2)
+    with pytest.raises(NonFiniteError, match="has gone back 2 times already"):
+        note(tmp_path, failed_at(9), most=2)
+    assert skipped_in(tmp_path) == [3, 7]
+
+
+def test_a_run_is_started_again_for_as_long_as_it_asks_for_that():
+    codes, told = [EXIT_CODE, EXIT_CODE, 130], []
+    assert patiently(lambda again: told.append(again) or codes.pop(0)) == 130
+    assert told == [False, True, True]
