@@ -92,6 +92,7 @@ def train(run: Run, *, resume: bool = False) -> Summary:
         turns=run.turns,
         batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
+        checksum=run.checksum,
         trace=run.trace is not None,
         resumable=run.checkpoint_every > 0,
     )

@@ -52,6 +52,7 @@ class Setup:
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         codec: How what crosses an edge is written.
+        checksum: Whether tensors that go to another process leave with a checksum.
         resumable: Whether to keep what a state needs of batches and packets in flight.
         pace: How fast each stage is, where each runs freely; equally fast if not given.
 
@@ -69,6 +70,7 @@ class Setup:
     precision: Precision
     trace: bool
     codec: Codec
+    checksum: bool
     resumable: bool
     batchnorm: BatchNorm
     pace: Pace | None
