@@ -14,6 +14,7 @@ from rich.console import Console
 from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.compression import compression as measure_compression
+from hocket.bench.faults import faults as measure_faults
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
@@ -36,7 +37,7 @@ from hocket.report import (
     summary_tables,
     timeline_table,
 )
-from hocket.restart import persistently
+from hocket.restart import allowed, attempt, persistently
 from hocket.run import Run, require_same, run_of, values_in
 from hocket.timeline import Timeline
 from hocket.train import folder_of, has_checkpoints
@@ -79,7 +80,8 @@ def train(
     processes
         Processes of this machine to train in, one for each stage (times replicas).
     max_restarts
-        How often to start again from the last checkpoint after a process was killed.
+        How often to start again from the last checkpoint after a process was killed, hung, or
+        got a packet that was damaged.
     """
     if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
         raise OptionError(
@@ -101,7 +103,7 @@ def train(
         run = dataclasses.replace(run, out=resume)
     resumed = resume is not None
     if processes == 1:
-        return _train_here(run, resumed)
+        return _train_here(run, resumed or _started_again(run))
     wanted = run.stages * run.replicas
     if processes != wanted:
         raise OptionError(
@@ -122,6 +124,16 @@ def train(
         ),
         max_restarts,
     )
+
+
+def _started_again(run: Run) -> bool:
+    """Whether torchrun has started this process again, so that the run is to go on."""
+    if allowed() and (run.out is None or not run.checkpoint_every):
+        raise OptionError(
+            f"torchrun may start this training again (--max-restarts {allowed()}), which must "
+            "find where it was; give --out and --checkpoint-every, or --max-restarts 0"
+        )
+    return attempt() > 0
 
 
 def _train_as_one_of_several(run: Run, resumed: bool) -> int:
@@ -270,6 +282,7 @@ def run_in_processes(script: Path, /, *words: str, processes: int, threads: int 
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_compression, name="compression")
+bench.command(measure_faults, name="faults")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")
@@ -282,7 +295,7 @@ app.command(make_plan, name="plan")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 if it went well, 2 for an error, 130 for Ctrl-C."""
+    """Run the command line; 0 if it went well, 130 for Ctrl-C, 2 or its own for an error."""
     words = _mark_script(list(sys.argv[1:] if words is None else words))
     try:
         app.config = (_base(words),) if words[:1] == ["train"] else ()
@@ -302,7 +315,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _end(error: HocketError) -> int:
     """What becomes of an error, which one of several processes tells for all."""
-    code = _refuse(error) if world.report(error) else WitnessError.exit_code
+    first = world.report(error)
+    code = int(getattr(type(error), "exit_code", 2)) if first else WitnessError.exit_code
+    if first:
+        _refuse(error)
     world.leave(code)
     return code
 

@@ -9,6 +9,7 @@ from typing import Any
 from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
+from hocket.bench.tables_faults import faults
 from hocket.bench.tables_free import compression, pace, slowdown
 from hocket.errors import DataError
 
@@ -298,4 +299,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "slowdown": slowdown,
     "compression": compression,
     "pace": pace,
+    "faults": faults,
 }
