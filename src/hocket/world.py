@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.rendezvous import rendezvous
 
 from hocket import interface
 from hocket.alarm import Alarm, failure, in_time, written_first
@@ -263,7 +264,7 @@ def join(stages: int, replicas: int, timeout_s: float) -> World | None:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return None
         interface.choose()
-        store, rank, size = next(distributed.rendezvous("env://"))
+        store, rank, size = next(rendezvous("env://"))
         # torchrun keeps its store when it starts its processes again, with the addresses of
         # those that are gone.
         own = PrefixStore(f"attempt {attempt()}", store)

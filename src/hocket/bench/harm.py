@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,11 @@ class _Harm:
         return os.mkdir, (self._mark,)
 
 
-def _forgeries(place: Path, mark: Path) -> Iterator[Callable[[], None]]:
+def _forgeries(place: Path, mark: Path) -> Iterator[Callable[[], object]]:
     """Ways to write files that do harm where what is read is run."""
     part, manifest = place / "stage0.pt", place / MANIFEST
 
-    def sealed(write: Callable[[], object]) -> Callable[[], None]:
+    def sealed(write: Callable[[], object]) -> Callable[[], object]:
         """With a manifest that says that it is as it should be."""
 
         def forge() -> None:
@@ -104,12 +105,12 @@ def _forgeries(place: Path, mark: Path) -> Iterator[Callable[[], None]]:
 
     harm = _Harm(mark)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        yield sealed(lambda p=protocol: part.write_bytes(pickle.dumps(harm, p)))
+        yield sealed(partial(part.write_bytes, pickle.dumps(harm, protocol)))
     yield sealed(lambda: torch.save(harm, part))
     yield sealed(lambda: torch.save({"layers": harm}, part))
     yield sealed(lambda: torch.save(harm, part, _use_new_zipfile_serialization=False))
     yield sealed(lambda: torch.save(torch.nn.Linear(1, 1), part))
-    yield lambda: bool(manifest.write_bytes(pickle.dumps(harm))) and None
+    yield partial(manifest.write_bytes, pickle.dumps(harm))
 
 
 def packets(count: int, seed: int) -> list[Row]:

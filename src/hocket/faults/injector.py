@@ -60,15 +60,16 @@ class Injector:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Inside, what is due happens."""
-        places: list[tuple[object, str, Callable[..., Any]]] = [
-            (distributed, "execute", self._executing(distributed.execute)),
-            (serial, "execute", self._executing(serial.execute)),
-            (Shipment, "begin", self._sending(Shipment.begin)),
-            (saver, "write", self._writing(saver.write)),
-            (saver, "publish", self._sealing(saver.publish)),
+        places: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
+            (distributed, "execute", self._executing),
+            (serial, "execute", self._executing),
+            (Shipment, "begin", self._sending),
+            (saver, "write", self._writing),
+            (saver, "publish", self._sealing),
         ]
         with ExitStack() as stack:
-            for owner, name, other in places:
+            for owner, name, around in places:
+                other = around(getattr(owner, name))
                 stack.enter_context(patch.object(owner, name, other))
             yield
 

@@ -129,7 +129,7 @@ def memory(tensor: Tensor) -> Tensor:
 
 def checksum(tensor: Tensor) -> int | None:
     """CRC-32 of a gapless tensor's bytes; None on a GPU, whose memory it would have to copy."""
-    return zlib.crc32(memory(tensor).numpy()) if tensor.device.type == "cpu" else None
+    return zlib.crc32(memory(tensor).numpy().data) if tensor.device.type == "cpu" else None
 
 
 PREFIX = 1024
