@@ -315,10 +315,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _end(error: HocketError) -> int:
     """What becomes of an error, which one of several processes tells for all."""
-    first = world.report(error)
-    code = int(getattr(type(error), "exit_code", 2)) if first else WitnessError.exit_code
-    if first:
-        _refuse(error)
+    code = _refuse(error) if world.report(error) else WitnessError.exit_code
     world.leave(code)
     return code
 
@@ -328,7 +325,7 @@ def _refuse(error: Exception) -> int:
     messages.print(
         f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True
     )
-    return 2
+    return int(getattr(type(error), "exit_code", 2))
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -101,7 +101,7 @@ def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
     found = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
     assert found == [without_faults("fdg", 2)] * 2
     assert (tmp_path / "fault-0.json").exists()
-    assert (tmp_path / "first-1-0.json").exists()
+    assert (tmp_path / "span-1-0.json").exists()
 
 
 # The words for faults.

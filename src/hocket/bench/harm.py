@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -67,10 +68,12 @@ def checkpoints(folder: Path, flips: int, truncations: int, seed: int) -> list[R
 
 def _is_refused(place: Path) -> bool:
     """Whether all of a checkpoint cannot be read, with the error for that."""
-    try:
-        open_at(place, lambda manifest: sorted(manifest.parts))
-    except CheckpointError:
-        return True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of protocols of pickle
+        try:
+            open_at(place, lambda manifest: sorted(manifest.parts))
+        except CheckpointError:
+            return True
     return False
 
 

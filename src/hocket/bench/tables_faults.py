@@ -67,4 +67,4 @@ def _spread(rows: Sequence[Row], name: str, form: str) -> str:
     there = [row[name] for row in rows if row[name] is not None]
     if not there:
         return "-"
-    return f"{form.format(median(there))} to {form.format(max(there))}"
+    return f"{form.format(median(there))}, {form.format(max(there))}"

@@ -55,7 +55,7 @@ class Injector:
         self._folder = folder
         self._rank = rank
         self._now = 0
-        self.first: tuple[int, float] | None = None  # tick and time of the first action
+        self._begun: tuple[int, float] | None = None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -73,12 +73,19 @@ class Injector:
                 stack.enter_context(patch.object(owner, name, other))
             yield
 
+    @property
+    def span(self) -> dict[str, float] | None:
+        """The ``first`` tick of this process, the ``time`` of that, and the ``last`` tick."""
+        if self._begun is None:
+            return None
+        return {"first": self._begun[0], "time": self._begun[1], "last": self._now}
+
     def _due(self, stage: int, tick: int, *kinds: str) -> str | None:
         """The kind of a fault that is to happen now; it is taken to have happened."""
         for number, fault in enumerate(self._faults):
             if fault.stage != stage or fault.tick > tick or fault.kind not in kinds:
                 continue
-            note = json.dumps({"tick": tick, "time": time.monotonic()})
+            note = json.dumps({"tick": self._now, "time": time.monotonic()})
             try:
                 with (self._folder / f"fault-{number}.json").open("x") as file:
                     file.write(note)
@@ -96,7 +103,7 @@ class Injector:
             do: Callable[[int], Report] | None = None,
         ) -> Event:
             self._now = now
-            self.first = self.first or (now, time.monotonic())
+            self._begun = self._begun or (now, time.monotonic())
             kind = self._due(action.stage, now, *_IN_PROCESS)
             if kind is not None:
                 _IN_PROCESS[kind]()

@@ -104,8 +104,8 @@ def _batches(count: int) -> list[tuple[Tensor, Tensor]]:
 def work(job: Job, folder: Path, attempt: int) -> int:
     """What each process does; what came of it is left in files of the folder.
 
-    ``pid-*``: that it was there; ``first-ATTEMPT-RANK.json``: tick and time of its first
-    action; ``digest-RANK``: the weights it ended with.
+    ``pid-*``: that it was there; ``span-ATTEMPT-RANK.json``: from which tick to which, unless
+    it was killed; ``digest-RANK``: the weights it ended with.
     """
     rank = int(os.environ["RANK"])
     (folder / f"pid-{os.getpid()}").touch()
@@ -116,8 +116,7 @@ def work(job: Job, folder: Path, attempt: int) -> int:
     except KeyboardInterrupt as stopped:
         return 128 + int(stopped.args[0])
     finally:
-        note = json.dumps(injector.first)
-        (folder / f"first-{attempt}-{rank}.json").write_text(note)
+        (folder / f"span-{attempt}-{rank}.json").write_text(json.dumps(injector.span))
     (folder / f"digest-{rank}").write_text(digest)
     return 0
 

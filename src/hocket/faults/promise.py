@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hocket.errors import HangError, TransitError
+from hocket.errors import HangError, NonFiniteError, TransitError
 
 End = Literal["goes on", "is started again", "ends"]
 GOES_ON: End = "goes on"
@@ -48,9 +48,9 @@ def _hung(what: str, says: str) -> Promise:
     return Promise(what, AGAIN, says, (_HANG,), waits=True, neighbours=True)
 
 
-def _failed(what: str) -> Promise:
+def _failed(what: str, error: type[Exception] = Exception) -> Promise:
     says = r"process {stage} of \d+ failed:(?s:.*)\(stage {stage}, batch"
-    return Promise(what, ENDS, says, (1,))
+    return Promise(what, ENDS, says, (getattr(error, "exit_code", 1),))
 
 
 def _mistaken(what: str) -> Promise:
@@ -70,7 +70,7 @@ PROMISES: Mapping[str, Promise] = {
     "pause": Promise("SIGSTOP, and SIGCONT a little later", GOES_ON),
     "terminate": Promise("SIGTERM", ENDS, codes=(TERMINATED,)),
     "raise in": _failed("an exception in a layer"),
-    "make NaN in": _failed("a gradient that is not a number"),
+    "make NaN in": _failed("a gradient that is not a number", NonFiniteError),
     "exhaust memory of": _failed("a layer that wants more memory than there is"),
     # Where all keep step nothing comes after a packet that was lost, and all wait.
     "drop packet of": Promise(

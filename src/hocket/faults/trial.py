@@ -108,7 +108,10 @@ def tried(job: Job, folder: Path) -> Outcome:
             persistently(start, most=len(job.faults))
     notes = [_read(file) for file in sorted(folder.glob("fault-*.json"))]
     hit = min(notes, key=lambda note: note["time"], default=None)
-    first = _first(folder, 1, job.faults[0].stage) if job.faults else None
+    stage = job.faults[0].stage if job.faults else 0
+    before, after = _span(folder, 0, stage), _span(folder, 1, stage)
+    # Who was killed could not say how far it came; that was where the fault hit.
+    last = before["last"] if before else hit["tick"] if hit else 0
     digests = {file.read_text() for file in folder.glob("digest-*")}
     return Outcome(
         job=job,
@@ -119,8 +122,8 @@ def tried(job: Job, folder: Path) -> Outcome:
         same_bits=digests == {without_faults(job.method, job.stages)},
         left=tuple(_left(folder)),
         detected_s=ends[0] - hit["time"] if hit and len(codes) > 1 else None,
-        again_s=first[1] - ends[0] if first else None,
-        lost=max(0, hit["tick"] - first[0]) if hit and first else None,
+        again_s=after["time"] - ends[0] if after else None,
+        lost=max(0, last - after["first"]) if after else None,
     )
 
 
@@ -146,9 +149,9 @@ def _heard(file: Path) -> Iterator[Path]:
                 os.close(own)
 
 
-def _first(folder: Path, attempt: int, rank: int) -> tuple[int, float] | None:
-    """Tick and time of the first action of a process, if it came to one."""
-    file = folder / f"first-{attempt}-{rank}.json"
+def _span(folder: Path, attempt: int, rank: int) -> dict[str, Any] | None:
+    """From which tick to which a process has come, if it could say so."""
+    file = folder / f"span-{attempt}-{rank}.json"
     return _read(file) if file.exists() else None
 
 
