@@ -1,6 +1,7 @@
 """The command line: parse, call, print."""
 
 import dataclasses
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.checkpoint import checkpoint as measure_checkpoint
 from hocket.bench.compression import compression as measure_compression
+from hocket.bench.faults import faults as measure_faults
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
@@ -37,7 +39,7 @@ from hocket.report import (
     summary_tables,
     timeline_table,
 )
-from hocket.restart import persistently
+from hocket.restart import allowed, attempt, persistently
 from hocket.restore import patiently
 from hocket.run import Run, require_same, run_of, values_in
 from hocket.timeline import Timeline
@@ -81,7 +83,8 @@ def train(
     processes
         Processes of this machine to train in, one for each stage (times replicas).
     max_restarts
-        How often to start again from the last checkpoint after a process was killed.
+        How often to start again from the last checkpoint after a process was killed, hung, or
+        got a packet that was damaged.
     """
     if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
         raise OptionError(
@@ -105,7 +108,10 @@ def train(
     if (max_restarts or run.non_finite == "restore") and run.out is None:
         run = dataclasses.replace(run, out=folder_of(run))  # the same one each time
     if processes == 1:
-        return patiently(lambda back: _train_and_end(run, resumed or back))
+        again = resumed or _started_again(run)
+        if "RANK" in os.environ:  # whoever started the processes starts all of them again
+            return _train_and_end(run, again)
+        return patiently(lambda back: _train_and_end(run, again or back))
     wanted = run.stages * run.replicas
     if processes != wanted:
         raise OptionError(
@@ -127,6 +133,16 @@ def train(
     return persistently(
         lambda again: patiently(lambda back: start(resumed or again or back)), max_restarts
     )
+
+
+def _started_again(run: Run) -> bool:
+    """Whether torchrun has started this process again, so that the run is to go on."""
+    if allowed() and (run.out is None or not run.checkpoint_every):
+        raise OptionError(
+            f"torchrun may start this training again (--max-restarts {allowed()}), which must "
+            "find where it was; give --out and --checkpoint-every, or --max-restarts 0"
+        )
+    return attempt() > 0
 
 
 def _train_and_end(run: Run, resumed: bool) -> int:
@@ -276,6 +292,7 @@ bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_checkpoint, name="checkpoint")
 bench.command(measure_compression, name="compression")
+bench.command(measure_faults, name="faults")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")
@@ -288,7 +305,7 @@ app.command(make_plan, name="plan")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 if it went well, 2 for an error, 130 for Ctrl-C."""
+    """Run the command line; 0 if it went well, 130 for Ctrl-C, 2 or its own for an error."""
     words = _mark_script(list(sys.argv[1:] if words is None else words))
     try:
         app.config = (_base(words),) if words[:1] == ["train"] else ()

@@ -27,6 +27,12 @@ class PacketError(HocketError, RuntimeError):
     """A packet is missing, doubled or not the one that was expected."""
 
 
+class TransitError(PacketError):
+    """A packet was lost, doubled, swapped or damaged between two processes."""
+
+    exit_code = 76
+
+
 class DataError(HocketError, ValueError):
     """A data set is missing, damaged or does not fit the network."""
 
@@ -52,9 +58,13 @@ class WorldError(HocketError, RuntimeError):
 class LostError(HocketError, ConnectionError):
     """Another process is gone and did not say why."""
 
+    exit_code = 69
+
 
 class HangError(HocketError, TimeoutError):
     """Another process has let this one wait for too long."""
+
+    exit_code = 75
 
 
 class WitnessError(HocketError, RuntimeError):

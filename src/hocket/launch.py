@@ -26,6 +26,9 @@ from hocket.worker import HELD_BACK, Start, begin
 from hocket.worker import WITNESS as WITNESS
 from hocket.workers import Workers
 
+LATE = ("torch._dynamo",)
+"""What PyTorch imports only when the first optimizer is made, which takes seconds."""
+
 
 def launch(
     work: Callable[..., int],
@@ -119,7 +122,8 @@ def _start_server(environment: Mapping[str, str]) -> None:
     """Start the process that imports once and forks the workers, unless it runs already."""
     mine = [name for name in sys.modules if name.partition(".")[0] == "hocket"]
     # The scripts of a user are not imported here: they may change between launches.
-    forkserver.set_forkserver_preload([name for name in mine if name != "hocket.__main__"])
+    own = [name for name in mine if name != "hocket.__main__"]
+    forkserver.set_forkserver_preload([*own, *LATE])
     # Unblocks signals, so it must not be the server that starts it.
     resource_tracker.ensure_running()
     outside = dict(os.environ)

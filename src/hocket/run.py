@@ -66,6 +66,8 @@ class Run:
     """Over which inputs BatchNorm has its statistics: those of each replica, or of all."""
     timeout_s: float = 60.0
     """Seconds that a process may let another one wait before that is a hang."""
+    checksum: bool = True
+    """Whether tensors that go to another process leave with a checksum."""
     threads: int = 0
     """Threads of PyTorch; 0 leaves its own choice."""
     log_every: int = 10
@@ -156,6 +158,7 @@ FREE = frozenset(
         "device",
         "threads",
         "timeout_s",
+        "checksum",
         "out",
         "log_every",
         "compare_every",

@@ -130,6 +130,7 @@ def _trainer(
         turns=run.turns,
         batchnorm=run.batchnorm,
         timeout_s=run.timeout_s,
+        checksum=run.checksum,
         trace=run.trace is not None,
         resumable=run.checkpoint_every > 0,
         non_finite="skip" if run.non_finite == "skip" else "stop",

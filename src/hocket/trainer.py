@@ -59,6 +59,7 @@ class Trainer:
         on_comparison: Called with each comparison.
         replicas: Where processes train together: how many share the work of a stage.
         timeout_s: How long a process may let another one wait before that is a hang.
+        checksum: Whether tensors that go to another process leave with a checksum.
         trace: Whether to keep the span of every action, for ``timeline``.
         resumable: Whether to keep what a checkpoint needs of batches in flight: with ``stash``
             and ``live`` the weights and statistics of each of their forwards.
@@ -101,6 +102,7 @@ class Trainer:
         on_comparison: Listener | None = None,
         replicas: int = 1,
         timeout_s: float = 60.0,
+        checksum: bool = True,
         trace: bool = False,
         codec: Codec | None = None,
         resumable: bool = False,
@@ -138,6 +140,7 @@ class Trainer:
             precision=precision,
             trace=trace,
             codec=codec or Exact(),
+            checksum=checksum,
             resumable=resumable,
             batchnorm=batchnorm,
             pace=pace_of(method, count_of(stages), rates, turns, seed),

@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.rendezvous import rendezvous
 
 from hocket import interface
 from hocket.alarm import Alarm, failure, in_time, written_first
 from hocket.errors import WitnessError, WorldError
 from hocket.relay import wire
+from hocket.restart import attempt
 from hocket.tree import Tree
 
 # Receives are posted long before anything is sent; who waits too long is for the alarm to say.
@@ -262,8 +264,12 @@ def join(stages: int, replicas: int, timeout_s: float) -> World | None:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return None
         interface.choose()
+        store, rank, size = next(rendezvous("env://"))
+        # torchrun keeps its store when it starts its processes again, with the addresses of
+        # those that are gone.
+        own = PrefixStore(f"attempt {attempt()}", store)
         # With torch's own time-out: how long others take to start is no sign of a hang.
-        distributed.init_process_group("gloo")
+        distributed.init_process_group("gloo", store=own, rank=rank, world_size=size)
     if distributed.get_world_size() == 1:
         return None
     if not _joined:
@@ -323,7 +329,8 @@ def _uncaught(
 ) -> None:
     """What becomes of an error that nobody has caught."""
     if report(error):
-        told, code = "".join(traceback.format_exception(error)), 1
+        told = "".join(traceback.format_exception(error))
+        code = int(getattr(kind, "exit_code", 1))
     else:
         told, code = "".join(traceback.format_exception_only(error)), WitnessError.exit_code
     # In one piece, as other processes write at the same time.

@@ -5,6 +5,7 @@ import pytest
 
 from hocket.bench.record import FILE, Record
 from hocket.bench.tables import render, stale
+from hocket.bench.tables_faults import promises
 from hocket.report import method_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,12 @@ def test_the_table_of_methods_is_what_the_command_prints():
     text = (ROOT / "docs/methods.md").read_text()
     (shown,) = re.findall(r"<!-- methods -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
     assert shown == method_markdown(3)
+
+
+def test_the_table_of_faults_is_that_of_the_promises():
+    text = (ROOT / "docs/reliability.md").read_text()
+    (shown,) = re.findall(r"<!-- promises -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    assert shown == promises()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

@@ -4,7 +4,9 @@ Run by both ends in turn in one process, or by each end in a process of its own.
 """
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import distributed
@@ -12,8 +14,9 @@ from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hocket.errors import HangError, PacketError
+from hocket.faults.packets import damaged, mislabelled
 from hocket.relay.memory import Edge
-from hocket.relay.p2p import Connection, Horizon, Lower, Upper
+from hocket.relay.p2p import Connection, Horizon, Lower, Shipment, Upper
 from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
 from hocket.tree import tensors
@@ -94,9 +97,37 @@ def in_memory():
     return {name: step(ends[side]) for name, (side, step) in STEPS.items()}
 
 
-def connected(world, room=ROOM):
+# What becomes of one packet on its way, and whether tensors have checksums.
+WRONG = {
+    "damaged": (lambda own: [damaged(own)], True),
+    "damaged unseen": (lambda own: [damaged(own)], False),
+    "damaged header": (lambda own: [damaged(own, part=0, bit=5000)], False),
+    "damaged length": (lambda own: [damaged(own, part=0, bit=40)], False),
+    "lost": (lambda own: [], True),
+    "sent again": (lambda own: [own, own], True),
+    "under a later number": (lambda own: [mislabelled(own, own.number + 1)], True),
+    "under an earlier number": (lambda own: [mislabelled(own, own.number - 1)], True),
+}
+
+
+@contextmanager
+def going_wrong(change, number):
+    """Inside, the activation of this number is changed on its way."""
+    own = Shipment.begin
+
+    def begin(shipment):
+        wrong = (shipment.kind, shipment.number) == ("activation", number)
+        finishes = [own(one) for one in (change(shipment) if wrong else [shipment])]
+        return lambda: [finish() for finish in finishes] and None
+
+    with patch.object(Shipment, "begin", begin):
+        yield
+
+
+def connected(world, room=ROOM, checksum=True):
     """This process's end of a connection, and the connection."""
-    connection = Connection(world, 1 - world.rank, room, torch.device("cpu"))
+    device = torch.device("cpu")
+    connection = Connection(world, 1 - world.rank, room, device, checksum=checksum)
     end = (Upper, Lower)[world.rank]
     return end(connection, Horizon(), Recorder(world.rank, keep=False)), connection
 
@@ -120,6 +151,15 @@ def in_a_process(folder):
     else:
         found["doubled"] = refusal(4)(port)
     distributed.barrier()
+
+    for name, (change, checksum) in WRONG.items():
+        port, connection = connected(joined(name, 20.0), checksum=checksum)
+        if rank == 0:
+            with going_wrong(change, 1):
+                sends(activation, 0, 1, 2)(port)
+        else:
+            found[name] = refusal(0, 1, 2)(port)
+        distributed.barrier()
 
     port, connection = connected(joined("flooded", 1.0), room=2)
     if rank == 0:

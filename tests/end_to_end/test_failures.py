@@ -18,6 +18,7 @@ import torch
 import hocket
 from end_to_end import failing
 from hocket.cli import main
+from hocket.errors import HangError, LostError
 from hocket.launch import launch
 from unit.top.launched import Line, forked, listening
 
@@ -52,7 +53,8 @@ def failure(capfd, line):
     """Launch work in several processes; what was said of its failure, by one of them."""
 
     def launched(work, *arguments, code=1, processes=3, told=1):
-        assert launch(work, line.name, *arguments, processes=processes) == code
+        codes = code if isinstance(code, tuple) else (code,)
+        assert launch(work, line.name, *arguments, processes=processes) in codes
         err = capfd.readouterr().err
         assert err.count("Traceback (most recent call last)") == told, err
         assert err.count(" failed:\n") == told, err
@@ -160,7 +162,8 @@ def test_too_few_processes_are_refused_once(failure):
 
 
 def test_what_only_one_process_calls_is_explained(failure):
-    err = failure(failing.only_one_evaluates)
+    codes = LostError.exit_code, HangError.exit_code
+    err = failure(failing.only_one_evaluates, code=codes)
     # Who has left waits as long for the one that evaluates as that one waits for it; which of
     # them is missed first is up to what has been sent by then.
     told = r"stage [12] is (gone|not there any more), and it has left in good order; fit"
@@ -190,12 +193,11 @@ def test_replicas_end_together_in_the_middle_of_an_epoch(line, capfd, replica):
 # A death.
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_process_that_is_killed_is_named(failure, stage):
-    err = failure(failing.in_training, failing.kill, stage, {}, code=137)
-    assert f"hocket: process {stage} was ended by SIGKILL, perhaps by the kernel" in err
+def test_a_process_that_is_killed_is_named(failure):
+    err = failure(failing.in_training, failing.kill, 1, {}, code=137)
+    assert "hocket: process 1 was ended by SIGKILL, perhaps by the kernel" in err
     assert (
-        f"hocket.errors.LostError: the connection to stage {stage} is gone, and it did not say "
+        "hocket.errors.LostError: the connection to stage 1 is gone, and it did not say "
         "why: it was killed, or its machine or network failed (stage "
     ) in err
     assert "hung" not in err
@@ -204,26 +206,34 @@ def test_a_process_that_is_killed_is_named(failure, stage):
 # A hang.
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_process_that_is_stopped_is_named_and_killed(failure, stage):
-    err = failure(failing.in_training, failing.stop, stage, {})
+def test_a_process_that_is_stopped_is_named_and_killed(failure):
+    err = failure(failing.in_training, failing.stop, 1, {}, code=HangError.exit_code)
     assert "hocket.errors.HangError: stage " in err
     assert " waited 3 s for " in err
-    assert f"; stage {stage} does not answer: it is stopped, or cut off; if that is no" in err
-    assert f"hocket: process {stage} hung: it still ran 5 s after process" in err
+    assert "; stage 1 does not answer: it is stopped, or cut off; if that is no" in err
+    assert "hocket: process 1 hung: it still ran 5 s after process" in err
     assert err.count("hung") == 1
 
 
 def test_a_process_that_sleeps_is_named_with_what_it_was_doing(failure):
-    err = failure(failing.in_training, failing.sleep, 1, {})
+    err = failure(failing.in_training, failing.sleep, 1, {}, code=HangError.exit_code)
     assert "; stage 1 has been executing F1.4 in tick 5 for " in err
     assert "hocket: process 1 hung: it still ran 5 s after process" in err
     assert err.count("hung") == 1
 
 
 def test_a_process_that_does_not_come_is_named(failure):
-    err = failure(failing.does_not_come, 1)
+    err = failure(failing.does_not_come, 1, code=HangError.exit_code)
     assert "waited 3 s for all to build their Trainer; stage 1 did not come so far" in err
+
+
+# Who may connect.
+
+
+@pytest.mark.skipif(not PROC, reason="reads the tables of Linux")
+def test_all_sockets_of_a_training_are_on_loopback(line, capfd):
+    code = launch(failing.without_accident, line.name, processes=3)
+    assert code == 0, capfd.readouterr().out
 
 
 # Started by torchrun.

@@ -252,6 +252,22 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
+def faults_picture(record: Record, path: Path) -> Path:
+    """For each kind of fault, a point for each time until it was noticed."""
+    timed = [row for row in record.rows if row.get("detected_s") is not None]
+    kinds = list(dict.fromkeys(row["row"] for row in timed))
+    figure = Figure(figsize=(8, 1.2 + 0.3 * len(kinds)), layout="constrained")
+    axes = figure.add_subplot()
+    places = [kinds.index(row["row"]) for row in timed]
+    axes.plot([row["detected_s"] for row in timed], places, "o", alpha=0.5)
+    axes.set_yticks(range(len(kinds)), kinds)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("from the fault to the end of all processes, s")
+    axes.grid(alpha=0.3)
+    return _save(figure, path)
+
+
 PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "overhead": overhead_picture,
     "accuracy": accuracy_picture,
@@ -262,4 +278,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "compression": compression_picture,
     "pace": pace_picture,
     "checkpoint": checkpoint_picture,
+    "faults": faults_picture,
 }

@@ -9,6 +9,7 @@ from typing import Any
 from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
+from hocket.bench.tables_faults import faults
 from hocket.bench.tables_free import compression, pace, slowdown
 from hocket.errors import DataError
 
@@ -338,4 +339,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "compression": compression,
     "pace": pace,
     "checkpoint": _checkpoint,
+    "faults": faults,
 }

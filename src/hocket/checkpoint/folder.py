@@ -136,16 +136,23 @@ def read_manifest(folder: Path) -> Manifest:
         same = hashlib.sha256(content.encode()).hexdigest() == digest
         values: dict[str, Any] = json.loads(content) if same else {"format": FORMAT}
         other = values.pop("format") != FORMAT
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if same and not other:
+            parts = {_own(part): Seal(**seal) for part, seal in values.pop("parts").items()}
+            return Manifest(parts=parts, **values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{str(file)!r} is no manifest of a checkpoint") from None
     if not same:
         raise CheckpointError(f"{str(file)!r} is damaged: its checksum is another one")
-    if other:
-        raise CheckpointError(
-            f"{str(file)!r} was written by another version of Hocket; go on with that one"
-        )
-    parts = {part: Seal(**seal) for part, seal in values.pop("parts").items()}
-    return Manifest(parts=parts, **values)
+    raise CheckpointError(
+        f"{str(file)!r} was written by another version of Hocket; go on with that one"
+    )
+
+
+def _own(part: str) -> str:
+    """The name of a file in the checkpoint's own folder; ValueError for any other."""
+    if Path(part).name != part:
+        raise ValueError(part)
+    return part
 
 
 def read_part(folder: Path, part: str, manifest: Manifest) -> Any:

@@ -156,6 +156,7 @@ class Alone:
         with waited, alarm.waiting(words, self._before.rank):
             while not found and self._failure is None:
                 found = self._buffer.wait(LOOK_S, fresh=over)
+                self._before.require_whole()
                 if over:
                     break
                 if not found and time.monotonic() - begun >= alarm.timeout_s:
@@ -170,6 +171,9 @@ class Alone:
             self._marked = True
         if self._failure is not None:
             raise self._failure
+        for connection in (self._before, self._after):
+            if connection is not None:
+                connection.require_whole()
         now = time.monotonic()
         if not self._ended and now - self._looked >= LOOK_S:
             self._looked = now

@@ -53,6 +53,7 @@ class Setup:
         trace: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         codec: How what crosses an edge is written.
+        checksum: Whether tensors that go to another process leave with a checksum.
         resumable: Whether to keep what a state needs of batches and packets in flight.
         pace: How fast each stage is, where each runs freely; equally fast if not given.
         non_finite: What becomes of a batch whose numbers are NaN or infinite.
@@ -72,6 +73,7 @@ class Setup:
     precision: Precision
     trace: bool
     codec: Codec
+    checksum: bool
     resumable: bool
     batchnorm: BatchNorm
     pace: Pace | None

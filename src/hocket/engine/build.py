@@ -95,7 +95,8 @@ def build_distributed(
 
     def connect(step: int) -> Connection:
         rank = world.neighbour(step)
-        return Connection(world, rank, room, setup.device, carriers.to(rank))
+        carrier = carriers.to(rank)
+        return Connection(world, rank, room, setup.device, carrier, checksum=setup.checksum)
 
     source, horizon = Edge("the source", "stage 0"), Horizon()
     recorder = Recorder(k, keep=setup.trace)

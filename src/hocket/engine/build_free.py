@@ -103,7 +103,8 @@ def build_alone(
 
     def connect(step: int, keep: Callable[[Activation], None] | None = None) -> Connection:
         rank = world.neighbour(step)
-        return Connection(world, rank, ROOM, setup.device, carriers.to(rank), keep)
+        carrier, checksum = carriers.to(rank), setup.checksum
+        return Connection(world, rank, ROOM, setup.device, carrier, keep, checksum=checksum)
 
     before = connect(-1, kept.put) if kept is not None else None
     after = connect(1) if k < count - 1 else None

@@ -1,12 +1,13 @@
 """Packets that have arrived from another process and wait to be taken."""
 
 import threading
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
-from hocket.errors import PacketError
+from hocket.errors import TransitError
 
 P = TypeVar("P")
+Name: TypeAlias = tuple[str, int]
+"""Of what kind a packet is, and which of that kind."""
 
 
 class Inbox(Generic[P]):
@@ -20,19 +21,19 @@ class Inbox(Generic[P]):
     def __init__(self, what: str, room: int) -> None:
         self._what = what
         self._room = room
-        self._packets: dict[Hashable, P] = {}
+        self._packets: dict[Name, P] = {}
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
-    def put(self, name: Hashable, packet: P) -> None:
-        """Leave a packet, once there is room.
+    def put(self, name: Name, packet: P) -> None:
+        """Leave a packet, once there is room; those of a kind come in the order of numbers.
 
         Raises:
-            PacketError: One of that name is there already.
+            TransitError: One of that name is there already.
         """
         with self._changed:
             if name in self._packets:
-                raise PacketError(f"{self._what}: {_words(name)} arrived twice")
+                raise TransitError(f"{self._what}: {_words(name)} arrived twice")
             self._changed.wait_for(lambda: len(self._packets) < self._room)
             self._packets[name] = packet
             self._changed.notify_all()
@@ -43,17 +44,18 @@ class Inbox(Generic[P]):
             self._error = error
             self._changed.notify_all()
 
-    def take(self, name: Hashable, timeout_s: float) -> P:
+    def take(self, name: Name, timeout_s: float) -> P:
         """Take the packet of this name, once it is there.
 
         Raises:
-            PacketError: Others came in its place.
+            TransitError: Others came in its place.
             TimeoutError: It did not come in time.
             Exception: What ended the arrivals.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: name in self._packets or self._error or self._full, timeout_s
+                lambda: name in self._packets or self._error or self._passed_over(name),
+                timeout_s,
             )
             if name in self._packets:
                 packet = self._packets.pop(name)
@@ -61,17 +63,19 @@ class Inbox(Generic[P]):
                 return packet
             if self._error is not None:
                 raise self._error
-            if self._full:
+            if self._passed_over(name):
                 waiting = ", ".join(map(_words, self._packets))
-                raise PacketError(
+                raise TransitError(
                     f"{self._what}: {_words(name)} was expected; in its place came {waiting}"
                 )
             raise TimeoutError
 
-    @property
-    def _full(self) -> bool:
-        return len(self._packets) >= self._room
+    def _passed_over(self, name: Name) -> bool:
+        """Whether a packet can come no more: a later one has, or there is no room for it."""
+        kind, number = name
+        later = any(other == kind and there > number for other, there in self._packets)
+        return later or len(self._packets) >= self._room
 
 
-def _words(name: Hashable) -> str:
-    return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+def _words(name: Name) -> str:
+    return " ".join(map(str, name))

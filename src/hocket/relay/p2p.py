@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.errors import HocketError
+from hocket.errors import HocketError, PacketError
 from hocket.relay import wire
 from hocket.relay.carrier import Carrier, Host
 from hocket.relay.inbox import Inbox
 from hocket.relay.kept import Kept
+from hocket.relay.order import Order
 from hocket.relay.outbox import Outbox
 from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
@@ -42,6 +43,36 @@ class Parcel:
         return map_tensors(lambda t: t.to(device), wire.decode(self.header[name], self.tensors))
 
 
+@dataclass(frozen=True)
+class Shipment:
+    """A parcel as it leaves.
+
+    Attributes:
+        kind: Of what it holds.
+        number: Which of that kind.
+        parts: What goes by which carrier, in this order: header, its rest, tensors.
+    """
+
+    kind: str
+    number: int
+    parts: list[tuple[Carrier, Tensor]]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(part.nbytes for _, part in self.parts)
+
+    def begin(self) -> Callable[[], None]:
+        """Send it; what this gives waits until it is sent, and keeps the parts for as long."""
+        begun = [(by, by.send(part), part) for by, part in self.parts]
+
+        def finish() -> None:
+            for by, work, _ in begun:
+                by.finish(work)
+
+        return finish
+
+
 class Connection:
     """Both directions between this process and a neighbour.
 
@@ -53,6 +84,7 @@ class Connection:
         carrier: What takes tensors there and back; through the host if not given.
         keep: Takes activations as they come, in the thread that receives them; if not given
             they wait in the inbox.
+        checksum: Whether tensors leave with one; headers always do.
     """
 
     def __init__(
@@ -63,6 +95,8 @@ class Connection:
         device: torch.device,
         carrier: Carrier | None = None,
         keep: Callable[[Activation], None] | None = None,
+        *,
+        checksum: bool = True,
     ) -> None:
         self.rank = rank
         self.place = world.places[rank]
@@ -73,7 +107,12 @@ class Connection:
         self._headers = Host(world, rank)
         self._carrier = carrier or self._headers
         self._keep = keep
-        self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
+        self._checksum = checksum
+        self._shipments = 0
+        self._broken: Exception | None = None
+        way = f"{world.place}, from {self.place}"
+        self._order = Order(way)
+        self._inbox: Inbox[Parcel] = Inbox(way, room)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
         world.alarm.listen(self._inbox.fail)
         world.alarm.listen(self._outbox.fail)
@@ -92,18 +131,27 @@ class Connection:
         found: list[Tensor] = []
         specs = {name: wire.encode(tree, found) for name, tree in trees.items()}
         own = [wire.dense(tensor, self._carrier.device) for tensor in found]
-        forms = [wire.form(tensor) for tensor in own]
         first, rest = wire.written(
-            header | specs | {"kind": kind, "number": number, "tensors": forms}
+            header
+            | specs
+            | {
+                "kind": kind,
+                "number": number,
+                "sequence": self._shipments,
+                "tensors": [wire.form(tensor) for tensor in own],
+                "checksums": [wire.checksum(t) for t in own] if self._checksum else None,
+            }
         )
+        self._shipments += 1
         parts: list[tuple[Carrier, Tensor]] = [(self._headers, first)]
         if rest is not None:
             parts.append((self._headers, rest))
         parts += [(self._carrier, tensor) for tensor in own if tensor.numel()]
+        shipment = Shipment(kind, number, parts)
         what = f"{self.place} to take {kind} {number}"
         with self._waiting(f"sending {kind} {number} to {self.place}", what):
-            self._outbox.add(lambda: _begun(parts), self._world.alarm.timeout_s)
-        self.sent_bytes += sum(part.nbytes for _, part in parts)
+            self._outbox.add(shipment.begin, self._world.alarm.timeout_s)
+        self.sent_bytes += shipment.size
 
     @property
     def busy(self) -> bool:
@@ -120,6 +168,16 @@ class Connection:
         what = f"{kind} {number} from {self.place}"
         with self._waiting(f"waiting for {what}", what):
             return self._inbox.take((kind, number), self._world.alarm.timeout_s)
+
+    def require_whole(self) -> None:
+        """Raise what has ended the arrivals, for those who do not take them.
+
+        Raises:
+            HocketError: A packet was lost or damaged, or the neighbour is gone.
+        """
+        if self._broken is not None:
+            with self._waiting("receiving", f"anything from {self.place}"):
+                raise self._broken
 
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
@@ -159,28 +217,23 @@ class Connection:
                     self._inbox.put((header["kind"], header["number"]), parcel)
             self._inbox.fail(ConnectionError(f"{self.place} has ended its training"))
         except Exception as error:
+            self._broken = error
             self._inbox.fail(error)  # whoever takes next raises it
 
     def _next(self) -> Parcel:
         first = self._headers.receive(["uint8", [wire.PREFIX], [1]])
-        length = wire.remaining(first)
-        rest = self._headers.receive(["uint8", [length], [1]]) if length else None
-        header = wire.read(first, rest)
+        try:
+            length = wire.remaining(first)
+            rest = self._headers.receive(["uint8", [length], [1]]) if length else None
+            header = wire.read(first, rest)
+        except PacketError as error:
+            raise self._order.lost_header(error) from None
+        self._order.require_next(header)
         tensors = [self._carrier.receive(form) for form in header["tensors"]]
+        self._order.require_intact(header, tensors)
         own = [first, *([rest] if rest is not None else []), *tensors]
         self.received_bytes += sum(part.nbytes for part in own)
         return Parcel(header, tensors)
-
-
-def _begun(parts: list[tuple[Carrier, Tensor]]) -> Callable[[], None]:
-    """Send tensors; what it gives waits until they are sent, and keeps them for as long."""
-    begun = [(by, by.send(part), part) for by, part in parts]
-
-    def finish() -> None:
-        for by, work, _ in begun:
-            by.finish(work)
-
-    return finish
 
 
 def send_activation(connection: Connection, packet: Activation, until: int) -> None:

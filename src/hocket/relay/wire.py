@@ -1,18 +1,20 @@
 """How a packet becomes bytes: a header in JSON, and the tensors' memory as it lies.
 
 Strides are kept, so that a channels_last tensor arrives as one. Nothing is pickled: what comes
-over a wire is data, whoever wrote it.
+over a wire is data, whoever wrote it. Checksums tell what was damaged on its way, not what
+somebody has forged.
 """
 
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hocket.errors import PacketError
+from hocket.errors import PacketError, TransitError
 from hocket.tree import Tree
 
 
@@ -125,18 +127,31 @@ def memory(tensor: Tensor) -> Tensor:
     return flat.view(torch.uint8)
 
 
+def checksum(tensor: Tensor) -> int | None:
+    """CRC-32 of a gapless tensor's bytes; None on a GPU, whose memory it would have to copy."""
+    return zlib.crc32(memory(tensor).numpy().data) if tensor.device.type == "cpu" else None
+
+
 PREFIX = 1024
-"""Bytes of a message's first part: the header's length, then as much of it as fits."""
+"""Bytes of a message's first part, which holds as much of the header as fits."""
+FRAME = 12
+"""Those before it: the first part's checksum, the header's length, the rest's checksum."""
 
 
 def written(header: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """The header as a first part of fixed size, and the rest if it is longer."""
     text = json.dumps(header).encode()
+    rest = bytearray(text[PREFIX - FRAME :])
     first = bytearray(PREFIX)
-    first[:4] = len(text).to_bytes(4, "big")
-    first[4 : 4 + len(text)] = text[: PREFIX - 4]
-    rest = bytearray(text[PREFIX - 4 :])
+    first[4:8] = _number(len(text))
+    first[8:FRAME] = _number(zlib.crc32(rest))
+    first[FRAME : FRAME + len(text)] = text[: PREFIX - FRAME]
+    first[:4] = _number(zlib.crc32(first[4:PREFIX]))
     return _bytes(first[:PREFIX]), _bytes(rest) if rest else None
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(4, "big")
 
 
 def _bytes(data: bytearray) -> Tensor:
@@ -144,23 +159,40 @@ def _bytes(data: bytearray) -> Tensor:
 
 
 def remaining(first: Tensor) -> int:
-    """How many bytes of a header follow its first part."""
-    return max(0, int.from_bytes(bytes(first[:4].tolist()), "big") - (PREFIX - 4))
+    """How many bytes of a header follow its first part.
+
+    Raises:
+        TransitError: The first part is damaged.
+    """
+    data = first.numpy().tobytes()
+    _require_intact(data[4:], data[:4])
+    return max(0, int.from_bytes(data[4:8], "big") - (PREFIX - FRAME))
 
 
 def read(first: Tensor, rest: Tensor | None) -> dict[str, Any]:
     """The header that was written so.
 
     Raises:
-        PacketError: It is damaged.
+        TransitError: It is damaged.
+        PacketError: It is none.
     """
     data = first.numpy().tobytes()
-    length = int.from_bytes(data[:4], "big")
-    text = data[4 : 4 + length] + (rest.numpy().tobytes() if rest is not None else b"")
+    follows = rest.numpy().tobytes() if rest is not None else b""
+    _require_intact(data[4:], data[:4])
+    _require_intact(follows, data[8:FRAME])
+    text = data[FRAME : FRAME + int.from_bytes(data[4:8], "big")] + follows
     try:
         header = json.loads(text)
     except ValueError as error:
-        raise PacketError(f"a packet arrived with a damaged header ({error})") from error
+        raise PacketError(f"a packet arrived whose header is no JSON ({error})") from error
     if not isinstance(header, dict):
-        raise PacketError(f"a packet arrived with a damaged header ({text[:40]!r})")
+        raise PacketError(f"a packet arrived whose header is no object ({text[:40]!r})")
     return header
+
+
+def _require_intact(data: bytes, checksum: bytes) -> None:
+    found, wanted = _number(zlib.crc32(data)).hex(), checksum.hex()
+    if found != wanted:
+        raise TransitError(
+            f"a packet arrived with a damaged header: its checksum is {found}, and was {wanted}"
+        )

@@ -170,6 +170,32 @@ def sealed(values):
     return json.dumps({"sha256": digest, "content": content})
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        {},
+        {"format": folders.FORMAT},
+        {"format": folders.FORMAT, "parts": []},
+        {"format": folders.FORMAT, "parts": {"stage0.pt": {"size": 1}}},
+        {"format": folders.FORMAT, "parts": {"../stage0.pt": {"size": 1, "sha256": ""}}},
+        {"format": folders.FORMAT, "parts": {"/stage0.pt": {"size": 1, "sha256": ""}}},
+        {"format": folders.FORMAT, "parts": {}, "surprise": 1},
+    ],
+    ids=str,
+)
+def test_a_manifest_of_a_forger_is_refused(values, tmp_path):
+    (tmp_path / MANIFEST).write_text(sealed(values))
+    with pytest.raises(CheckpointError, match=r"manifest.json' is no manifest of a checkpoint"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_without_an_end_is_refused(tmp_path):
+    (tmp_path / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"manifest.json' is no manifest of a checkpoint"):
+        read_manifest(tmp_path)
+
+
 def test_another_format_is_refused(tmp_path):
     (tmp_path / MANIFEST).write_text(sealed({"format": 99}))
     with pytest.raises(CheckpointError, match="was written by another version of Hocket"):

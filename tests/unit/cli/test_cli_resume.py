@@ -186,10 +186,20 @@ class Launched:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
-    ("codes", "starts"),
-    [((0,), 1), ((137, 0), 2), ((137, 139, 137), 3), ((137, 2), 2), ((143,), 1), ((1,), 1)],
+    ("codes", "said"),
+    [
+        ((0,), []),
+        ((137, 0), ["a process was killed by SIGKILL"]),
+        ((137, 139, 137), [f"a process was killed by {n}" for n in ("SIGKILL", "SIGSEGV")]),
+        ((75, 0), ["a process hung"]),
+        ((76, 69, 0), ["a packet was lost or damaged", "a process was gone"]),
+        ((137, 2), ["a process was killed by SIGKILL"]),
+        ((143,), []),
+        ((1,), []),
+        ((74,), []),
+    ],
 )
-def test_a_job_that_lost_a_process_is_started_again(call, monkeypatch, codes, starts):
+def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, said):
     launched = Launched(*codes)
     monkeypatch.setattr("hocket.cli.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
@@ -198,10 +208,36 @@ def test_a_job_that_lost_a_process_is_started_again(call, monkeypatch, codes, st
     folders = {folder for folder, _, _ in launched.told}
     assert len(folders) == 1
     assert [(again, grace) for _, again, grace in launched.told] == [
-        (number > 0, 30.0) for number in range(starts)
+        (number > 0, 30.0) for number in range(len(codes))
     ]
-    assert told.count("; starting again from the last checkpoint") == starts - 1
-    assert ("killed by SIGKILL; starting" in told) == (codes[0] == 137)
+    assert told.splitlines() == [
+        f"warning: {words}; starting again from the last checkpoint, {number} of at most 2 "
+        "times"
+        for number, words in enumerate(said, 1)
+    ]
+
+
+@pytest.mark.parametrize("missing", ["--out", "--checkpoint-every"])
+def test_under_torchrun_a_run_that_may_be_started_again_needs_a_place(
+    call, monkeypatch, missing
+):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    given = {"--out": "there", "--checkpoint-every": 5}
+    del given[missing]
+    code, told = call("train", *(word for pair in given.items() for word in pair))
+    assert code == 2
+    assert "may start this training again (--max-restarts 3), which must find where it" in told
+    assert "give --out and --checkpoint-every, or --max-restarts 0" in told
+
+
+def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
+    shutil.copytree(whole, "died")
+    shutil.rmtree(sorted(Path("died/checkpoints").iterdir())[-1])
+    Path("died/network.pt").unlink()
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert call("train", *QUICK, "--out", "died")[0] == 0
+    assert left(Path("died")) == left(whole)
 
 
 def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call, whole):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import PacketError
+from hocket.errors import PacketError, TransitError
 from hocket.relay import wire
 
 DTYPES = [
@@ -149,23 +149,43 @@ def test_what_is_only_marked_arrives_computed(marked):
     assert not arrived.is_neg()
 
 
-@pytest.mark.parametrize("length", [1, 900, 1020, 1021, 1024, 5000, 70_000])
+@pytest.mark.parametrize("length", [1, 900, 1012, 1013, 1024, 5000, 70_000])
 def test_a_header_of_any_length_arrives(length):
     header = {"x": "é" * (length // 6) + "y" * (length % 6)}
     first, rest = wire.written(header)
     assert len(first) == wire.PREFIX
     assert wire.remaining(first) == (len(rest) if rest is not None else 0)
-    assert (rest is None) == (len(json.dumps(header)) <= wire.PREFIX - 4)
+    assert (rest is None) == (len(json.dumps(header)) <= wire.PREFIX - wire.FRAME)
     assert wire.read(first, rest) == header
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"x": \xff}', b"[1, 2]", b"7"])
-def test_a_damaged_header_is_refused(text):
-    first = bytearray(wire.PREFIX)
-    first[:4] = len(text).to_bytes(4, "big")
-    first[4 : 4 + len(text)] = text
-    with pytest.raises(PacketError, match="a packet arrived with a damaged header"):
-        wire.read(torch.frombuffer(first, dtype=torch.uint8), None)
+@pytest.mark.parametrize("text", ["", "{", '{"x": ÿ}', "[1, 2]", "7"])
+def test_what_is_no_header_is_refused(text, monkeypatch):
+    monkeypatch.setattr(json, "dumps", str)
+    packed = wire.written(text)
+    with pytest.raises(PacketError, match=r"a packet arrived whose header is no (JSON|object)"):
+        wire.read(*packed)
+
+
+@given(st.integers(0, 9 * wire.PREFIX - 1), st.sampled_from([10, 5000]))
+def test_a_header_with_any_other_bit_is_refused(place, length):
+    parts = wire.written({"x": "y" * length})
+    bits = sum(8 * len(part) for part in parts if part is not None)
+    number, bit = divmod(place % bits, 8 * wire.PREFIX)
+    part = parts[min(number, 1)]
+    part[bit // 8 + wire.PREFIX * max(0, number - 1)] ^= 1 << bit % 8
+    with pytest.raises(TransitError, match=r"a damaged header: its checksum is .{8}, and was"):
+        wire.read(*parts)
+
+
+@given(dense_tensors(), st.integers(0))
+def test_a_tensor_with_any_other_bit_has_another_checksum(tensor, bit):
+    own = wire.dense(tensor).clone()
+    before = wire.checksum(own)
+    if own.numel():
+        bits = wire.memory(own)
+        bits[bit // 8 % len(bits)] ^= 1 << bit % 8
+        assert wire.checksum(own) != before
 
 
 class Own(tuple):

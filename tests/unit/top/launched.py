@@ -221,6 +221,11 @@ def listeners():
 
 def listening(pid):
     """The addresses on which a process accepts connections, from Linux' tables."""
+    return addresses(pid, states=("0A",))
+
+
+def addresses(pid, states=None):
+    """The addresses of a process's sockets in these states, or in any."""
     own = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -228,7 +233,7 @@ def listening(pid):
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for row in Path("/proc/net", table).read_text().splitlines()[1:]:
             _, local, _, state, *others = row.split()
-            if state == "0A" and f"socket:[{others[5]}]" in own:
+            if (states is None or state in states) and f"socket:[{others[5]}]" in own:
                 words = bytes.fromhex(local.partition(":")[0])
                 # Each four bytes are a number in the machine's own order.
                 parts = (words[i : i + 4] for i in range(0, len(words), 4))

@@ -1,0 +1,57 @@
+"""Nothing that is read from a file, a connection or a variable is run."""
+
+import ast
+from pathlib import Path
+
+import hocket
+
+SOURCE = Path(hocket.__file__).parent
+RUNS = {"eval", "exec", "system", "popen", "run_path", "run_module", "exec_module"}
+RUNS |= {"import_module", "Unpickler", "all_gather_object", "broadcast_object_list"}
+# What runs code, and whose.
+ALLOWED = {
+    ("launch", "run_path"): "the script that is named on the command line",
+    ("own_network", "exec_module"): "the file that is named as a network",
+    ("own_network", "import_module"): "the module that is named as a network",
+    ("methods", "import_module"): "the modules beside it",
+    ("worker", "pickle.loads"): "what its own launcher has sent through a pipe of their own",
+}
+
+
+def name_of(call: ast.Call) -> str:
+    """What is called; of pickle and torch.load with where it is from."""
+    words = ast.unparse(call.func)
+    last = words.rpartition(".")[2]
+    return words if last in ("load", "loads") else last
+
+
+def found():
+    for file in sorted(SOURCE.rglob("*.py")):
+        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                yield module.removesuffix(".__init__"), name_of(node), node
+
+
+def runs_code(name: str, call: ast.Call) -> bool:
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    if name == "torch.load":
+        return given.get("weights_only") != "True"
+    if name in ("np.load", "numpy.load"):
+        return "allow_pickle" in given
+    return name in RUNS | {"pickle.load", "pickle.loads"} or given.get("shell") == "True"
+
+
+def test_only_what_a_user_names_is_run():
+    running = {(module, name) for module, name, call in found() if runs_code(name, call)}
+    assert running == ALLOWED.keys()
+
+
+def test_whatever_runs_code_is_seen():
+    text = """
+pickle.loads(x); pickle.load(f); torch.load(f); torch.load(f, weights_only=False); eval(x)
+subprocess.run(x, shell=True); os.system(x); np.load(f, allow_pickle=True); runpy.run_path(x)
+"""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    assert len(calls) == 9
+    assert all(runs_code(name_of(call), call) for call in calls)

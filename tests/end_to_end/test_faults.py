@@ -1,0 +1,140 @@
+"""Every kind of fault, at a stage and a tick: what is promised of it comes.
+
+`hocket bench faults` is the long form.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hocket
+from hocket.errors import OptionError
+from hocket.faults import trial
+from hocket.faults.draw import drawn, possible
+from hocket.faults.fault import Fault, schedule, written
+from hocket.faults.job import Job
+from hocket.faults.promise import PROMISES
+from hocket.faults.trial import tried, without_faults
+
+SOURCE = str(Path(hocket.__file__).parents[1])
+pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.timeout(120)]
+
+
+# Several in a job share the starts in between. Stages run ahead of each other, and checkpoints
+# are sealed later, so ticks are far enough apart for one to come after the other.
+JOBS = [
+    Job("fdg", 3, schedule(text))
+    for text in (
+        "kill stage 0 at tick 1; kill writing of stage 1 at tick 2; "
+        "kill sealing of stage 0 at tick 4; kill stage 2 at tick 12",
+        "double packet of stage 1 at tick 2; mislabel packet of stage 2 at tick 5; "
+        "damage packet of stage 1 at tick 8; damage packet of stage 0 at tick 10",
+        "stop stage 0 at tick 3; hold interpreter of stage 2 at tick 6; hang stage 1 at tick 9",
+        "pause stage 1 at tick 2; delay packet of stage 0 at tick 4; "
+        "fill disk of stage 2 at tick 5",
+        "raise in stage 1 at tick 3; make NaN in stage 2 at tick 5; "
+        "exhaust memory of stage 0 at tick 8; terminate stage 0 at tick 10",
+        "drop packet of stage 1 at tick 6",
+    )
+]
+OTHERS = [
+    Job("dgl", 1, schedule("kill stage 0 at tick 6")),
+    Job("bp", 2, schedule("drop packet of stage 0 at tick 6")),
+    *drawn(seed=1, count=2, methods=("ddg", "fr", "dni", "adl:accumulate=2"), most_stages=2),
+]
+
+
+@pytest.mark.parametrize("job", [*JOBS, *OTHERS], ids=lambda job: f"{job.method} {job.stages}")
+def test_a_job_keeps_what_is_promised(job, tmp_path):
+    outcome = tried(job, tmp_path)
+    assert outcome.broken == [], outcome.told
+
+
+def test_every_kind_of_fault_is_tried():
+    assert {fault.kind for job in JOBS for fault in job.faults} == PROMISES.keys()
+
+
+def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
+    """A fault that comes too late, weights that are others, and what was not promised."""
+    late = Job("fdg", 2, schedule("kill stage 1 at tick 6; kill stage 1 at tick 500"))
+    monkeypatch.setattr(trial, "without_faults", lambda *_: "another digest")
+    outcome = tried(late, tmp_path)
+    assert outcome.broken == [
+        "kill stage 1 at tick 500 was not named",
+        "1 of its 2 faults happened",
+        "its launches ended with (137, 0)",
+        "its last bits are others than without faults",
+    ]
+    other = Job("fdg", 2, schedule("raise in stage 1 at tick 6"))
+    assert dataclasses.replace(outcome, job=other, left=("a process",)).broken == [
+        "raise in stage 1 at tick 6 was not named",
+        "its launches ended with (137, 0)",
+        "it was started or resumed 1 times instead of 2",
+        "its last bits are others than without faults",
+        "a process was left",
+    ]
+
+
+# Under torchrun.
+
+
+def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
+    job = Job("fdg", 2, schedule("kill stage 1 at tick 6"))
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", "--max-restarts", "2"),
+            *("-m", "hocket.faults.job", job.words, str(tmp_path)),
+        ],
+        check=False,
+        env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=110,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
+    assert found == [without_faults("fdg", 2)] * 2
+    assert (tmp_path / "fault-0.json").exists()
+    assert (tmp_path / "span-1-0.json").exists()
+
+
+# The words for faults.
+
+
+def test_a_schedule_is_read_as_it_is_printed():
+    for job in JOBS:
+        assert schedule(written(job.faults)) == job.faults
+        assert Job.parse(job.words) == job
+    assert Job.parse(Job("bp", 1).words) == Job("bp", 1)
+
+
+@pytest.mark.parametrize("text", ["", "kill", "kill stage 1", "kill stage one at tick 2"])
+def test_what_is_no_fault_is_refused(text):
+    with pytest.raises(
+        OptionError, match=r"cannot read the fault .* 'kill stage 1 at tick 37'"
+    ):
+        Fault.parse(text)
+
+
+def test_an_unknown_fault_is_refused():
+    with pytest.raises(OptionError, match=r"unknown fault 'kil' .did you mean 'kill'"):
+        Fault.parse("kil stage 1 at tick 2")
+
+
+def test_chance_gives_the_same_again_and_every_kind_in_turn():
+    chosen = {"methods": ("dgl", "fdg"), "most_stages": 4}
+    jobs = list(drawn(seed=5, count=60, **chosen))
+    assert jobs == list(drawn(seed=5, count=60, **chosen))
+    assert jobs != list(drawn(seed=6, count=60, **chosen))
+    assert {job.stages for job in jobs} == {1, 2, 3, 4}
+    assert [job.faults[0].kind for job in jobs[: len(PROMISES)]] == list(PROMISES)
+    for job in jobs:
+        (fault,) = job.faults
+        assert fault.stage in possible(fault.kind, job.method, job.stages)
+        assert job.stages > 1 or not PROMISES[fault.kind].neighbours
