@@ -14,6 +14,7 @@ from rich.console import Console
 from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.compression import compression as measure_compression
+from hocket.bench.curves import curves as measure_curves
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
@@ -270,6 +271,7 @@ def run_in_processes(script: Path, /, *words: str, processes: int, threads: int 
 bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_compression, name="compression")
+bench.command(measure_curves, name="curves")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")

@@ -203,6 +203,39 @@ def pace_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def curves_picture(record: Record, path: Path) -> Path:
+    """Training loss over updates, axes for each number of stages: means, and single seeds."""
+    settings = record.settings
+    figure = Figure(figsize=(5 * len(settings["stages"]), 4.2), layout="constrained")
+    grid = figure.subplots(1, len(settings["stages"]), sharey=True, squeeze=False)
+    for axes, count in zip(grid[0], settings["stages"], strict=True):
+        shown = [row for row in record.rows if row["stages"] in (1, count)]
+        for number, label in enumerate(dict.fromkeys(row["row"] for row in shown)):
+            mine = [row["train_losses"] for row in shown if row["row"] == label]
+            colour, dash = f"C{number}", DASHES[number % len(DASHES)]
+            for losses in mine:
+                axes.plot(_middles(losses, settings["every"]), losses, color=colour, alpha=0.25)
+            # As far as all seeds came.
+            means = [fmean(losses) for losses in zip(*mine, strict=False)]
+            at = _middles(means, settings["every"])
+            axes.plot(at, means, color=colour, linestyle=dash, label=label)
+        axes.set_title(f"{count} stages")
+        axes.set_xlabel("update")
+        axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel("training loss, mean of {every} updates".format(**settings))
+    grid[0][-1].legend(fontsize="small")
+    return _save(figure, path)
+
+
+def _middles(points: Sequence[float], every: int) -> list[float]:
+    """The middle of the updates that each point is the mean of.
+
+    >>> _middles([2.0, 1.5], every=10)
+    [5.0, 15.0]
+    """
+    return [(number + 0.5) * every for number, _ in enumerate(points)]
+
+
 def _points(
     axes: Axes, rows: list[dict[str, Any]], over: str, at: list[float], number: int, label: str
 ) -> None:
@@ -245,4 +278,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "slowdown": slowdown_picture,
     "compression": compression_picture,
     "pace": pace_picture,
+    "curves": curves_picture,
 }
