@@ -13,13 +13,15 @@ from hocket.named import Named
 
 # What the others are compared with. Its result is the same for any cut, so it has none.
 BASE = "bp"
+# A scale of 1 in place of 1e-6, which trains only after many more updates than these.
+CONVNEXT = "hf_convnext:hidden_sizes=[16,32,64,128],depths=[1,1,2,1],layer_scale_init_value=1.0"
 
 
 def curves(
     *,
     out: Path = Path("records/curves"),
     data_dir: Path | None = None,
-    network: str = "hf_convnext:hidden_sizes=[16,32,64,128],depths=[1,1,2,1]",
+    network: str = CONVNEXT,
     data: str = "cifar10",
     rows: Sequence[str] = ("fdg", "adl:accumulate=4", "ddg"),
     stages: Sequence[int] = (2, 4),
