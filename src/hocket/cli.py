@@ -18,6 +18,7 @@ from hocket.bench.curves import curves as measure_curves
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
+from hocket.bench.plan import plan as measure_plan
 from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
@@ -275,6 +276,7 @@ bench.command(measure_curves, name="curves")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")
+bench.command(measure_plan, name="plan")
 bench.command(measure_slowdown, name="slowdown")
 bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hocket.bench.record import Record
+from hocket.bench.tables_networks import GOALS, memory_ratios
 
 # Lines that lie on each other stay apart by these.
 DASHES = ("-", "--", ":", "-.")
@@ -227,6 +228,26 @@ def curves_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def plan_picture(record: Record, path: Path) -> Path:
+    """What was foreseen over what was measured, of each row; bands are goals."""
+    rows = record.rows
+    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
+    time, memory = figure.subplots(1, 2, sharey=True)
+    for place, row in enumerate(rows):
+        ratio = row["ratio"]
+        spread = [[ratio - min(row["ratios"])], [max(row["ratios"]) - ratio]]
+        time.errorbar(ratio, place, xerr=spread, fmt="o", color="tab:blue", ecolor="0.6")
+        ratios = memory_ratios(row)
+        memory.plot(ratios, [place] * len(ratios), "o", color="tab:blue")
+    for axes, what in ((time, "time"), (memory, "memory")):
+        axes.axvspan(1 - GOALS[what], 1 + GOALS[what], color="tab:green", alpha=0.15)
+        axes.axvline(1, color="0.3", linewidth=0.8)
+        axes.set_xlabel(f"{what}, foreseen over measured")
+    time.set_yticks(range(len(rows)), [f"{row['network']}, {row['row']}" for row in rows])
+    time.invert_yaxis()
+    return _save(figure, path)
+
+
 def _middles(points: Sequence[float], every: int) -> list[float]:
     """The middle of the updates that each point is the mean of.
 
@@ -279,4 +300,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "compression": compression_picture,
     "pace": pace_picture,
     "curves": curves_picture,
+    "plan": plan_picture,
 }

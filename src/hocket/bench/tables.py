@@ -10,7 +10,7 @@ from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
 from hocket.bench.tables_free import compression, pace, slowdown
-from hocket.bench.tables_networks import curves
+from hocket.bench.tables_networks import curves, plan
 from hocket.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
@@ -300,4 +300,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "compression": compression,
     "pace": pace,
     "curves": curves,
+    "plan": plan,
 }

@@ -1,4 +1,4 @@
-"""Tables of what was measured of networks that were not written here."""
+"""Tables of what was measured of networks that were not written here, and of their plans."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,6 +40,69 @@ def curves(record: Record) -> str:
         "updates."
     ).format(**told)
     return f"{lines_of(heads, lines)}\n\n{legend}"
+
+
+def plan(record: Record) -> str:
+    """One line for each method on each network, and the worst of them below."""
+    heads = (
+        "network", "method", "cut at", "foreseen, ms/sample", "measured", "ratio", "range",
+        "foreseen, MiB", "measured", "ratio", "over the best cut",
+    )  # fmt: skip
+    lines = [
+        (
+            row["network"],
+            row["row"],
+            ", ".join(row["cuts"]),
+            f"{row['predicted_ms']:.2f}",
+            f"{row['measured_ms']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{min(row['ratios']):.2f} to {max(row['ratios']):.2f}",
+            ", ".join(f"{mib:.0f}" for mib in row["predicted_mib"]),
+            ", ".join(f"{mib:.0f}" for mib in row["measured_mib"]),
+            ", ".join(f"{ratio:.2f}" for ratio in memory_ratios(row)),
+            f"{row['imbalance']:.1%}",
+        )
+        for row in record.rows
+    ]
+    settings = record.settings
+    legend = (
+        "{stages} processes of one machine, cut by measured times. Ratios: foreseen over "
+        "measured; of times the median and range over {repetitions} rounds of {steps} steps, "
+        "each foreseen anew. MiB: of each process at its fullest, beyond what it held before, "
+        "with the weights of the other stages, and freed memory given back. Over the best cut: "
+        "how much longer the longest stage is than with the best of all cuts, by a second "
+        "timing of all layers. {disturbed} turns were disturbed."
+    ).format(**settings, disturbed=sum(row["disturbed"] for row in record.rows))
+    return f"{lines_of(heads, lines)}\n\n{legend}\n\n{_goals(record.rows)}"
+
+
+def memory_ratios(row: Mapping[str, Any]) -> list[float]:
+    """Foreseen over measured memory of each process."""
+    pairs = zip(row["predicted_mib"], row["measured_mib"], strict=True)
+    return [predicted / measured for predicted, measured in pairs]
+
+
+# How far off a forecast may be, and a cut's longest stage beyond the best one's.
+GOALS = {"time": 0.07, "memory": 0.10, "balance": 0.03}
+
+
+def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How often each goal is met, and where it is missed most."""
+    found = []
+    for what, goal in GOALS.items():
+        off = {
+            f"{row['row']} on {row['network']}": {
+                "time": abs(row["ratio"] - 1),
+                "memory": max(abs(ratio - 1) for ratio in memory_ratios(row)),
+                "balance": row["imbalance"],
+            }[what]
+            for row in rows
+        }
+        worst = max(off, key=lambda name: off[name])
+        met = sum(error <= goal for error in off.values())
+        told = f"worst {worst} with {off[worst]:.1%}"
+        found.append(f"{what} within {goal:.0%}: {met} of {len(off)}, {told}")
+    return f"Goals: {'; '.join(found)}."
 
 
 def _mean_loss(rows: Sequence[Mapping[str, Any]], point: int) -> str:
