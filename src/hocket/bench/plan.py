@@ -1,5 +1,6 @@
 """How well `hocket plan` foresees: its times and memory beside those of real processes."""
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -35,7 +36,7 @@ from hocket.named import Named
 from hocket.parts import method_of
 from hocket.planner.company import Case
 from hocket.planner.expect import cut_by_time, expect
-from hocket.planner.forecast import MIB, Forecast
+from hocket.planner.forecast import Forecast
 from hocket.tree import Tree
 
 ROWS = ("bp", "fdg", "adl:accumulate=4", "dgl")
@@ -146,9 +147,7 @@ def _network(
             seen.append(expect(build, cases, shared=True))
             turns.append([turn(partial(repetition, w, steps), quiet) for w in worlds])
             done()
-        peaks = [
-            _peak_mib(world, work, case) for world, case in zip(worlds, cases, strict=True)
-        ]
+    added = [_added_mib(work, case) for case in cases]
     return [
         {"network": name, "imbalance": imbalance}
         | _row(
@@ -159,7 +158,7 @@ def _network(
             steps,
             quiet,
         )
-        | {"measured_mib": peaks[place]}
+        | {"measured_mib": added[place]}
         for place, case in enumerate(cases)
     ]
 
@@ -183,43 +182,66 @@ def _row(
         "measured_ms": median(measured_ms),
         "ratio": median(ratios),
         "ratios": ratios,
-        "predicted_mib": _held_mib(seen[-1], work),
+        # Beyond weights; half of what is held of these are their gradients.
+        "predicted_mib": [held.total - held.weights / 2 for held in seen[-1].held],
         "disturbed": sum((one.taken.foreign or 0.0) > quiet.foreign for one in turns),
     }
 
 
-def _held_mib(seen: Forecast, work: Work) -> list[float]:
-    """What each process should hold: its stage, and the weights of the others untouched."""
-    network = work.initial()
-    whole = sum(v.numel() * v.element_size() for v in network.state_dict().values()) / MIB
-    own = [held.network for held in seen.held]
-    return [held.total + whole - mine for held, mine in zip(seen.held, own, strict=True)]
+@dataclass(frozen=True)
+class Frugal:
+    """A method whose processes keep nothing that was freed, and have not begun to train.
+
+    Attributes:
+        peer: The method.
+    """
+
+    peer: Decoupled
+
+    @property
+    def processes(self) -> int:
+        """One for each stage."""
+        return self.peer.processes
+
+    @property
+    def threads(self) -> int:
+        """Of PyTorch, in each process."""
+        return self.peer.threads
+
+    def about(self) -> dict[str, Any]:
+        """What the method tells."""
+        return self.peer.about()
+
+    def prepare(self, work: Work, rank: int) -> Training:
+        """This process's stage, before its first batch."""
+        give_back()
+        trainer = work.trainer(self.peer.method, self.peer.plan)
+        weights = dict(trainer.stages[0].module.named_parameters())
+        return Training(work.decoupled(trainer), work.batch, weights)
 
 
 @dataclass(frozen=True)
-class Frugal:
-    """The question for the most memory while so many steps are taken, nothing freed kept."""
+class Added:
+    """The question for the most memory that so many steps add to what was there before."""
 
     steps: int
 
     def __call__(self, training: Training) -> float:
         """Called in the process."""
+        gc.collect()
         give_back()
-        for _ in range(self.steps):  # until all that was taken before is free
-            training.step()
-        give_back()
-        forget_peak()
+        before_mib = forget_peak()
         for _ in range(self.steps):
             training.step()
-        return highest_mib()
+        return highest_mib() - before_mib
 
 
-def _peak_mib(world: World, work: Work, case: Case) -> list[float]:
-    """What each process holds at its fullest beyond what it held before it began."""
-    method = method_of(case.method)
-    steps = method.accumulate * -(-work.until_full(method) // method.accumulate)
-    peaks = world.ask(Frugal(steps))
-    return [peak - before for peak, before in zip(peaks, world.before_mib, strict=True)]
+def _added_mib(work: Work, case: Case) -> list[float]:
+    """What training adds to each process at its fullest."""
+    peer = _peer(case, work)
+    with World(case.method, Frugal(peer), work) as world:
+        found: list[float] = world.ask(Added(work.until_full(peer.method) + 2))
+        return found
 
 
 def _peer(case: Case, work: Work) -> Decoupled:

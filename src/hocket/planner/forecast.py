@@ -22,7 +22,6 @@ class Held:
         versions: Copies of weights, for graphs that began with them.
         inputs: What was received, for batches in flight or in a buffer.
         graphs: What forwards keep for their backwards, and what comes and goes with them.
-        network: Of the weights, the network's own parameters and buffers.
     """
 
     weights: float
@@ -30,7 +29,6 @@ class Held:
     versions: float
     inputs: float
     graphs: float
-    network: float
 
     @property
     def total(self) -> float:
@@ -166,7 +164,6 @@ def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held
     }
     total = rehearsed.peak_bytes + buffered * rehearsed.received_bytes
     known["graphs"] = max(0, total - sum(known.values()))
-    known["network"] = rehearsed.network_bytes
     return Held(**{name: size / MIB for name, size in known.items()})
 
 

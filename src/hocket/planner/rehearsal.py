@@ -34,8 +34,7 @@ class Rehearsed:
         seconds: Of each kind of action, the median; 0 for what it never does.
         received_bytes: Of a batch, from before.
         sent_bytes: Of a batch, to the stage behind.
-        network_bytes: Parameters and buffers.
-        weight_bytes: The same with those of its head or synthesizer.
+        weight_bytes: Parameters and buffers, with those of its head or synthesizer.
         optimizer_bytes: What the optimizers remember.
         peak_bytes: All that it held at its fullest, with its weights.
     """
@@ -43,7 +42,6 @@ class Rehearsed:
     seconds: dict[Kind, float]
     received_bytes: int
     sent_bytes: int
-    network_bytes: int
     weight_bytes: int
     optimizer_bytes: int
     peak_bytes: int
@@ -73,24 +71,22 @@ def rehearse(
     found = []
     for k, module in enumerate(stages):
         earlier, later = _Earlier(given), _Later()
-        own, helping = (_bytes(_weights(each)) for each in (module, networks[k]))
+        own = [*_weights(module), *_weights(networks[k])]
         stage = stage_of(
             setup, k, len(stages), module, signals[k], networks[k], earlier, later,
             Recorder(k, keep=False),
         )  # fmt: skip
         column = Column(setup.method, len(stages), k)
-        outside = [*_weights(module), *_weights(networks[k]), *tensors((given.values, targets))]
-        with Living(*outside) as living:
+        with Living(*own, *tensors((given.values, targets))) as living:
             _until_full(stage, column)
         found.append(
             Rehearsed(
                 seconds=_timed(stage, column, clock(inputs)),
                 received_bytes=_bytes(given.values),
                 sent_bytes=_bytes(later.seen.values),
-                network_bytes=own,
-                weight_bytes=own + helping,
+                weight_bytes=_bytes(own),
                 optimizer_bytes=_remembered(stage),
-                peak_bytes=own + helping + living.peak - later.own_bytes,
+                peak_bytes=_bytes(own) + living.peak - later.own_bytes,
             )
         )
         given = later.seen

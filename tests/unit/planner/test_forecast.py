@@ -13,7 +13,6 @@ STAGE = Rehearsed(
     seconds={"F": 2.0, "B": 4.0, "U": 0.2, "T": 0.0},
     received_bytes=MIB,
     sent_bytes=MIB,
-    network_bytes=4 * MIB,
     weight_bytes=4 * MIB,
     optimizer_bytes=4 * MIB,
     peak_bytes=30 * MIB,
@@ -64,7 +63,6 @@ def test_memory_is_what_was_held_by_what_it_is_for():
     assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 8.0)
     assert (first.inputs, first.graphs, first.total) == (2.0, 8.0, 30.0)
     assert (last.inputs, last.versions, last.total) == (1.0, 0.0, 30.0)
-    assert first.network == 4.0
 
 
 def test_a_buffer_holds_more_than_was_rehearsed():
