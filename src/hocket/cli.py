@@ -16,10 +16,12 @@ from hocket import world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.checkpoint import checkpoint as measure_checkpoint
 from hocket.bench.compression import compression as measure_compression
+from hocket.bench.curves import curves as measure_curves
 from hocket.bench.faults import faults as measure_faults
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
+from hocket.bench.plan import plan as measure_plan
 from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
@@ -292,10 +294,12 @@ bench = App(name="bench", help="Measure, and render what was measured.")
 bench.command(measure_accuracy, name="accuracy")
 bench.command(measure_checkpoint, name="checkpoint")
 bench.command(measure_compression, name="compression")
+bench.command(measure_curves, name="curves")
 bench.command(measure_faults, name="faults")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")
+bench.command(measure_plan, name="plan")
 bench.command(measure_slowdown, name="slowdown")
 bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")

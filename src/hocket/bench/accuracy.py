@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.bench.jobs import carry_out
+from hocket.bench.jobs import carry_out, check_batch, sgd
 from hocket.bench.record import Record, command_line
 from hocket.bench.training import Job
 from hocket.errors import OptionError, listed
 from hocket.named import Named
-from hocket.parts import method_of
 
 ROWS = ("bp", "ddg", "fr", "fdg", "fdg:shrink=0.5", "adl:accumulate=4", "dgl")
 
@@ -75,9 +74,7 @@ def accuracy(
             stages=stages,
             epochs=epochs,
             batch=batch,
-            rate=rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
+            optimizer=sgd(rate, momentum, weight_decay),
             milestones=tuple(milestones),
             channels_last=channels_last,
             threads=threads,
@@ -100,13 +97,7 @@ def _check(asked: Sequence[Job]) -> None:
     problems = []
     if not asked:
         problems.append("no rows or no seeds; give at least one of each")
-    for row in dict.fromkeys(job.row for job in asked):
-        accumulate = method_of(row).accumulate
-        if asked[0].batch % accumulate:
-            problems.append(
-                f"row {row!r} accumulates {accumulate} gradients; give a batch that is a "
-                f"multiple of it instead of {asked[0].batch}"
-            )
+    problems += check_batch(asked)
     if problems:
         raise OptionError(listed("cannot measure accuracy", problems))
 

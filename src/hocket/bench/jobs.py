@@ -18,8 +18,29 @@ from hocket.errors import HocketError, OptionError, listed
 def fields_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """What a measurement's options say of every job; its learning rate stays as it is."""
     names = {field.name for field in dataclasses.fields(Job)}
-    fixed = {"milestones": (), "channels_last": True}
-    return {name: value for name, value in chosen.items() if name in names} | fixed
+    found = {name: value for name, value in chosen.items() if name in names}
+    if "rate" in chosen:
+        found["optimizer"] = sgd(chosen["rate"], chosen["momentum"], chosen["weight_decay"])
+    return found | {"milestones": (), "channels_last": True}
+
+
+def sgd(rate: float, momentum: float, weight_decay: float) -> str:
+    """SGD, as a job names it.
+
+    >>> sgd(0.1, 0.9, 5e-4)
+    'SGD:lr=0.1,momentum=0.9,weight_decay=0.0005'
+    """
+    return f"SGD:lr={rate},momentum={momentum},weight_decay={weight_decay}"
+
+
+def check_batch(asked: Sequence[Job]) -> list[str]:
+    """A line for each method that the samples of an update cannot be shared out for."""
+    return [
+        f"row {row!r} accumulates {accumulate} gradients; give a batch that is a multiple of "
+        f"it instead of {asked[0].batch}"
+        for row, accumulate in {job.row: job.accumulate for job in asked}.items()
+        if asked[0].batch % accumulate
+    ]
 
 
 def carry_out(

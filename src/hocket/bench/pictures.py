@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hocket.bench.record import Record
+from hocket.bench.tables_networks import GOALS, memory_ratios
 
 # Lines that lie on each other stay apart by these.
 DASHES = ("-", "--", ":", "-.")
@@ -219,6 +220,59 @@ def pace_picture(record: Record, path: Path) -> Path:
     return _save(figure, path)
 
 
+def curves_picture(record: Record, path: Path) -> Path:
+    """Training loss over updates, axes for each number of stages: means, and single seeds."""
+    settings = record.settings
+    figure = Figure(figsize=(5 * len(settings["stages"]), 4.2), layout="constrained")
+    grid = figure.subplots(1, len(settings["stages"]), sharey=True, squeeze=False)
+    for axes, count in zip(grid[0], settings["stages"], strict=True):
+        shown = [row for row in record.rows if row["stages"] in (1, count)]
+        for number, label in enumerate(dict.fromkeys(row["row"] for row in shown)):
+            mine = [row["train_losses"] for row in shown if row["row"] == label]
+            colour, dash = f"C{number}", DASHES[number % len(DASHES)]
+            for losses in mine:
+                axes.plot(_middles(losses, settings["every"]), losses, color=colour, alpha=0.25)
+            # As far as all seeds came.
+            means = [fmean(losses) for losses in zip(*mine, strict=False)]
+            at = _middles(means, settings["every"])
+            axes.plot(at, means, color=colour, linestyle=dash, label=label)
+        axes.set_title(f"{count} stages")
+        axes.set_xlabel("update")
+        axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel("training loss, mean of {every} updates".format(**settings))
+    grid[0][-1].legend(fontsize="small")
+    return _save(figure, path)
+
+
+def plan_picture(record: Record, path: Path) -> Path:
+    """What was foreseen over what was measured, of each row; bands are goals."""
+    rows = record.rows
+    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
+    time, memory = figure.subplots(1, 2, sharey=True)
+    for place, row in enumerate(rows):
+        ratio = row["ratio"]
+        spread = [[ratio - min(row["ratios"])], [max(row["ratios"]) - ratio]]
+        time.errorbar(ratio, place, xerr=spread, fmt="o", color="tab:blue", ecolor="0.6")
+        ratios = memory_ratios(row)
+        memory.plot(ratios, [place] * len(ratios), "o", color="tab:blue")
+    for axes, what in ((time, "time"), (memory, "memory")):
+        axes.axvspan(1 - GOALS[what], 1 + GOALS[what], color="tab:green", alpha=0.15)
+        axes.axvline(1, color="0.3", linewidth=0.8)
+        axes.set_xlabel(f"{what}, foreseen over measured")
+    time.set_yticks(range(len(rows)), [f"{row['network']}, {row['row']}" for row in rows])
+    time.invert_yaxis()
+    return _save(figure, path)
+
+
+def _middles(points: Sequence[float], every: int) -> list[float]:
+    """The middle of the updates that each point is the mean of.
+
+    >>> _middles([2.0, 1.5], every=10)
+    [5.0, 15.0]
+    """
+    return [(number + 0.5) * every for number, _ in enumerate(points)]
+
+
 def _points(
     axes: Axes, rows: list[dict[str, Any]], over: str, at: list[float], number: int, label: str
 ) -> None:
@@ -279,4 +333,6 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "pace": pace_picture,
     "checkpoint": checkpoint_picture,
     "faults": faults_picture,
+    "curves": curves_picture,
+    "plan": plan_picture,
 }

@@ -11,6 +11,7 @@ from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
 from hocket.bench.tables_faults import faults
 from hocket.bench.tables_free import compression, pace, slowdown
+from hocket.bench.tables_networks import curves, plan
 from hocket.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
@@ -340,4 +341,6 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "pace": pace,
     "checkpoint": _checkpoint,
     "faults": faults,
+    "curves": curves,
+    "plan": plan,
 }

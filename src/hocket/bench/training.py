@@ -9,24 +9,29 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import optim
+from torch import Tensor, optim
 
 from hocket import data as datasets
 from hocket import zoo
 from hocket.bench.cuts import cut
 from hocket.codec import codec_of
 from hocket.data import Data
+from hocket.data.batches import Batches
 from hocket.engine.clock import Turns
+from hocket.engine.trace import Event, Watcher
 from hocket.environment import source_digest
 from hocket.errors import NonFiniteError
 from hocket.history import Epoch, Score
 from hocket.named import Named
-from hocket.parts import method_of
+from hocket.parts import method_of, optimizer_of
+from hocket.run import Run
 from hocket.stage.stage import Stage
 from hocket.trainer import Trainer
 
@@ -44,9 +49,7 @@ class Job:
         stages: K, cut as the paper did where there is one, else balanced.
         epochs: How many.
         batch: Samples per update; a method that accumulates M gradients gets batch / M a tick.
-        rate: Learning rate.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        optimizer: An optimizer of torch.optim with its options, as `hocket train` takes it.
         milestones: Epochs after which the rate falls to a tenth.
         channels_last: Memory format.
         threads: Of PyTorch.
@@ -54,6 +57,7 @@ class Job:
         rates: How fast each stage is, where each runs freely; none for equally fast.
         turns: Whether such stages take turns at ``regular`` or ``random`` intervals.
         evaluate: After ``every`` epoch, or only at the ``end``.
+        updates: How many make an epoch; as many as one pass over the data needs if None.
     """
 
     row: str
@@ -64,9 +68,7 @@ class Job:
     stages: int
     epochs: int
     batch: int
-    rate: float
-    momentum: float
-    weight_decay: float
+    optimizer: str
     milestones: tuple[int, ...]
     channels_last: bool
     threads: int
@@ -74,19 +76,26 @@ class Job:
     rates: tuple[float, ...] = ()
     turns: Turns = "regular"
     evaluate: Literal["every", "end"] = "every"
+    updates: int | None = None
 
     @property
     def file(self) -> str:
         """Name of the file that its result is kept in."""
         codec = [Named.parse(self.codec).slug] if self.codec != "none" else []
         rates = ["rates", *(f"{rate:g}" for rate in self.rates)] if self.rates else []
-        words = [Named.parse(self.row).slug, *codec, *rates, f"seed{self.seed}"]
+        words = [Named.parse(self.row).slug, f"k{self.stages}", *codec, *rates]
+        words.append(f"seed{self.seed}")
         return f"{'-'.join(words)}.json"
+
+    @property
+    def accumulate(self) -> int:
+        """Batches of an update."""
+        return method_of(self.row).accumulate
 
     @property
     def batch_per_tick(self) -> int:
         """Samples that enter in one tick."""
-        return self.batch // method_of(self.row).accumulate
+        return self.batch // self.accumulate
 
 
 def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
@@ -97,13 +106,22 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
 
     Returns:
         ``job`` (its fields), ``source`` (digest of the code), ``epochs`` (one mapping each,
-        see `_measured`), ``stages`` (see `_sent`) and ``failure``.
+        see `_measured`), ``losses`` (of each batch at the last stage, in turn), ``parameters``
+        (how many), ``stages`` (see `_sent`) and ``failure``.
     """
     chosen = {} if job.subset is None else {"subset": job.subset}
     data = datasets.load(
         job.data, data_dir=data_dir, batch_size=job.batch_per_tick, seed=job.seed, **chosen
     )
-    trainer = build_trainer(job, data)
+    losses: list[float] = []
+
+    def watch(event: Event, stage: Stage) -> None:
+        loss = event.report.loss
+        if event.action.kind == "B" and event.action.stage == job.stages - 1:
+            assert loss is not None, "the last stage has the loss"
+            losses.append(loss)
+
+    trainer = build_trainer(job, data, watch)
     epochs: list[dict[str, Any]] = []
     parent = os.getppid()
 
@@ -116,7 +134,9 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
     source = source_digest()
     tested = data.test if job.evaluate == "every" else None
     try:
-        trainer.fit(data.train, tested, epochs=job.epochs, on_epoch=keep, progress=False)
+        trainer.fit(
+            _epoch_of(job, data), tested, epochs=job.epochs, on_epoch=keep, progress=False
+        )
         if tested is None:
             epochs[-1] |= _scored(trainer.evaluate(data.test))
     except NonFiniteError as error:
@@ -125,12 +145,14 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
         "job": dataclasses.asdict(job),
         "source": source,
         "epochs": epochs,
+        "losses": losses,
+        "parameters": sum(weight.numel() for weight in trainer.network.parameters()),
         "stages": [_sent(stage) for stage in trainer.stages],
         "failure": failure,
     }
 
 
-def build_trainer(job: Job, data: Data) -> Trainer:
+def build_trainer(job: Job, data: Data, *watchers: Watcher) -> Trainer:
     """A trainer whose network starts from the same weights in every row of a seed."""
     torch.manual_seed(job.seed)
     asked = Named.parse(job.network)
@@ -139,9 +161,7 @@ def build_trainer(job: Job, data: Data) -> Trainer:
         network,
         stages=cut(job.network, job.stages),
         method=method_of(job.row),
-        optimizer=lambda parameters: optim.SGD(
-            parameters, lr=job.rate, momentum=job.momentum, weight_decay=job.weight_decay
-        ),
+        optimizer=optimizer_of(Run(optimizer=job.optimizer)),
         scheduler=lambda optimizer: optim.lr_scheduler.MultiStepLR(
             optimizer, list(job.milestones)
         ),
@@ -150,7 +170,26 @@ def build_trainer(job: Job, data: Data) -> Trainer:
         codec=codec_of(job.codec),
         rates=job.rates or None,
         turns=job.turns,
+        watchers=watchers,
     )
+
+
+def _epoch_of(job: Job, data: Data) -> Iterable[tuple[Tensor, Tensor]]:
+    """The batches of an epoch; the data are gone through as often as that takes."""
+    if job.updates is None:
+        return data.train
+    return _Several(data.train, job.updates * job.accumulate)
+
+
+class _Several:
+    """So many batches of some that are served anew whenever they are through."""
+
+    def __init__(self, batches: Batches, count: int) -> None:
+        self._batches = batches
+        self._count = count
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return islice(chain.from_iterable(repeat(self._batches)), self._count)
 
 
 def _measured(epoch: Epoch) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Work:
         threads: Of PyTorch.
         channels_last: Memory format.
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
+        vocab: Different tokens, where inputs are tokens and not numbers.
     """
 
     network: str
@@ -44,10 +45,18 @@ class Work:
     threads: int
     channels_last: bool
     rate: float = 0.01
+    vocab: int | None = None
 
     def batch_of_noise(self) -> tuple[Tensor, Tensor]:
-        """The batch: inputs (B, *shape) and targets (B,) of 10 classes; always the same."""
+        """The batch: inputs (B, *shape) and targets (B,) of 10 classes; always the same.
+
+        Tokens (B, T) have targets (B, T), the next ones.
+        """
         chance = torch.Generator().manual_seed(0)
+        if self.vocab is not None:
+            (length,) = self.shape
+            text = torch.randint(0, self.vocab, (self.batch, length + 1), generator=chance)
+            return text[:, :-1].clone(), text[:, 1:].clone()
         inputs = torch.randn(self.batch, *self.shape, generator=chance)
         targets = torch.randint(0, 10, (self.batch,), generator=chance)
         if self.channels_last and inputs.dim() == 4:
@@ -59,7 +68,7 @@ class Work:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             chosen = Named.parse(self.network)
-            return zoo.fitted(chosen.name, self.shape, classes=10, **chosen.options)
+            return zoo.fitted(chosen.name, self.shape, self.vocab or 10, **chosen.options)
 
     def in_format(self) -> nn.Module:
         """The network at its initial weights, in its memory format."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hocket.cut.watch import call
+from hocket.cut.watch import call, not_taken
 from hocket.errors import CutError, listed
 from hocket.modes import evaluating
 from hocket.tree import Tree, copied, leaf, map_tensors, tensors
@@ -40,7 +40,7 @@ def require_same(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) 
     may differ, close.
 
     Raises:
-        CutError: With everything that differs.
+        CutError: With everything that differs; or the network does not take the sample.
     """
     problems: list[str] = []
     same = _close if _cuda(network) else _equal
@@ -51,13 +51,16 @@ def require_same(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) 
     for words, modules in modes:
         with evaluating(*modules), _gradients_kept(network):
             try:
+                wanted = _pass(network, [network], sample)
+            except Exception as error:
+                raise not_taken(network, sample, error) from error
+            try:
                 found = _pass(network, stages, sample)
             except CutError:
                 raise
             except Exception as error:
                 problems.append(f"{words} the stages fail: {error}".partition("\n")[0])
                 continue
-            wanted = _pass(network, [network], sample)
             problems += [f"{words} {text}" for text in _differences(wanted, found, same)]
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")

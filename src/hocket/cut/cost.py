@@ -1,6 +1,5 @@
 """How much each layer has to compute, and each packet to carry, counted."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,9 +7,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from hocket.cut.chain import chain
 from hocket.cut.follow import Go, called, following
 from hocket.cut.outline import Outline
-from hocket.cut.watch import call
+from hocket.cut.watch import call, not_taken
 from hocket.modes import evaluating
 from hocket.tree import Tree, copied, tensors
 
@@ -22,14 +22,22 @@ OPERATIONS_PER_NUMBER_SENT = 200
 
 
 @torch.no_grad()
-def operations(layers: Mapping[str, nn.Module], sample: Tree) -> list[float]:
-    """Operations of a forward of each layer, with a share for the numbers it writes."""
+def operations(network: nn.Module, sample: Tree) -> list[float]:
+    """Operations of a forward of each layer of a chain, with a share for the numbers it writes.
+
+    Raises:
+        CutError: A layer does not take what the sample has become.
+    """
     counts = []
     value = sample
-    with evaluating(nn.ModuleList(layers.values())):
-        for layer in layers.values():
-            with FlopCounterMode(display=False) as counter:
-                value = layer(copied(value))
+    with evaluating(network):
+        for name, layer in chain(network).items():
+            try:
+                with FlopCounterMode(display=False) as counter:
+                    value = layer(copied(value))
+            except Exception as error:
+                where = f"layer {name!r} fails: "
+                raise not_taken(network, sample, error, where) from error
             written = sum(output.numel() for output in tensors(value))
             counts.append(float(counter.get_total_flops() + OPERATIONS_PER_NUMBER * written))
     return counts

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.cut.recording import USUAL, Call, Key, Recording, Value, Way
-from hocket.cut.watch import record
+from hocket.cut.watch import not_taken, record
 from hocket.errors import CutError
 from hocket.modes import evaluating
 from hocket.tree import Tree, map_tensors, tensors
@@ -112,11 +112,7 @@ def outline(network: nn.Module, sample: Tree) -> Outline:
     except CutError:
         raise
     except Exception as error:
-        shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
-        raise CutError(
-            f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
-            f"{shapes or 'none'}: {error}; pass a batch of its inputs"
-        ) from error
+        raise not_taken(network, sample, error) from error
     finally:
         for module, mode in modes.items():
             module.training = mode

@@ -109,7 +109,7 @@ def _once(
     layers: Mapping[str, nn.Module], sample: Tree, seen: Mapping[str, _Seen], *, counts: bool
 ) -> None:
     """One pass."""
-    now = _clock(sample)
+    now = clock(sample)
     passed: list[tuple[_Seen, Tree, Tree]] = []
     value = sample
     for name, layer in layers.items():
@@ -173,7 +173,7 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _clock(sample: Tree) -> Callable[[], float]:
+def clock(sample: Tree) -> Callable[[], float]:
     """Seconds on a clock that a GPU has to reach first."""
     devices = {value.device for value in tensors(sample) if value.is_cuda}
 

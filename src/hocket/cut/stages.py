@@ -127,7 +127,7 @@ def divide(
     if isinstance(stages, Plan):
         stages.require_for(network)
     if isinstance(stages, int) and is_chain(network):
-        stages = balanced(chain(network), stages, sample)
+        stages = balanced(network, stages, sample)
     if isinstance(stages, Plan) and between_layers(network, stages):
         return stages, stages_of(network, stages)
     seen = outline(network, sample)
@@ -140,24 +140,25 @@ def divide(
     return Plan(tuple(seen.borders[place].name for place in borders)), made
 
 
-def balanced(layers: dict[str, nn.Module], stages: int, sample: Tree) -> Plan:
+def balanced(network: nn.Module, stages: int, sample: Tree) -> Plan:
     """The cuts with the smallest largest stage, by counted operations of a forward.
 
     Counted, not timed, so that equal runs cut equally.
 
     Args:
-        layers: The chain.
+        network: A chain of layers.
         stages: K.
         sample: A batch of inputs, of which one sample is enough.
 
     Raises:
-        CutError: There are fewer layers than stages, or less than one stage is asked for.
+        CutError: There are fewer layers than stages, less than one stage is asked for, or the
+            network does not take the sample.
     """
-    names = list(layers)
+    names = list(chain(network))
     _require_enough(stages, len(names), [])
     if stages == 1:
         return Plan(())
-    return Plan(tuple(names[i] for i in split(operations(layers, sample), stages)))
+    return Plan(tuple(names[i] for i in split(operations(network, sample), stages)))
 
 
 def balanced_borders(seen: Outline, stages: int) -> list[int]:

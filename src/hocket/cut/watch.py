@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from hocket.cut.follow import Go, called, following
 from hocket.cut.functions import RANDOM, TYPES, VALUES, changed, leaves, name_of
 from hocket.cut.recording import Call, Frame, Key, Read, Recording, Value
-from hocket.tree import Tree
+from hocket.errors import CutError
+from hocket.tree import Tree, tensors
 
 _OWN = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 
@@ -23,6 +24,15 @@ def call(network: nn.Module, inputs: Tree) -> Any:
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
+
+
+def not_taken(network: nn.Module, sample: Tree, error: Exception, where: str = "") -> CutError:
+    """What to raise where the network fails on the sample, at one of its layers if told."""
+    shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
+    return CutError(
+        f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
+        f"{shapes or 'none'}: {where}{error}; pass a batch of its inputs"
+    )
 
 
 def record(network: nn.Module, sample: Tree) -> Recording:

@@ -30,7 +30,8 @@ from hocket.faults.fault import Fault
 from hocket.faults.packets import damaged, mislabelled
 from hocket.program import Action
 from hocket.relay.p2p import Shipment
-from hocket.stage.stage import Report, Stage
+from hocket.stage.report import Report
+from hocket.stage.stage import Stage
 
 A_LITTLE_S = 0.3
 """How long a process pauses, or a packet is held back."""

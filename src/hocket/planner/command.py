@@ -1,33 +1,30 @@
 """The command that plans: measures a network, says what to expect, and writes the plan."""
 
 import dataclasses
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from torch import nn
 
 from hocket import data as datasets
 from hocket.cut import Plan
 from hocket.cut.link import ONE_MACHINE, Link
-from hocket.cut.outline import outline
 from hocket.cut.plan import signature
-from hocket.cut.profile import joined
-from hocket.cut.recording import USUAL
-from hocket.cut.stages import fastest, measured, require_enough
 from hocket.errors import OptionError, listed
 from hocket.named import Named
 from hocket.parts import method_of, network_of
 from hocket.picture import draw_panels, timeline_panel
-from hocket.planner.forecast import Forecast, best, forecast
+from hocket.planner.company import Case
+from hocket.planner.expect import cut_by_time, expect
+from hocket.planner.forecast import Forecast, best
 from hocket.planner.simulate import simulate
 from hocket.run import Run, plain
-from hocket.tree import tensors
+from hocket.tree import Tree
 
 SHOWN = 6  # batches in a picture
 
@@ -42,14 +39,17 @@ def plan(
     methods: str = "fdg,adl,ddg,fr,dgl,bp",
     link: str = "",
     limit_mib: float = float("inf"),
+    shared: bool = False,
     threads: int = 1,
     out: Path | None = None,
     picture: Path | None = None,
 ) -> int:
-    """Measure a network on this machine and say what each method would make of it.
+    """Rehearse a network on this machine and say what each method would make of it.
 
-    Each stage is taken to have a core or device of its own, like the one that measures. Heads
-    and synthesizers, which some methods add to stages, are not counted.
+    Layers are timed and cut by their times. Then each stage of each method is rehearsed by
+    itself, with its heads, synthesizers, updates and copies of weights, and the program is
+    simulated with these times. Each stage is taken to have a core or device of its own, like
+    the one that measures, unless the stages are to share this machine.
 
     Args:
         network: As for `hocket train`.
@@ -60,6 +60,8 @@ def plan(
         methods: Each as name or name:option=value, between commas.
         link: What packets go over, such as 10Gbit,50us; processes of one machine if not given.
         limit_mib: What a stage may hold: its weights three times, and what one batch keeps.
+        shared: Whether the stages are to share this machine, and so its memory and caches: they
+            are rehearsed once more, in as many processes at a time as there are stages.
         threads: Of PyTorch, in each stage.
         out: Where to write the plan that it would choose, for `hocket train --plan`.
         picture: Where to draw its program in predicted time: .svg, .png or .pdf.
@@ -67,6 +69,7 @@ def plan(
     Raises:
         OptionError: An option is out of range.
         CutError: The network cannot be cut so.
+        HocketError: A process that rehearsed failed.
     """
     names = listed_methods(methods)
     if problems := _problems(stages, names, threads, out):
@@ -77,9 +80,29 @@ def plan(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found, made_for = _forecasts(run, counts, names, over, limit_mib)
+        build = partial(_built, run)
+        made_for = signature(build()[0])
+        casts = cut_by_time(build, counts, names, link=over, limit_mib=limit_mib)
+        found = [
+            one
+            for cases in casts
+            for one in expect(build, cases, link=over, shared=shared, through=_shown)
+        ]
     finally:
         torch.set_num_threads(before)
+    chosen = _tell(found)
+    if out is not None:
+        said = [plain(dataclasses.asdict(one)) for one in found]
+        Plan(chosen.cuts, made_for).write(out, method=chosen.method, forecasts=said)
+        Console().print(f"written to {out}", soft_wrap=True)
+    if picture is not None:
+        _draw(chosen, picture)
+        Console().print(f"drawn to {picture}", soft_wrap=True)
+    return 0
+
+
+def _tell(found: Sequence[Forecast]) -> Forecast:
+    """Print the tables; gives the one to choose."""
     console = Console()
     wide = console if console.is_terminal else Console(width=160)
     wide.print(table(found))
@@ -91,14 +114,20 @@ def plan(
         soft_wrap=True,
         markup=False,
     )
-    if out is not None:
-        said = [plain(dataclasses.asdict(one)) for one in found]
-        Plan(chosen.cuts, made_for).write(out, method=chosen.method, forecasts=said)
-        console.print(f"written to {out}", soft_wrap=True)
-    if picture is not None:
-        _draw(chosen, picture)
-        console.print(f"drawn to {picture}", soft_wrap=True)
-    return 0
+    wide.print(stage_table(chosen))
+    return chosen
+
+
+def _shown(cases: Sequence[Case]) -> Iterable[Case]:
+    """The cases, with a bar on a terminal."""
+    console = Console(stderr=True)
+    return track(
+        cases,
+        description="rehearsing",
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def _draw(chosen: Forecast, picture: Path) -> None:
@@ -133,12 +162,8 @@ def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | Non
     ]
     if not methods:
         problems.append("there are no methods; give at least one")
-    problems += [
-        f"the stages of {name!r} run freely, without a program that could be simulated; leave "
-        "it out, or plan 'dgl'"
-        for name in methods
-        if method_of(name).replay is not None
-    ]
+    for name in methods:
+        method_of(name)
     if threads < 1:
         problems.append(f"threads is {threads}; give 1 or more")
     if out is not None and out.suffix != ".json":
@@ -146,11 +171,8 @@ def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | Non
     return problems
 
 
-def _forecasts(
-    run: Run, stages: Sequence[int], methods: Sequence[str], link: Link, limit_mib: float
-) -> tuple[list[Forecast], str]:
-    """What to expect of every method on every number of stages, and the network's signature."""
-    built = [(name, method_of(name)) for name in methods]
+def _built(run: Run) -> tuple[nn.Module, Tree, Tree]:
+    """The network of a run, and a batch of its data."""
     chosen = Named.parse(run.data)
     data = datasets.load(
         chosen.name,
@@ -159,44 +181,8 @@ def _forecasts(
         seed=run.seed,
         **chosen.options,
     )
-    network = network_of(run, data)
-    inputs, _ = next(iter(data.train))
-    seen = outline(network, inputs)
-    for count in stages:
-        require_enough(count, seen)
-    costs = measured(seen)
-    update_s = _update_s(network)
-    # A signal of a stage's own takes one tensor.
-    single = [border.name for border in seen.borders if len(border.keys[USUAL]) == 1]
-    found = []
-    for count, (name, method) in product(stages, built):
-        mine = costs if method.signal.waits else joined(costs, single)
-        borders = fastest(list(mine.values()), count, link, limit_mib)
-        expected = forecast(
-            name,
-            method,
-            mine,
-            borders,
-            input_bytes=sum(value.numel() * value.element_size() for value in tensors(inputs)),
-            update_s=update_s,
-            link=link,
-        )
-        found.append(expected)
-    return found, signature(network)
-
-
-def _update_s(network: nn.Module, repetitions: int = 7) -> float:
-    """Seconds of an update of all weights by SGD with momentum, the median."""
-    copies = [nn.Parameter(weight.detach().clone()) for weight in network.parameters()]
-    for weight in copies:
-        weight.grad = torch.zeros_like(weight)
-    optimizer = torch.optim.SGD(copies, lr=0.1, momentum=0.9)
-    times_s = []
-    for _ in range(repetitions + 2):
-        start_s = perf_counter()
-        optimizer.step()
-        times_s.append(perf_counter() - start_s)
-    return median(times_s[2:])
+    inputs, targets = next(iter(data.train))
+    return network_of(run, data), inputs, targets
 
 
 def table(forecasts: Sequence[Forecast]) -> Table:
@@ -229,5 +215,27 @@ def table(forecasts: Sequence[Forecast]) -> Table:
             f"{one.speed_up:.2f}",
             f"{one.ddp_s / one.tick_s:.2f}",
             f"{one.pipeline_s / one.tick_s:.2f}",
+        )
+    return shown
+
+
+def stage_table(one: Forecast) -> Table:
+    """A row for each stage: where it begins, its seconds, and what it holds in MiB."""
+    shown = Table(title=f"{one.method} on {len(one.times)} stages, stage by stage")
+    for title in ("stage", "begins at"):
+        shown.add_column(title, overflow="fold")
+    for title in ("forward, s", "backward, s", "update, s", "learning, s"):
+        shown.add_column(title)
+    for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "all"):
+        shown.add_column(title)
+    rows = zip(("(start)", *one.cuts), one.times, one.held, strict=True)
+    for k, (first, times, held) in enumerate(rows):
+        seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
+        mib = (held.weights, held.optimizer, held.versions, held.inputs, held.graphs)
+        shown.add_row(
+            str(k),
+            first,
+            *(f"{part:.3g}" for part in seconds),
+            *(f"{part:.1f}" for part in (*mib, held.total)),
         )
     return shown

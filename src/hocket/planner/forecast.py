@@ -1,12 +1,12 @@
-"""What to expect of a method on a cut network, from what its layers were measured to take."""
+"""What to expect of a method on a cut network, from what its stages took in a rehearsal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket.cut.link import Link
-from hocket.cut.profile import LayerCost
 from hocket.method import Method
-from hocket.planner.simulate import StageTimes, tick_s
+from hocket.planner.rehearsal import Rehearsed
+from hocket.planner.simulate import StageTimes, shared, tick_s
 
 MIB = 2**20
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -17,23 +17,38 @@ class Held:
     """What a stage holds at its fullest, in MiB.
 
     Attributes:
-        weights: Parameters, their gradients, and buffers.
+        weights: Parameters, their gradients, and buffers, of heads and synthesizers too.
         optimizer: A momentum.
-        versions: Older weights, for graphs that began with them.
-        graphs: What forwards keep for their backwards.
-        inputs: What was received, for batches in flight.
+        versions: Copies of weights, for graphs that began with them.
+        inputs: What was received, for batches in flight or in a buffer.
+        graphs: What forwards keep for their backwards, and what comes and goes with them.
     """
 
     weights: float
     optimizer: float
     versions: float
-    graphs: float
     inputs: float
+    graphs: float
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.weights + self.optimizer + self.versions + self.graphs + self.inputs
+        return self.weights + self.optimizer + self.versions + self.inputs + self.graphs
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was rehearsed for one forecast, all of it in the same company.
+
+    Attributes:
+        own: The stages of the method.
+        plain: The stages of the same cuts by back-propagation.
+        whole: The network as one stage.
+    """
+
+    own: Sequence[Rehearsed]
+    plain: Sequence[Rehearsed]
+    whole: Rehearsed
 
 
 @dataclass(frozen=True)
@@ -83,79 +98,80 @@ class Forecast:
 def forecast(
     name: str,
     method: Method,
-    costs: dict[str, LayerCost],
-    borders: Sequence[int],
+    cuts: Sequence[str],
+    alone: Scene,
     *,
-    input_bytes: int,
-    update_s: float,
     link: Link,
+    together: Scene | None = None,
 ) -> Forecast:
-    """What to expect of a method on stages that are cut at these borders.
+    """What to expect of a method on stages that are cut at these modules.
 
     Args:
         name: What the method is called, with options.
         method: The method.
-        costs: Of each layer, by the module it begins with.
-        borders: Layer n ends at border n.
-        input_bytes: Of a batch.
-        update_s: Seconds that an update of all weights takes; each stage has its share.
+        cuts: Where stages 1, 2, ... begin.
+        alone: What was rehearsed with nothing else at work.
         link: What packets go over.
+        together: The same while as many others rehearsed as there are other stages, where they
+            share a machine; each stage has a device of its own if not given.
     """
-    layers, names = list(costs.values()), list(costs)
-    firsts = [0, *(border + 1 for border in borders)]
-    stages = [layers[a:b] for a, b in zip(firsts, [*firsts[1:], len(layers)], strict=True)]
-    weights = [sum(layer.weight_bytes for layer in stage) for stage in stages]
-    sent = [stage[-1].output_bytes for stage in stages]
-    times = tuple(
-        StageTimes(
-            forward_s=sum(layer.forward_s for layer in stage),
-            backward_s=sum(layer.backward_s for layer in stage),
-            update_s=update_s * size / max(1, sum(weights)),
-            packet_s=link.seconds(size_sent),
-        )
-        for stage, size, size_sent in zip(stages, weights, sent, strict=True)
-    )
-    count = len(stages)
-    alone_s = sum(stage.total_s for stage in times)
+    count = len(alone.own)
+    busy = together or alone
+    times = _times(alone.own, link)
+    if together is not None:
+        times = shared(method, times, _times(together.own, link))
+    sent = [stage.sent_bytes for stage in alone.own]
     return Forecast(
         method=name,
-        cuts=tuple(names[first] for first in firsts[1:]),
+        cuts=tuple(cuts),
         times=times,
         packet_bytes=tuple(sent[:-1]),
-        held=tuple(
-            _held(method, k, stage, weights[k], ([input_bytes, *sent])[k], count)
-            for k, stage in enumerate(stages)
-        ),
+        held=tuple(_held(method, k, stage, count) for k, stage in enumerate(alone.own)),
         delay=tuple(method.delay(k, count) for k in range(count)),
         staleness=tuple(method.staleness(k, count) for k in range(count)),
         tick_s=tick_s(method, times),
-        bp_s=alone_s,
-        ddp_s=_ddp_s(alone_s - update_s, update_s, sum(weights), count, link),
-        pipeline_s=min(_pipeline_s(times, sent, link, parts) for parts in MICRO_BATCHES),
+        bp_s=sum(alone.whole.seconds.values()),
+        ddp_s=_ddp_s(busy.whole, count, link),
+        pipeline_s=min(
+            _pipeline_s(_times(busy.plain, link), sent, link, parts) for parts in MICRO_BATCHES
+        ),
     )
 
 
-def _held(
-    method: Method,
-    stage: int,
-    layers: Sequence[LayerCost],
-    weights: int,
-    received: int,
-    stages: int,
-) -> Held:
-    memory = method.memory(stage, stages)
-    return Held(
-        weights=2 * weights / MIB,
-        optimizer=weights / MIB,
-        versions=(memory.versions - 1) * weights / MIB,
-        graphs=memory.graphs * sum(layer.kept_bytes for layer in layers) / MIB,
-        inputs=memory.inputs * received / MIB,
+def _times(stages: Sequence[Rehearsed], link: Link) -> tuple[StageTimes, ...]:
+    return tuple(
+        StageTimes(
+            forward_s=stage.seconds["F"],
+            backward_s=stage.seconds["B"],
+            update_s=stage.seconds["U"],
+            packet_s=link.seconds(stage.sent_bytes),
+            learn_s=stage.seconds["T"],
+        )
+        for stage in stages
     )
 
 
-def _ddp_s(passes_s: float, update_s: float, weights: int, devices: int, link: Link) -> float:
+def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held:
+    """What was held in the rehearsal, by what it is for; buffers are not rehearsed."""
+    memory, weights = method.memory(stage, stages), rehearsed.weight_bytes
+    buffered = memory.inputs - 1 if method.replay is not None else 0
+    known = {
+        "weights": 2 * weights,
+        "optimizer": rehearsed.optimizer_bytes,
+        # The newest graph has a copy too, as the weights will change before its backward.
+        "versions": memory.versions * weights if memory.versions > 1 else 0,
+        "inputs": memory.inputs * rehearsed.received_bytes,
+    }
+    total = rehearsed.peak_bytes + buffered * rehearsed.received_bytes
+    known["graphs"] = max(0, total - sum(known.values()))
+    return Held(**{name: size / MIB for name, size in known.items()})
+
+
+def _ddp_s(whole: Rehearsed, devices: int, link: Link) -> float:
     """A share of the batch each, then a ring of 2 (K - 1) steps with a K-th of the weights."""
-    return passes_s / devices + 2 * (devices - 1) * link.seconds(weights / devices) + update_s
+    passes_s = whole.seconds["F"] + whole.seconds["B"]
+    ring_s = 2 * (devices - 1) * link.seconds(whole.weight_bytes / devices)
+    return passes_s / devices + ring_s + whole.seconds["U"]
 
 
 def _pipeline_s(

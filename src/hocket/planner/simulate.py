@@ -5,13 +5,17 @@ computes what a recorded training would have been.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import median
 
 from hocket.method import Method
 from hocket.program import Action, unroll
 from hocket.timeline import Span, Timeline
 from hocket.timeline.replay import replay
+from hocket.timeline.span import ACTIONS
+
+# Until the shares of time that stages work together no longer change.
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -20,34 +24,41 @@ class StageTimes:
 
     Attributes:
         forward_s: A forward.
-        backward_s: A backward, without a forward that is done again in it.
+        backward_s: A backward, with a forward that is done again in it.
         update_s: An update of its weights.
         packet_s: What its output takes to the next stage, and the gradient of it to get back.
+        learn_s: What its signal takes to learn from a target.
     """
 
     forward_s: float
     backward_s: float
     update_s: float
     packet_s: float
+    learn_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """Forward, backward and update."""
-        return self.forward_s + self.backward_s + self.update_s
+        """All that it does to a batch, with an update."""
+        return self.forward_s + self.backward_s + self.update_s + self.learn_s
+
+    def between(self, other: "StageTimes", share: float) -> "StageTimes":
+        """Times that are such a share of the way to others.
+
+        >>> StageTimes(1.0, 2.0, 0.5, 0.25).between(StageTimes(2.0, 4.0, 0.5, 0.25), 0.5)
+        StageTimes(forward_s=1.5, backward_s=3.0, update_s=0.5, packet_s=0.25, learn_s=0.0)
+        """
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return StageTimes(*(mine + share * (theirs - mine) for mine, theirs in pairs))
 
 
 def simulate(method: Method, times: Sequence[StageTimes], batches: int) -> Timeline:
-    """What all stages would do, from when to when, for so many batches.
-
-    A recomputed stage forwards again in its backward. A signal that learns from targets is
-    taken to do so in no time, and so are networks of signals.
-    """
+    """What all stages would do, from when to when, for so many batches."""
     stages = len(times)
     now_s = 0.0
     spans = []
     for tick, actions in enumerate(unroll(method, stages, batches)):
         for action in actions:
-            end_s = now_s + _seconds(action, method, times)
+            end_s = now_s + _seconds(action, times)
             spans.append(Span(action.stage, action.kind, action.batch, tick, now_s, end_s))
             now_s = end_s
 
@@ -66,11 +77,9 @@ def tick_s(method: Method, times: Sequence[StageTimes]) -> float:
     >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), FDG().slackened(1))]
     [6.5, 3.25, 3.0]
     """
-    flight = method.delay(0, len(times)) + len(times)
-    group = method.accumulate
-    # Whole groups of accumulated gradients, from when all stages have long been at work.
-    steady = group * -(-(2 * flight + 4) // group)
-    timeline = simulate(method, times, 2 * steady + flight)
+    steady, batches = _enough(method, len(times))
+    flight = batches - 2 * steady
+    timeline = simulate(method, times, batches)
     begun = {(s.stage, s.batch): s.start_s for s in timeline.spans if s.kind == "F"}
     # The slowest stage, as no other can be ahead of it for long.
     return max(
@@ -82,12 +91,77 @@ def tick_s(method: Method, times: Sequence[StageTimes]) -> float:
     )
 
 
-def _seconds(action: Action, method: Method, times: Sequence[StageTimes]) -> float:
+def shared(
+    method: Method, alone: Sequence[StageTimes], company: Sequence[StageTimes]
+) -> tuple[StageTimes, ...]:
+    """Times of stages that take from each other what they share, such as memory and caches.
+
+    A stage is as slow as in company while all others work, and as quick as alone while they
+    wait. How much of its time is which follows from the program; it is simulated until both
+    agree.
+
+    Args:
+        method: The method.
+        alone: Times of each stage by itself.
+        company: The same while as many others compute as there are other stages.
+
+    >>> from hocket.methods import BP, DGL
+    >>> one, other = StageTimes(1.0, 2.0, 0.0, 0.0), StageTimes(2.0, 4.0, 0.0, 0.0)
+    >>> [shared(m, [one] * 2, [other] * 2)[0].forward_s for m in (BP(), DGL())]
+    [1.0, 2.0]
+    """
+    times = tuple(company)
+    for _ in range(ROUNDS):
+        shares = _overlaps(simulate(method, times, _enough(method, len(times))[1]))
+        times = tuple(
+            one.between(other, share)
+            for one, other, share in zip(alone, company, shares, strict=True)
+        )
+    return times
+
+
+def _enough(method: Method, stages: int) -> tuple[int, int]:
+    """After how many batches all stages are at work for long, and how many to simulate."""
+    flight = method.delay(0, stages) + stages
+    group = method.accumulate
+    # Whole groups of accumulated gradients.
+    steady = group * -(-(2 * flight + 4) // group)
+    return steady, 2 * steady + flight
+
+
+def _overlaps(timeline: Timeline) -> list[float]:
+    """For each stage, which part of the others is at work while it is, from 0 to 1.
+
+    Counted from when all have begun to when the first one ends.
+    """
+    spans = [span for span in timeline.spans if span.kind in ACTIONS]
+    stages = timeline.stages
+    begin_s = max(min(s.start_s for s in spans if s.stage == k) for k in stages)
+    end_s = min(max(s.end_s for s in spans if s.stage == k) for k in stages)
+    edges = sorted(
+        (min(max(at_s, begin_s), end_s), change, span.stage)
+        for span in spans
+        for at_s, change in ((span.start_s, 1), (span.end_s, -1))
+    )
+    busy = dict.fromkeys(stages, 0)
+    own_s, shared_s = dict.fromkeys(stages, 0.0), dict.fromkeys(stages, 0.0)
+    before_s = begin_s
+    for at_s, change, stage in edges:
+        for k in stages:
+            if busy[k]:
+                own_s[k] += at_s - before_s
+                shared_s[k] += (at_s - before_s) * (sum(map(bool, busy.values())) - 1)
+        before_s = at_s
+        busy[stage] += change
+    others = max(1, len(stages) - 1)
+    return [shared_s[k] / own_s[k] / others if own_s[k] else 0.0 for k in stages]
+
+
+def _seconds(action: Action, times: Sequence[StageTimes]) -> float:
     mine = times[action.stage]
-    again = method.linearize == "recompute" and method.delay(action.stage, len(times)) > 0
     return {
         "F": mine.forward_s,
-        "B": mine.backward_s + (mine.forward_s if again else 0.0),
+        "B": mine.backward_s,
         "U": mine.update_s,
-        "T": 0.0,
+        "T": mine.learn_s,
     }[action.kind]

@@ -24,9 +24,7 @@ JOB = Job(
     stages=2,
     epochs=1,
     batch=256,
-    rate=0.1,
-    momentum=0.9,
-    weight_decay=0.0,
+    optimizer="SGD:lr=0.1,momentum=0.9",
     milestones=(),
     channels_last=False,
     threads=1,
@@ -84,7 +82,7 @@ def test_an_interrupted_measurement_goes_on_with_what_is_missing(
         tiny(out=measured, seeds=(0, 1), rows=("bp",))
     assert len([word for word in no_process if word.startswith("{")]) == 1
     assert '"seed": 1' in no_process[0]
-    assert "[2/2] bp-seed1: failed" in capsys.readouterr().err
+    assert "[2/2] bp-k2-seed1: failed" in capsys.readouterr().err
     assert (measured / "record.json").read_bytes() == record
 
 
@@ -119,7 +117,7 @@ def test_a_process_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_training_that_diverges_is_a_result() -> None:
-    result = train(dataclasses.replace(JOB, rate=1e30), None)
+    result = train(dataclasses.replace(JOB, optimizer="SGD:lr=1e30"), None)
     assert result["epochs"] == []
     assert "became" in result["failure"]
 

@@ -90,7 +90,7 @@ def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
     with pytest.raises(CutError, match=text):
         Trainer(network(), stages=stages, optimizer=sgd)
     with pytest.raises(CutError, match=text):
-        balanced(chain(network()), stages, torch.ones(1, 2))
+        balanced(network(), stages, torch.ones(1, 2))
 
 
 def test_the_plan_of_another_network_is_refused():
@@ -164,7 +164,7 @@ def test_operations_are_counted_without_a_trace():
     stages = conv(2, dropout=0.4)
     whole = nn.Sequential(*stages)
     before = [v.clone() for v in whole.state_dict().values()]
-    counts = operations(chain(whole), data(conv, 1)[0][0])
+    counts = operations(whole, data(conv, 1)[0][0])
     assert len(counts) == len(chain(whole))
     assert counts[0] > counts[2] > 0
     assert all(

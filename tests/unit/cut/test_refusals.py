@@ -186,11 +186,19 @@ def test_a_module_that_only_training_calls_is_no_border():
     assert "not before 'second': in evaluation it is not called, or elsewhere" in text
 
 
-def test_a_sample_that_the_network_does_not_take_is_refused():
-    with pytest.raises(
-        CutError, match=r"does not take the sample, of shape \(2, 7\): .*pass a"
-    ):
-        cut(Skips(), stages=2, sample=torch.ones(2, 7))
+@pytest.mark.parametrize(
+    ("network", "stages", "where"),
+    [
+        (Skips(), 2, ""),
+        (nn.Sequential(nn.Identity(), nn.Linear(4, 4)), 2, "layer '1' fails: "),
+        (nn.Sequential(nn.Identity(), nn.Linear(4, 4)), Plan(("1",)), ""),
+    ],
+    ids=["a network", "a sequence", "a sequence and a plan"],
+)
+def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, where):
+    told = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
+    with pytest.raises(CutError, match=told):
+        cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
 @pytest.mark.parametrize("stages", [0, 30])

@@ -9,14 +9,20 @@ from hocket.cli import main
 BRIEF = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-size", "8"]
 
 
+def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
+    assert main([*BRIEF, "--stages", "2", "--methods", "dni", "--shared"]) == 0
+    assert "I would choose dni on 2 stages" in capsys.readouterr().out
+
+
 def test_a_plan_is_made_told_written_drawn_and_trained(tmp_path, capsys):
     file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    words = [*BRIEF, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl,bp"]
+    words = [*BRIEF, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl-async:buffer=9,bp"]
     assert main([*words, "--out", str(file), "--picture", str(picture)]) == 0
     told = capsys.readouterr().out
     assert "What to expect" in told
     assert "fdg:shrink=0.5" in told
     assert "I would choose " in told
+    assert "stage by stage" in told
     assert "times back-propagation on one device" in told
     assert picture.read_text().startswith("<?xml")
     content = json.loads(file.read_text())
@@ -34,7 +40,10 @@ def test_a_plan_is_made_told_written_drawn_and_trained(tmp_path, capsys):
         (["--stages", "1,x"], ["a number of stages is '1'; give 2 or more", "is 'x'; give 2"]),
         (["--methods", ""], ["there are no methods; give at least one"]),
         (["--threads", "0"], ["threads is 0; give 1 or more"]),
-        (["--methods", "fdg,dgl-async"], ["the stages of 'dgl-async' run freely, without a"]),
+        (
+            ["--methods", "fdg,dglasync"],
+            ["unknown method 'dglasync' (did"],
+        ),
         (["--out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
         (["--stages", "9"], ["cannot cut this network into 9 stages: it has"]),
         (["--link", "soon"], ["the link is 'soon'; write bits in a second and a latency"]),

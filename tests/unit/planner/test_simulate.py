@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.methods import ADL, BP, DDG, DGL, DNI, FDG, FR
-from hocket.planner.simulate import StageTimes, simulate, tick_s
+from hocket.planner.simulate import StageTimes, shared, simulate, tick_s
 from hocket.program import source, unroll
 
 METHODS = [BP(), DDG(), FDG(), FDG().slackened(1), ADL(accumulate=3), FR(), DNI(), DGL()]
@@ -43,10 +43,29 @@ def test_the_slowest_stage_sets_the_pace():
     assert tick_s(DGL(), times) == pytest.approx(6.0)
 
 
-def test_a_stage_that_recomputes_forwards_again():
-    spans = simulate(FR(), [stage()] * 2, batches=3).spans
-    lengths = {(s.stage, s.end_s - s.start_s) for s in spans if s.kind == "B"}
-    assert lengths == {(0, 3.0), (1, 2.0)}
+def test_a_signal_that_learns_takes_its_time():
+    spans = simulate(DNI(), [stage(), stage()], batches=3).spans
+    assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.0}
+    slow = StageTimes(1.0, 2.0, 0.0, 0.0, learn_s=0.5)
+    spans = simulate(DNI(), [slow, stage()], batches=3).spans
+    assert {s.end_s - s.start_s for s in spans if s.kind == "T"} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("method", "factor"), [(BP(), 1.0), (DGL(), 3.0), (FDG().slackened(1), 3.0)], ids=str
+)
+def test_stages_take_from_each_other_only_what_they_need_at_the_same_time(method, factor):
+    times = shared(method, [stage()] * 2, [stage(3.0, 6.0)] * 2)
+    assert [one.forward_s for one in times] == pytest.approx([factor] * 2, rel=0.02)
+
+
+def test_a_stage_that_waits_half_of_the_time_slows_the_other_half_as_much():
+    # The first stage works 4 s of the 8 s that the second one takes, which so has company for
+    # half of its time, and the first for all of its.
+    first, second = stage(1.0, 3.0), stage(2.0, 6.0)
+    times = shared(FDG(), [first, second], [stage(1.0, 3.0), stage(4.0, 12.0)])
+    assert times[0].forward_s == 1.0
+    assert 2.0 < times[1].forward_s < 4.0
 
 
 def test_updates_count_once_for_a_group_of_gradients():

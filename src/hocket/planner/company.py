@@ -1,0 +1,110 @@
+"""What is rehearsed for a plan, by this process alone or by several at the same time."""
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import torch
+from torch import distributed, nn
+
+from hocket.codec import Exact
+from hocket.cut import Plan, divide
+from hocket.engine.assemble import Setup
+from hocket.errors import HocketError
+from hocket.launch import launch
+from hocket.losses import cross_entropy
+from hocket.parts import method_of
+from hocket.planner.rehearsal import Rehearsed, rehearse
+from hocket.tree import Tree, tensors
+
+Build: TypeAlias = Callable[[], tuple[nn.Module, Tree, Tree]]
+"""Gives the network and a batch of inputs and targets; the same in every process."""
+Stages: TypeAlias = tuple[Rehearsed, ...]
+Through: TypeAlias = Callable[[Sequence["Case"]], Iterable["Case"]]
+"""Goes through cases, and may show how far it has come."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on a cut network.
+
+    Attributes:
+        method: Its name, with options.
+        cuts: The modules at which stages 1, 2, ... begin.
+    """
+
+    method: str
+    cuts: tuple[str, ...]
+
+
+def rehearsed(build: Build, cases: Sequence[Case], through: Through = iter) -> list[Stages]:
+    """What the stages of each case take and hold, in this process.
+
+    Raises:
+        CutError: The network cannot be cut so.
+        OptionError: A stage cannot honour a method.
+    """
+    network, inputs, targets = build()
+    divided: dict[tuple[str, ...], list[nn.Module]] = {}
+    found = []
+    for case in through(cases):
+        if case.cuts not in divided:
+            _, divided[case.cuts] = divide(network, Plan(case.cuts), inputs)
+        found.append(rehearse(_setup(case, inputs), divided[case.cuts], inputs, targets))
+    return found
+
+
+def rehearsed_together(
+    build: Build, cases: Sequence[Case], processes: int, threads: int
+) -> list[Stages]:
+    """The same where so many processes of this machine rehearse the same at the same time.
+
+    Raises:
+        HocketError: A process failed.
+    """
+    with TemporaryDirectory(prefix="hocket-") as folder:
+        if launch(_rehearse, folder, build, cases, processes=processes, threads=threads):
+            raise HocketError("a process that rehearsed failed; what it said is above")
+        files = [Path(folder, str(rank)) for rank in range(processes)]
+        each: list[list[Stages]] = [pickle.loads(file.read_bytes()) for file in files]
+    return [
+        tuple(_middle(stage) for stage in zip(*stages, strict=True))
+        for stages in zip(*each, strict=True)
+    ]
+
+
+def _rehearse(folder: str, build: Build, cases: Sequence[Case]) -> int:
+    """What each process does."""
+    found = rehearsed(build, cases)
+    Path(folder, str(distributed.get_rank())).write_bytes(pickle.dumps(found))
+    return 0
+
+
+def _middle(stage: Sequence[Rehearsed]) -> Rehearsed:
+    """One stage as several processes had it: the medians of its times."""
+    kinds = stage[0].seconds
+    seconds = {kind: median(one.seconds[kind] for one in stage) for kind in kinds}
+    return replace(stage[0], seconds=seconds)
+
+
+def _setup(case: Case, inputs: Tree) -> Setup:
+    """As for a training, by SGD with a momentum, at a rate that hardly changes weights."""
+    return Setup(
+        method=method_of(case.method),
+        loss=cross_entropy,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-9, momentum=0.9),
+        scheduler=None,
+        scheduler_per="epoch",
+        seed=0,
+        device=tensors(inputs)[0].device,
+        precision="fp32",
+        trace=False,
+        codec=Exact(),
+        resumable=False,
+        batchnorm="local",
+        pace=None,
+    )

@@ -1,0 +1,23 @@
+"""A network and a batch that other processes can build as well."""
+
+import torch
+from torch import nn
+
+BATCH, WIDTH = 32, 64
+FLOAT = 4
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [
+            nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh()) for _ in range(2)
+        ]
+        return nn.Sequential(*layers, nn.Linear(WIDTH, 5))
+
+
+NETWORK = network()
+
+
+def scene():
+    return NETWORK, torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.long)
