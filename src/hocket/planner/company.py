@@ -107,4 +107,6 @@ def _setup(case: Case, inputs: Tree) -> Setup:
         resumable=False,
         batchnorm="local",
         pace=None,
+        non_finite="stop",
+        skipping=frozenset(),
     )
