@@ -63,6 +63,18 @@ def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
     assert not different(state(trainer), state(whole))
 
 
+def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
+    trainer = trainer_of(mlp(3))
+    with trainer.saving(Checkpoints(tmp_path, every=2)) as save:
+        for x, y in BATCHES[:5]:
+            trainer.step(x, y)
+            save()
+    assert sorted(place.name for place in tmp_path.iterdir()) == [name_of(2, 0), name_of(4, 0)]
+    again = trainer_of(mlp(3))
+    assert again.resume(tmp_path).tick == 4
+    assert not different(state(trainer), state(stepped(again, BATCHES[4:5])))
+
+
 def test_a_fit_that_was_over_is_over(tmp_path):
     first, again = trainer_of(mlp(2)), trainer_of(mlp(2))
     kind = Checkpoints(tmp_path)
