@@ -39,7 +39,7 @@ from hocket.planner.expect import cut_by_time, expect
 from hocket.planner.forecast import Forecast
 from hocket.tree import Tree
 
-ROWS = ("bp", "fdg", "adl:accumulate=4", "dgl")
+ROWS = ("bp", "fdg", "ddg", "dgl")
 IMAGES = (3, 32, 32)
 
 

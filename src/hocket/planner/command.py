@@ -27,6 +27,7 @@ from hocket.run import Run, plain
 from hocket.tree import Tree
 
 SHOWN = 6  # batches in a picture
+POSSIBLE = 1.1  # times the number of stages, with what is off in a measured time
 
 
 def plan(
@@ -104,7 +105,7 @@ def plan(
 def _tell(found: Sequence[Forecast]) -> Forecast:
     """Print the tables; gives the one to choose."""
     console = Console()
-    wide = console if console.is_terminal else Console(width=160)
+    wide = console if console.is_terminal else Console(width=190)
     wide.print(table(found))
     chosen, why = best(found)
     count = len(chosen.times)
@@ -115,6 +116,12 @@ def _tell(found: Sequence[Forecast]) -> Forecast:
         markup=False,
     )
     wide.print(stage_table(chosen))
+    if any(one.speed_up > POSSIBLE * len(one.times) for one in found):
+        console.print(
+            "A speed-up above the number of stages is not possible: the machine was not always "
+            "equally fast; plan again when nothing else is at work on it.",
+            soft_wrap=True,
+        )
     return chosen
 
 
@@ -187,9 +194,13 @@ def _built(run: Run) -> tuple[nn.Module, Tree, Tree]:
 
 def table(forecasts: Sequence[Forecast]) -> Table:
     """A row for each method on each number of stages; lists are of stages 0, 1, ..."""
-    shown = Table(title="What to expect")
+    shown = Table(
+        title="What to expect",
+        caption="Of stages 0, 1, ...: seconds for a batch with an update, memory at its "
+        "fullest. x: times quicker than back-propagation on one device, DDP, a pipeline.",
+    )
     for title in ("stages", "method", "begin at", "seconds", "imbalance", "packets, KiB"):
-        shown.add_column(title, overflow="fold")
+        shown.add_column(title, overflow="fold", no_wrap=title == "method")
     for title in (
         "memory, MiB",
         "delay",

@@ -1,8 +1,8 @@
 """What is rehearsed for a plan, by this process alone or by several at the same time."""
 
-import pickle
+import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -50,12 +50,14 @@ def rehearsed(build: Build, cases: Sequence[Case], through: Through = iter) -> l
     """
     network, inputs, targets = build()
     divided: dict[tuple[str, ...], list[nn.Module]] = {}
-    found = []
-    for case in through(cases):
+    found: dict[Case, list[Stages]] = {case: [] for case in cases}
+    # There and back, so that a machine that becomes slower is so for all of them.
+    for case in through([*cases, *reversed(cases)]):
         if case.cuts not in divided:
             _, divided[case.cuts] = divide(network, Plan(case.cuts), inputs)
-        found.append(rehearse(_setup(case, inputs), divided[case.cuts], inputs, targets))
-    return found
+        stages = rehearse(_setup(case, inputs), divided[case.cuts], inputs, targets)
+        found[case].append(stages)
+    return [_middle(found[case]) for case in cases]
 
 
 def rehearsed_together(
@@ -70,25 +72,28 @@ def rehearsed_together(
         if launch(_rehearse, folder, build, cases, processes=processes, threads=threads):
             raise HocketError("a process that rehearsed failed; what it said is above")
         files = [Path(folder, str(rank)) for rank in range(processes)]
-        each: list[list[Stages]] = [pickle.loads(file.read_bytes()) for file in files]
-    return [
-        tuple(_middle(stage) for stage in zip(*stages, strict=True))
-        for stages in zip(*each, strict=True)
-    ]
+        told = [json.loads(file.read_text()) for file in files]
+        each: list[list[Stages]] = [
+            [tuple(Rehearsed(**stage) for stage in stages) for stages in own] for own in told
+        ]
+    return [_middle(stages) for stages in zip(*each, strict=True)]
 
 
 def _rehearse(folder: str, build: Build, cases: Sequence[Case]) -> int:
     """What each process does."""
-    found = rehearsed(build, cases)
-    Path(folder, str(distributed.get_rank())).write_bytes(pickle.dumps(found))
+    plain = [[asdict(stage) for stage in stages] for stages in rehearsed(build, cases)]
+    Path(folder, str(distributed.get_rank())).write_text(json.dumps(plain))
     return 0
 
 
-def _middle(stage: Sequence[Rehearsed]) -> Rehearsed:
-    """One stage as several processes had it: the medians of its times."""
-    kinds = stage[0].seconds
-    seconds = {kind: median(one.seconds[kind] for one in stage) for kind in kinds}
-    return replace(stage[0], seconds=seconds)
+def _middle(seen: Sequence[Stages]) -> Stages:
+    """The same stages as they were seen several times: with the medians of their times."""
+    found = []
+    for stage in zip(*seen, strict=True):
+        kinds = stage[0].seconds
+        seconds = {kind: median(one.seconds[kind] for one in stage) for kind in kinds}
+        found.append(replace(stage[0], seconds=seconds))
+    return tuple(found)
 
 
 def _setup(case: Case, inputs: Tree) -> Setup:
@@ -109,4 +114,5 @@ def _setup(case: Case, inputs: Tree) -> Setup:
         pace=None,
         non_finite="stop",
         skipping=frozenset(),
+        checksum=False,
     )

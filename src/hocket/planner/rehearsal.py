@@ -21,7 +21,7 @@ from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.tree import Tree, copied, tensors
 
-REPETITIONS = 4
+REPETITIONS = 2
 # Of gradients that come back: small, as those of a mean over a batch are.
 SCALE = 1e-4
 
@@ -167,9 +167,9 @@ def _until_full(stage: Stage, column: Column) -> None:
 
 
 def _timed(stage: Stage, column: Column, now: Callable[[], float]) -> dict[Kind, float]:
-    """Seconds of each kind of action, over some ticks and two updates at least."""
+    """Seconds of each kind of action, over some forwards and as many updates at least."""
     times_s: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
-    while len(times_s["F"]) < REPETITIONS or len(times_s["U"]) < 2:
+    while len(times_s["F"]) < REPETITIONS or len(times_s["U"]) < REPETITIONS:
         for action in column.tick():
             start_s = now()
             stage.execute(action)

@@ -54,3 +54,9 @@ def test_what_cannot_be_planned_is_refused(words, said, capsys):
     assert main([*BRIEF, *words]) == 2
     told = capsys.readouterr().err
     assert all(text in told for text in said)
+
+
+def test_a_machine_that_was_disturbed_is_told_of(monkeypatch, capsys):
+    monkeypatch.setattr("hocket.planner.command.POSSIBLE", 0.0)
+    assert main([*BRIEF, "--stages", "2", "--methods", "bp"]) == 0
+    assert "plan again when nothing else is at work on it" in capsys.readouterr().out
