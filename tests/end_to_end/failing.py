@@ -9,13 +9,16 @@ import os
 import signal
 import sys
 import time
+from unittest.mock import patch
 
 import torch
 from torch import distributed, nn
 
 from hocket import Trainer
 from hocket.errors import NonFiniteError, WitnessError
+from hocket.faults.packets import damaged
 from hocket.methods import DGLAsync
+from hocket.relay.p2p import Shipment
 from unit.top.launched import addresses
 
 TRAPPED_AT = 4
@@ -193,6 +196,18 @@ def freely(line, do, where):
     method = DGLAsync(head="mlp")
     trainer(do, where, method=method).fit(data(20), data(6), epochs=2, progress=False)
     return 0
+
+
+def damaged_freely(line):
+    """Packets are damaged on their way to a buffer, where any of them may be left out."""
+    own = Shipment.begin
+
+    def begin(shipment):
+        wrong = shipment.kind == "activation" and shipment.number >= 3
+        return own(damaged(shipment) if wrong else shipment)
+
+    with patch.object(Shipment, "begin", begin):
+        return freely(line, None, None)
 
 
 def interrupted_freely(line):

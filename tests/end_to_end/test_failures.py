@@ -18,7 +18,7 @@ import torch
 import hocket
 from end_to_end import failing
 from hocket.cli import main
-from hocket.errors import HangError, LostError
+from hocket.errors import HangError, LostError, TransitError
 from hocket.launch import launch
 from unit.top.launched import Line, forked, listening
 
@@ -93,6 +93,13 @@ def test_an_exception_where_stages_run_freely_ends_all_of_them(failure, stage):
 def test_a_killed_process_ends_all_where_stages_run_freely(capfd, line):
     assert launch(failing.freely, line.name, failing.kill, 1, processes=3) == 137
     assert "process 1 was ended by SIGKILL" in capfd.readouterr().err
+
+
+def test_a_damaged_packet_ends_all_where_stages_run_freely(failure):
+    """Though nobody waits for that one."""
+    err = failure(failing.damaged_freely, code=TransitError.exit_code)
+    told = r"stage [12], from stage [01]: activation \d+ was damaged on its way"
+    assert re.search(told, err)
 
 
 def test_stages_that_run_freely_stop_where_the_first_is_asked_to(line):
