@@ -11,13 +11,14 @@ import cyclopts
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from hocket import world
+from hocket import seat, world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.checkpoint import checkpoint as measure_checkpoint
 from hocket.bench.compression import compression as measure_compression
 from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
+from hocket.bench.rejoin import rejoin as measure_rejoin
 from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
@@ -81,7 +82,8 @@ def train(
     processes
         Processes of this machine to train in, one for each stage (times replicas).
     max_restarts
-        How often to start again from the last checkpoint after a process was killed.
+        How often to start again from the last checkpoint after a process was killed: all of
+        them, or where stages run freely the one that was killed.
     """
     if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
         raise OptionError(
@@ -113,6 +115,8 @@ def train(
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
 
+    free = method_of(run.method).replay is not None
+
     def start(resumed: bool) -> int:
         return launch(
             _train_and_end,
@@ -122,17 +126,19 @@ def train(
             threads=run.threads,
             # Time for a last checkpoint.
             grace_s=GRACE_S if run.checkpoint_every else 5.0,
+            lives=max_restarts if free else 0,
         )
 
     return persistently(
-        lambda again: patiently(lambda back: start(resumed or again or back)), max_restarts
+        lambda again: patiently(lambda back: start(resumed or again or back)),
+        0 if free else max_restarts,
     )
 
 
 def _train_and_end(run: Run, resumed: bool) -> int:
     """Train; an error is printed, and gives an exit code."""
     try:
-        return _train_here(run, resumed)
+        return _train_here(run, resumed or seat.returned())
     except HocketError as error:
         return _end(error)
 
@@ -279,6 +285,7 @@ bench.command(measure_compression, name="compression")
 bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")
+bench.command(measure_rejoin, name="rejoin")
 bench.command(measure_slowdown, name="slowdown")
 bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")

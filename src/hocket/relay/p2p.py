@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,9 @@ class Connection:
         carrier: What takes tensors there and back; through the host if not given.
         keep: Takes activations as they come, in the thread that receives them; if not given
             they wait in the inbox.
+        headers: What takes headers there and back; through the host if not given.
+        gone: The error to raise when the neighbour is gone and the connection said this; that
+            of the alarm, which ends the training, if not given.
     """
 
     def __init__(
@@ -63,6 +67,9 @@ class Connection:
         device: torch.device,
         carrier: Carrier | None = None,
         keep: Callable[[Activation], None] | None = None,
+        *,
+        headers: Carrier | None = None,
+        gone: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
         self.place = world.places[rank]
@@ -70,7 +77,9 @@ class Connection:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._world = world
-        self._headers = Host(world, rank)
+        self._headers = headers or Host(world, rank)
+        self._gone = gone or partial(world.alarm.lost, rank)
+        self._broken: Exception | None = None
         self._carrier = carrier or self._headers
         self._keep = keep
         self._inbox: Inbox[Parcel] = Inbox(f"{world.place}, from {self.place}", room)
@@ -121,6 +130,15 @@ class Connection:
         with self._waiting(f"waiting for {what}", what):
             return self._inbox.take((kind, number), self._world.alarm.timeout_s)
 
+    def until_over(self) -> Exception | None:
+        """Wait until nothing more can arrive; what has cut the way, if anything has."""
+        self._thread.join()
+        return self._broken
+
+    def abandon(self) -> None:
+        """Leave a neighbour that is gone."""
+        self._outbox.close(timeout_s=0)
+
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
         timeout_s = self._world.alarm.timeout_s
@@ -147,7 +165,7 @@ class Connection:
         except (RuntimeError, OSError) as error:
             if time.monotonic() - start >= alarm.timeout_s:
                 raise alarm.silent(self.rank, what) from None
-            raise alarm.lost(self.rank, str(error)) from None
+            raise self._gone(str(error)) from None
 
     def _receive(self) -> None:
         try:
@@ -159,6 +177,7 @@ class Connection:
                     self._inbox.put((header["kind"], header["number"]), parcel)
             self._inbox.fail(ConnectionError(f"{self.place} has ended its training"))
         except Exception as error:
+            self._broken = error
             self._inbox.fail(error)  # whoever takes next raises it
 
     def _next(self) -> Parcel:
