@@ -9,7 +9,7 @@ from typing import Any
 from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
-from hocket.bench.tables_free import compression, pace, slowdown
+from hocket.bench.tables_free import compression, pace, rejoin, slowdown
 from hocket.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
@@ -333,4 +333,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "compression": compression,
     "pace": pace,
     "checkpoint": _checkpoint,
+    "rejoin": rejoin,
 }
