@@ -107,26 +107,39 @@ class Alarm:
         # A thread that asks a store while the interpreter ends would abort the process.
         self._thread.join(PATIENCE_S)
 
-    def meet(self) -> None:
-        """Wait until all processes have come here.
+    def meet(self, name: str = "start", what: str = "build their Trainer") -> None:
+        """Wait until all processes have come here, to do what is said.
 
         Raises:
             WitnessError: One of them has failed instead.
             HangError: One of them does not come.
         """
-        self._write(f"here/{self._rank}", "yes")
+        self._write(f"here/{name}/{self._rank}", "yes")
         end = time.monotonic() + self.timeout_s
         missing = list(range(len(self._places)))
         while True:
-            missing = [rank for rank in missing if self._read(f"here/{rank}") is None]
+            missing = [rank for rank in missing if self._read(f"here/{name}/{rank}") is None]
             if (first := self._read(FAILURE)) is not None:
                 raise WitnessError(first)
             if not missing:
                 return
             if time.monotonic() >= end:
                 late = ", ".join(self._places[rank] for rank in missing)
-                raise self._hang(f"all to build their Trainer; {late} did not come so far")
+                raise self._hang(f"all to {what}; {late} did not come so far")
             time.sleep(0.01)
+
+    @property
+    def failed(self) -> str | None:
+        """Why the first process failed, if any has."""
+        return self._read(FAILURE)
+
+    def met(self, name: str) -> bool:
+        """Whether all processes have come to a meeting."""
+        return all(self._read(f"here/{name}/{rank}") for rank in range(len(self._places)))
+
+    def forget(self, name: str) -> None:
+        """This process has not come to a meeting, whoever had its place before."""
+        self._in_time(lambda: self._store.delete_key(f"here/{name}/{self._rank}"))
 
     def report(self, error: BaseException) -> bool:
         """Write down why this process ends; whether it is the first that says so."""

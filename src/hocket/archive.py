@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ from hocket.checkpoint.folder import name_of
 from hocket.course import Course
 from hocket.engine.distributed import Distributed
 from hocket.engine.serial import Serial
-from hocket.errors import HocketError, OptionError
+from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.rig import Rig
 from hocket.snapshot import (
     Position,
@@ -53,7 +54,11 @@ def saving(
         raise OptionError(
             "checkpoints need what was in flight; build the trainer with resumable=True"
         )
-    saver = Saver(checkpoints, rig.world)
+    world = rig.world
+    if rig.apart:  # each stage saves at its own turns
+        own = checkpoints.folder / str(rig.part)
+        checkpoints, world = replace(checkpoints, folder=own), None
+    saver = Saver(checkpoints, world)
 
     def save(ticks: int | None) -> None:
         if ticks is None or saver.due(ticks):
@@ -64,7 +69,7 @@ def saving(
         yield save
     except BaseException as error:
         # Where another process has failed nobody waits for its part.
-        if rig.world is None or isinstance(error, KeyboardInterrupt):
+        if world is None or isinstance(error, KeyboardInterrupt):
             saver.wait()
         raise
     saver.wait()
@@ -74,7 +79,6 @@ def saving(
 def _write(saver: Saver, rig: Rig, course: Course, train: object, note: Any) -> None:
     if rig.engine is None:
         raise HocketError("there is nothing to save before the first batch")
-    assert isinstance(rig.engine, Serial | Distributed), "others are not resumable"
     if (name := name_of(rig.engine.now, course.epoch)) == saver.last:
         return
     parts = {
@@ -106,25 +110,34 @@ def resumed(rig: Rig, folder: Path) -> tuple[Course, Position]:
         alike = (len(manifest.stages), manifest.replicas) == (rig.count, rig.replicas)
         return own if alike else sorted(manifest.parts)
 
-    found, newer = agreed(folder, wanted, rig.gather)
+    if rig.apart:
+        found, newer = agreed(folder / str(rig.part), wanted, lambda value: [value])
+    else:
+        found, newer = agreed(folder, wanted, rig.gather)
     manifest, first = found.manifest, next(iter(found.parts.values()))
     require_alike(manifest, rig.setup)
     rig.prepare(first["sample"])
-    assert isinstance(rig.engine, Serial | Distributed)
+    assert rig.engine is not None
     exact = manifest.stages == rig.layers and manifest.replicas == rig.replicas
     if exact:
         states = [found.parts[name] for name in own]
         require_fitting(rig.engine.stages, states)
         rig.engine.load(states)
+    elif not isinstance(rig.engine, Serial | Distributed):
+        raise CheckpointError(
+            f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
+            "training, and stages that run freely go on only as they were cut, as each has "
+            "come to turns of its own; cut as it was"
+        )
     else:
         states = []
         found = open_at(found.folder, lambda manifest: sorted(manifest.parts))
         transfer(rig.engine, rig.network, found, manifest.course["epoch"])
-    if rig.leads:
+    if rig.leads or rig.apart:
         warn_of_changes(found, exact, newer)
     course = Course()
     tallies = [state["course"]["tally"] for state in states]
-    course.load(manifest.course, first["course"]["chance"], tallies)
+    course.load(manifest.course, first["course"], tallies)
     note = first["note"] if exact or rig.leads else None
     return course, Position(
         epoch=course.epoch,

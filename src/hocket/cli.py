@@ -12,7 +12,7 @@ import cyclopts
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from hocket import world
+from hocket import seat, world
 from hocket.bench.accuracy import accuracy as measure_accuracy
 from hocket.bench.checkpoint import checkpoint as measure_checkpoint
 from hocket.bench.compression import compression as measure_compression
@@ -22,6 +22,7 @@ from hocket.bench.link import link as measure_link
 from hocket.bench.overhead import overhead as measure_overhead
 from hocket.bench.pace import pace as measure_pace
 from hocket.bench.plan import plan as measure_plan
+from hocket.bench.rejoin import rejoin as measure_rejoin
 from hocket.bench.slowdown import slowdown as measure_slowdown
 from hocket.bench.speed import speed as measure_speed
 from hocket.bench.stages import stages as measure_stages
@@ -86,7 +87,8 @@ def train(
         Processes of this machine to train in, one for each stage (times replicas).
     max_restarts
         How often to start again from the last checkpoint after a process was killed, hung, or
-        got a packet that was damaged.
+        got a packet that was damaged: all of them, or where stages run freely the one that was
+        killed.
     """
     if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
         raise OptionError(
@@ -121,6 +123,8 @@ def train(
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
 
+    free = method_of(run.method).replay is not None
+
     def start(resumed: bool) -> int:
         return launch(
             _train_and_end,
@@ -130,10 +134,12 @@ def train(
             threads=run.threads,
             # Time for a last checkpoint.
             grace_s=GRACE_S if run.checkpoint_every else 5.0,
+            lives=max_restarts if free else 0,
         )
 
     return persistently(
-        lambda again: patiently(lambda back: start(resumed or again or back)), max_restarts
+        lambda again: patiently(lambda back: start(resumed or again or back)),
+        0 if free else max_restarts,
     )
 
 
@@ -150,7 +156,7 @@ def _started_again(run: Run) -> bool:
 def _train_and_end(run: Run, resumed: bool) -> int:
     """Train; an error is printed, and gives an exit code."""
     try:
-        return _train_here(run, resumed)
+        return _train_here(run, resumed or seat.returned())
     except HocketError as error:
         return _end(error)
 
@@ -300,6 +306,7 @@ bench.command(measure_link, name="link")
 bench.command(measure_overhead, name="overhead")
 bench.command(measure_pace, name="pace")
 bench.command(measure_plan, name="plan")
+bench.command(measure_rejoin, name="rejoin")
 bench.command(measure_slowdown, name="slowdown")
 bench.command(measure_speed, name="speed")
 bench.command(measure_stages, name="stages")

@@ -23,6 +23,8 @@ class Course:
         batches: How many have entered in the present epoch; whoever feeds them counts.
         samples: Inputs in these; 0 in a process that reads no data.
         tally: What the events of the present epoch add up to.
+        rows: Of the epochs that a stage has counted for itself, where each does so: what each
+            came to, its samples and its seconds.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -30,6 +32,7 @@ class Course:
         self.history: list[Epoch] = []
         self.batches = self.samples = 0
         self.tally = Tally()
+        self.rows: list[Any] = []
         self._seconds = 0.0  # of the present epoch before ``_start``
         self._start = time.perf_counter()
         self._chance: dict[str, Any] | None = None  # at the beginning of the present epoch
@@ -57,6 +60,20 @@ class Course:
         """The present epoch is over."""
         self.history.append(epoch)
         self.epoch += 1
+        self._anew()
+
+    def end_own(self) -> None:
+        """The present epoch is over for this stage; the others are somewhere else."""
+        self.rows.append([self.tally.values(), self.samples, self.seconds])
+        self.epoch += 1
+        self._anew()
+
+    def pass_by(self) -> None:
+        """The data are at their end, and the stage had learned enough before."""
+        self.rows[-1][2] += self.seconds
+        self._anew()
+
+    def _anew(self) -> None:
         self.batches = self.samples = 0
         self.tally = Tally()
         self._seconds, self._start, self._chance = 0.0, time.perf_counter(), None
@@ -64,7 +81,7 @@ class Course:
     def state(self, stage: int, train: object) -> dict[str, Any]:
         """What is to be kept with a stage: its own counts, and the chance of the data."""
         chance = self._chance if self._chance is not None else chance_of(train)
-        return {"tally": self.tally.values(stage), "chance": chance}
+        return {"tally": self.tally.values(stage), "chance": chance, "rows": list(self.rows)}
 
     def summary(self) -> dict[str, Any]:
         """What is the same for all stages, as JSON values."""
@@ -77,14 +94,21 @@ class Course:
         }
 
     def load(
-        self, summary: dict[str, Any], chance: dict[str, Any], tallies: Sequence[dict[str, Any]]
+        self, summary: dict[str, Any], first: dict[str, Any], tallies: Sequence[Any]
     ) -> None:
-        """Go on from where another one had come to, with the counts of these stages."""
+        """Go on from where another one had come to.
+
+        Args:
+            summary: What was the same for all stages.
+            first: What was kept with the first stage that there is.
+            tallies: The counts of the stages of this process.
+        """
         self.epoch = summary["epoch"]
         self.history = [_epoch(values) for values in summary["history"]]
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
-        self._chance = chance
+        self._chance = first["chance"]
+        self.rows = [list(row) for row in first["rows"]]
         for tally in tallies:
             self.tally.merge(tally)
 

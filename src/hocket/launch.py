@@ -15,13 +15,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hocket.errors import OptionError, listed
 from hocket.interface import loopback
+from hocket.seat import bereave
 from hocket.worker import HELD_BACK, Start, begin
 from hocket.worker import WITNESS as WITNESS
 from hocket.workers import Workers
@@ -37,6 +40,7 @@ def launch(
     threads: int = 0,
     grace_s: float = 5.0,
     timeout_s: float = 1800.0,
+    lives: int = 0,
 ) -> int:
     """Run ``work(*arguments)`` in so many processes of this machine; gives the exit code.
 
@@ -56,6 +60,8 @@ def launch(
         threads: Of PyTorch in each process; 0 shares the cores out.
         grace_s: How long the others may take to end after one has failed.
         timeout_s: How long an operation of the default group waits for a process.
+        lives: How many processes that are killed may be started again, each alone while the
+            others go on; for work whose processes need no process group then.
 
     Raises:
         OptionError: Such processes cannot be started; all reasons are named.
@@ -75,19 +81,25 @@ def launch(
     context = multiprocessing.get_context("forkserver")
     with _bell() as bell, TemporaryDirectory(prefix="hocket-") as folder:
         _start_server(environment)
-        with Workers(grace_s) as workers:
+
+        def process(rank: int, life: int) -> BaseProcess:
+            start = Start(
+                rank=rank,
+                processes=processes,
+                threads=threads or max(1, cores // processes),
+                folder=folder,
+                interface=interface,
+                timeout_s=timeout_s,
+                environment=environment,
+                work=pickled,
+                life=life,
+                lives=lives,
+            )
+            return context.Process(target=begin, args=(start,))
+
+        with Workers(grace_s, lives, process, partial(bereave, folder)) as workers:
             for rank in range(processes):
-                start = Start(
-                    rank=rank,
-                    processes=processes,
-                    threads=threads or max(1, cores // processes),
-                    folder=folder,
-                    interface=interface,
-                    timeout_s=timeout_s,
-                    environment=environment,
-                    work=pickled,
-                )
-                workers.start(context.Process(target=begin, args=(start,)))
+                workers.start(process(rank, 0))
             return workers.until_all_ended(bell)
 
 

@@ -32,6 +32,7 @@ class Loop:
         validation: What to evaluate on after each epoch, if on anything.
         epochs: How many there are to be.
         length: Batches in an epoch, if that is known.
+        again: Whether the epochs are those of a training that had begun before a restart.
         bar: Told of batches and epochs.
         interrupt: Whether the training is asked to stop.
         save: What leaves checkpoints.
@@ -46,6 +47,7 @@ class Loop:
         *,
         epochs: int,
         length: int | None,
+        again: bool,
         bar: Progress,
         interrupt: Interrupt,
         save: Save,
@@ -56,6 +58,7 @@ class Loop:
         self._validation = validation
         self._epochs = epochs
         self._length = length
+        self._again = again
         self._bar = bar
         self._interrupt = interrupt
         self._save = save
@@ -65,11 +68,19 @@ class Loop:
     def run(self, told: Callable[[Epoch], None]) -> None:
         """Train until every stage has learned for all epochs; ``told`` hears of each."""
         course = self._course
-        if self._free and self._rig.world is not None:
+        sized = self._rig.setup.resumable or self._rig.apart
+        if self._free and self._length is None and sized:
+            raise OptionError(
+                "each stage counts its own epochs, and the training data do not say how many "
+                "batches they have; pass a list or a DataLoader"
+            )
+        self._aim()  # else what was resumed would not know that it is at its end
+        if self._rig.apart:
             course.history = self._apart()
             for epoch in course.history:
                 told(epoch)
-        while len(course.history) < self._epochs or not self._done:
+        # An epoch that has begun is gone through, even if stages have learned enough in it.
+        while len(course.history) < self._epochs or course.batches or not self._done:
             epoch = self._epoch(final=len(course.history) >= self._epochs - 1)
             course.end(epoch)
             error = epoch.score.error if epoch.score else None
@@ -99,31 +110,26 @@ class Loop:
 
         What is known of single stages comes together at the end, where all evaluate.
         """
-        if self._length is None:
-            raise OptionError(
-                "each stage counts its own epochs, and the training data do not say how many "
-                "batches they have; pass a list or a DataLoader"
-            )
-        first, own = self._course.epoch, list[Any]()
-        while not (own and self._done):
-            part = Course(self._course.epoch)
-            self._pass(part)
-            losses = part.tally.losses(None)
+        course = self._course
+        first = course.epoch - len(course.rows)
+        while not (course.rows and self._done):
+            self._pass(course)
+            losses = course.tally.losses(None)
             if self._interrupt.asked:
                 assert isinstance(self._rig.engine, Alone)
                 self._rig.engine.stop()
                 break
-            if losses or not own:
-                self._bar.epoch(part.epoch, sum(losses) / max(len(losses), 1), None)
-                own.append([part.tally.values(), part.samples, part.seconds])
-                self._course.epoch += 1
+            if losses or not course.rows:
+                self._bar.epoch(course.epoch, sum(losses) / max(len(losses), 1), None)
+                course.end_own()
                 self._rig.drain()
+                self._save(None)
             else:  # it only passed on what others still learn from
-                own[-1][2] += part.seconds
+                course.pass_by()
         self._rig.finish()
         self._heed()
         epochs = []
-        for number, rows in enumerate(zip_longest(*self._rig.gather(own)), first):
+        for number, rows in enumerate(zip_longest(*self._rig.gather(course.rows)), first):
             there = [row for row in rows if row is not None]
             epochs.append(self._merged(there, number, None))
         if self._validation is None:
@@ -145,6 +151,14 @@ class Loop:
             self._save(None)
             raise KeyboardInterrupt(asked)
 
+    def _aim(self) -> None:
+        """Tell the engine what it is to come to, once it is there."""
+        if self._rig.engine is not None and not self._aimed:
+            self._rig.engine.aim(self._epochs, self._length, again=self._again)
+            self._aimed = True
+            if self._rig.apart and not self._again:
+                self._save(None)  # for one that is killed before the first that is due
+
     def _pass(self, course: Course) -> None:
         """Go through what is left of an epoch's data; what came of it is in the course."""
         rig, number = self._rig, course.epoch
@@ -152,9 +166,7 @@ class Loop:
         if rig.reads:
             shared = rig.world.agreement() if rig.world is not None else None
             batches = self._interrupt.until_asked(batches, shared)
-        if rig.engine is not None and not self._aimed:
-            rig.engine.aim(self._epochs, self._length)
-            self._aimed = True
+        self._aim()
         for inputs, targets in rig.engine.feed(batches) if rig.engine else ():
             course.batches += 1
             course.add(rig.step(inputs, targets, number), samples_in(inputs))

@@ -118,6 +118,11 @@ class Rig:
         return self.world.replica if self.world is not None else 0
 
     @property
+    def apart(self) -> bool:
+        """Whether this process goes on without the others, as stages run freely."""
+        return self.world is not None and self.setup.method.replay is not None
+
+    @property
     def part(self) -> str | None:
         """What this process is called among several, such as stage1; None where it is alone."""
         if self.world is None:
@@ -216,9 +221,10 @@ class Rig:
         def first(value: Tensor) -> Tensor:
             return value[:2] if value.dim() and len(value) == count else value
 
-        self.sample = sample = map_tensors(first, inputs)
-        if self.world is not None:
+        sample = map_tensors(first, inputs)
+        if self.world is not None and not self.world.returned:
             sample = self.world.broadcast(sample)
+        self.sample = sample
         sample = self._moved(sample, home(self.network))
         if isinstance(self._asked, int | Plan) and not self._modules:
             self.plan, self._modules = divide(self.network, self._asked, sample)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hocket.checkpoint.folder import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.assemble import Setup
-from hocket.engine.engine import Resumable
+from hocket.engine.engine import InStep
 from hocket.errors import CheckpointError, listed
 from hocket.history import Epoch
 from hocket.stage.past import put_values
@@ -109,7 +109,15 @@ def choices_of(setup: Setup) -> dict[str, str]:
     """The choices that the bits of a training depend on, in words."""
     words = {
         name: str(getattr(setup, name))
-        for name in ("method", "codec", "seed", "precision", "batchnorm", "scheduler_per")
+        for name in (
+            "method",
+            "codec",
+            "seed",
+            "precision",
+            "batchnorm",
+            "scheduler_per",
+            "pace",
+        )
     }
     # What an object of no better name is printed as differs from process to process.
     return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in words.items()}
@@ -216,7 +224,7 @@ def require_fitting(stages: Sequence[Stage], states: Sequence[Tree]) -> None:
         raise CheckpointError(listed("the checkpoint is of another network", problems))
 
 
-def transfer(engine: Resumable, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
+def transfer(engine: InStep, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
     """Go on with stages that are cut elsewhere, from all states of a checkpoint.
 
     Raises:

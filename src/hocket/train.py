@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hocket import data as datasets
+from hocket import seat
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.folder import newest_first
 from hocket.codec import codec_of
@@ -89,13 +90,16 @@ def train(run: Run, *, resume: bool = False) -> Summary:
     late = _Late()
     skipping = skipped_in(run.out) if resume and run.out is not None else []
     trainer = _trainer(run, network_of(run, data), made, late, skipping)
-    _try(trainer, data, run)
     at = None
-    if resume and run.out is not None and any(trainer.gather(has_checkpoints(run.out))):
-        at = trainer.resume(_checkpoints(run.out))
+    if run.out is not None and seat.returned():  # the others are out, and have tried it
+        folder, at = run.out, trainer.resume(_checkpoints(run.out))
+    else:
+        _try(trainer, data, run)
+        if resume and run.out is not None and any(trainer.gather(has_checkpoints(run.out))):
+            at = trainer.resume(_checkpoints(run.out))
+        new = trainer.leads and not (resume and run.out is not None and run.out.exists())
+        folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     begun = _timeline_before(run, at)
-    new = trainer.leads and not (resume and run.out is not None and run.out.exists())
-    folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     run = dataclasses.replace(run, out=folder)
     if trainer.leads:
         run.write(folder / "run.json")
@@ -170,7 +174,8 @@ class _Late:
 
 def has_checkpoints(folder: Path) -> bool:
     """Whether a run has left any in its folder."""
-    return bool(newest_first(_checkpoints(folder)))
+    place = _checkpoints(folder)
+    return any(map(newest_first, (place, *place.glob("stage*"))))
 
 
 def _checkpoints(folder: Path) -> Path:

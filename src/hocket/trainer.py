@@ -122,11 +122,6 @@ class Trainer:
             stages = list(network)
             network = nn.Sequential(*stages)
         stages = 2 if stages is None else stages
-        if resumable and method.replay is not None:
-            raise OptionError(
-                f"the stages of method {method.name!r} run freely, and leave no checkpoints; "
-                "leave resumable (checkpoint_every) out"
-            )
         place = int(os.environ.get("LOCAL_RANK", "0"))
         asked = torch.device(device) if device is not None else home(network)
         setup = Setup(
@@ -274,7 +269,7 @@ class Trainer:
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; use at least 1")
         length = len(train) if isinstance(train, Sized) else None
-        if not self._resumed:
+        if not (again := self._resumed):
             self._course = Course(self.epoch)
         self._resumed, course, rig = False, self._course, self._rig
         stops = (signal.SIGINT, signal.SIGTERM)[: 1 if checkpoints is None else 2]
@@ -294,6 +289,7 @@ class Trainer:
                 validation,
                 epochs=epochs,
                 length=length,
+                again=again,
                 bar=bar,
                 interrupt=interrupt,
                 save=save,

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import torch
 from torch import distributed
 
-from hocket import world
+from hocket import seat, world
 from hocket.errors import WitnessError
 
 # Exit code of a process that ends only because another one failed.
@@ -65,6 +65,8 @@ class Start:
         environment: Environment variables.
         work: The pickled function and its arguments.
         streams: Standard output and standard error.
+        life: Which of those that are started again, alone, it is; 0 for none.
+        lives: How many of them there may be.
     """
 
     rank: int
@@ -76,6 +78,8 @@ class Start:
     environment: Mapping[str, str]
     work: bytes
     streams: tuple[Stream, ...] = field(default_factory=lambda: (Stream(1), Stream(2)))
+    life: int = 0
+    lives: int = 0
 
 
 def begin(start: Start) -> NoReturn:
@@ -136,6 +140,10 @@ def _join(start: Start) -> None:
         "GLOO_SOCKET_IFNAME": start.interface,
     }
     torch.set_num_threads(start.threads)
+    shared = seat.store_in(start.folder)
+    seat.take(seat.Seat(start.rank, start.processes, shared, start.life, start.lives))
+    if start.life:
+        return  # a process group takes nobody back
     # A store of TCP would listen on every interface and let anybody write.
     store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
         str(Path(start.folder) / "store"), start.processes

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -26,9 +26,18 @@ class Workers:
 
     Args:
         grace_s: How long the others may take to end after one has failed.
+        lives: How many that are killed may be started again, each alone.
+        again: Makes the process that takes the place of a rank, and of those the n-th.
+        bereave: Called when a process is killed in whose place nobody comes.
     """
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(
+        self,
+        grace_s: float,
+        lives: int = 0,
+        again: Callable[[int, int], BaseProcess] | None = None,
+        bereave: Callable[[], None] | None = None,
+    ) -> None:
         self._workers: list[BaseProcess] = []
         self._running: dict[int, int] = {}  # ranks by what becomes readable as they end
         self._grace_s = grace_s
@@ -37,6 +46,10 @@ class Workers:
         self._sent: set[tuple[int, int]] = set()  # ranks, and signals sent to them
         self._failed = 0  # exit code of the first that failed
         self._stopped = 0  # exit code of the signal that ended everything
+        self._lives = lives
+        self._lived = 0
+        self._again = again
+        self._bereave = bereave
 
     def __enter__(self) -> Self:
         return self
@@ -91,12 +104,33 @@ class Workers:
         asked = (rank, -code) in self._sent
         if code == 0 or (asked and code == -signal.SIGKILL):
             return
+        if not asked and code < 0 and self._start_again(rank, code):
+            return
         if not asked and (code < 0 or code == _NEVER_TOLD):
             _tell(_end(rank, code))
         if self._failed in (0, WITNESS):
             self._failed = code if code > 0 else 128 - code
         how = f"code {code}" if code > 0 else signal.Signals(-code).name
         self._end_soon(f"process {rank} ended with {how}")
+
+    def _start_again(self, rank: int, code: int) -> bool:
+        """Start a process in the place of one that was killed, if there may be another one."""
+        ending = self._stopped or self._failed or self._deadline < math.inf
+        if self._again is None or self._lived >= self._lives or ending:
+            if self._lives and self._bereave is not None:
+                self._bereave()
+            return False
+        self._lived += 1
+        _tell(
+            f"{_end(rank, code)}; it is started again, {self._lived} of at most {self._lives} "
+            "times"
+        )
+        self._workers[rank].join()
+        self._workers[rank].close()
+        self._workers[rank] = worker = self._again(rank, self._lived)
+        worker.start()
+        self._running[worker.sentinel] = rank
+        return True
 
     def _end_soon(self, reason: str) -> None:
         if self._deadline == math.inf:

@@ -14,14 +14,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from hocket import interface
 from hocket.alarm import Alarm, failure, in_time, written_first
 from hocket.errors import WitnessError, WorldError
+from hocket.outing import Group, Outing
 from hocket.relay import wire
 from hocket.restart import attempt
+from hocket.seat import Seat, seat
 from hocket.tree import Tree
 
 # Receives are posted long before anything is sent; who waits too long is for the alarm to say.
@@ -36,6 +38,7 @@ class World:
         replicas: How many processes share the work of a stage.
         timeout_s: How long a process may let another one wait.
         store: Where all processes can read and write, and nobody else but they for this.
+        seat: Which process this is; that of the default group if not given.
 
     Raises:
         WorldError: There are not K times R processes.
@@ -45,9 +48,16 @@ class World:
     begun: ClassVar[int] = 0
     """How many this process has begun to join; the same in all, wherever one of them fails."""
 
-    def __init__(self, stages: int, replicas: int, timeout_s: float, store: Store) -> None:
-        self.rank = distributed.get_rank()
-        self.size = distributed.get_world_size()
+    def __init__(
+        self,
+        stages: int,
+        replicas: int,
+        timeout_s: float,
+        store: Store,
+        seat: Seat | None = None,
+    ) -> None:
+        seat = seat or Seat(distributed.get_rank(), distributed.get_world_size(), store)
+        self.rank, self.size = seat.rank, seat.size
         self.stages = stages
         self.replicas = replicas
         if self.size != stages * replicas:
@@ -71,6 +81,11 @@ class World:
         self._store = store
         self._agreements = self._topics = 0
         self.alarm = Alarm(store, self.places, self.rank, timeout_s)
+        self._ends: list[Callable[[], None]] = []
+        self.outing = Outing(seat, store, self.alarm, self.place)
+        self.returned = seat.life > 0
+        if self.returned:
+            return  # the groups of the others are closed to it
         # Making a group would hang where another process does not come.
         self.alarm.meet()
         if replicas > 1:
@@ -85,10 +100,18 @@ class World:
             ]
             self.siblings = groups[self.stage]
         self.packets = distributed.new_group(backend="gloo", timeout=NEVER)
-        self._ends: list[Callable[[], None]] = []
-        self._shared = distributed.new_group(
+        self._shared: Group = distributed.new_group(
             backend="gloo", timeout=timedelta(seconds=timeout_s)
         )
+
+    def meet_again(self) -> None:
+        """Wait until all have come back from where each was on its own.
+
+        Raises:
+            HocketError: One has failed, or does not come.
+        """
+        with self.meeting("meeting the others after the last turn"):
+            self._shared = self.outing.end(self.alarm.timeout_s) or self._shared
 
     def at_end(self, do: Callable[[], None]) -> None:
         """Have something done before this process leaves the others in good order."""
@@ -123,6 +146,10 @@ class World:
         found, _ = in_time(lambda: self._store.check(keys))
         return bool(found)
 
+    def unmark(self, name: str) -> None:
+        """Take back what the process that was killed in this place had come to."""
+        in_time(lambda: self._store.delete_key(f"mark/{name}/{self.rank}"))
+
     def topic(self) -> str:
         """A new topic to say something on; the same one where all processes ask as often."""
         self._topics += 1
@@ -148,12 +175,12 @@ class World:
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self.meeting("gathering what all have to say"):
-            distributed.all_gather(lengths, torch.tensor([len(data)]), group=self._shared)
+            self._shared.allgather([lengths], [torch.tensor([len(data)])]).wait()
             longest = int(max(map(int, lengths)))
             own = torch.zeros(longest, dtype=torch.uint8)
             own[: len(data)] = data
             rows = [torch.empty_like(own) for _ in range(self.size)]
-            distributed.all_gather(rows, own, group=self._shared)
+            self._shared.allgather([rows], [own]).wait()
         texts = zip(rows, lengths, strict=True)
         return [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
 
@@ -169,10 +196,12 @@ class World:
 
     def spread(self, tensors: Iterable[Tensor], source: int) -> None:
         """Overwrite every process's tensors, gapless and on the CPU, with those of one rank."""
+        options = distributed.BroadcastOptions()
+        options.rootRank = source
         with self.meeting("receiving tensors that all need"):
             for tensor in tensors:
                 if tensor.numel():
-                    distributed.broadcast(wire.memory(tensor), source, group=self._shared)
+                    self._shared.broadcast([wire.memory(tensor)], options).wait()
 
     @torch.no_grad()
     def align(self, modules: Iterable[nn.Module]) -> None:
@@ -209,13 +238,13 @@ class World:
                 for _ in range(8 if self.rank in (0, other) else 0):
                     value = torch.zeros(1, dtype=torch.float64)
                     if self.leads:
-                        distributed.recv(value, other, group=self._shared)
+                        self._shared.recv([value], other, 0).wait()
                         value.fill_(time.perf_counter())
-                        distributed.send(value, other, group=self._shared)
+                        self._shared.send([value], other, 0).wait()
                         continue
                     start = time.perf_counter()
-                    distributed.send(value, 0, group=self._shared)
-                    distributed.recv(value, 0, group=self._shared)
+                    self._shared.send([value], 0, 0).wait()
+                    self._shared.recv([value], 0, 0).wait()
                     end = time.perf_counter()
                     offsets.append((end - start, float(value) - (start + end) / 2))
         return min(offsets)[1]
@@ -260,24 +289,25 @@ def join(stages: int, replicas: int, timeout_s: float) -> World | None:
     Raises:
         WorldError: There are not K times R processes.
     """
-    if not distributed.is_initialized():
+    if seat() is None:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return None
         interface.choose()
         store, rank, size = next(rendezvous("env://"))
         # torchrun keeps its store when it starts its processes again, with the addresses of
         # those that are gone.
-        own = PrefixStore(f"attempt {attempt()}", store)
+        fresh = PrefixStore(f"attempt {attempt()}", store)
         # With torch's own time-out: how long others take to start is no sign of a hang.
-        distributed.init_process_group("gloo", store=own, rank=rank, world_size=size)
-    if distributed.get_world_size() == 1:
+        distributed.init_process_group("gloo", store=fresh, rank=rank, world_size=size)
+    own = seat()
+    if own is None or own.size == 1:
         return None
     if not _joined:
         atexit.register(part)
         sys.excepthook = _uncaught
-    store = _next_store()
+    store = _next_store(own)
     World.begun += 1
-    world = World(stages, replicas, timeout_s, store)
+    world = World(stages, replicas, timeout_s, store, own)
     _joined.append(world)
     return world
 
@@ -290,7 +320,8 @@ def part() -> None:
 
 def leading() -> bool:
     """Whether this is the process that should print and write files."""
-    return not distributed.is_initialized() or distributed.get_rank() == 0
+    own = seat()
+    return own is None or own.rank == 0
 
 
 def report(error: BaseException) -> bool:
@@ -298,11 +329,12 @@ def report(error: BaseException) -> bool:
     if isinstance(error, WitnessError):
         return False
     firsts = [world.alarm.report(error) for world in _joined]
-    if not distributed.is_initialized():
+    own = seat()
+    if own is None:
         return all(firsts)
     # Others may wait for this process to join the next one.
-    found = failure(f"process {distributed.get_rank()}", error)
-    first, _ = in_time(lambda: written_first(_next_store(), found))
+    found = failure(f"process {own.rank}", error)
+    first, _ = in_time(lambda: written_first(_next_store(own), found))
     return all([*firsts, first in (None, found)])
 
 
@@ -318,10 +350,9 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
-def _next_store() -> Store:
+def _next_store(own: Seat) -> Store:
     """What the processes of the next training share; those that failed do not end that one."""
-    # Private, but the only way to the store of a group that the caller has made.
-    return PrefixStore(f"hocket/{World.begun}", _get_default_store())
+    return PrefixStore(f"hocket/{World.begun}", own.store)
 
 
 def _uncaught(

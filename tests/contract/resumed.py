@@ -1,7 +1,9 @@
 """Trainings that leave a checkpoint after every tick, and what going on from one must give."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +16,8 @@ from hocket.methods import options_of
 
 EVERY = 10**6
 """More than a test's checkpoints."""
+PACES = [(1.0, 0.7, 1.4), (1.0, 1.0, 0.6), (0.6, 1.0, 1.0)]
+"""Of three stages that run freely."""
 
 
 def resumable(case: Case) -> Case:
@@ -51,6 +55,22 @@ CASES = [
 CASES = [resumable(case) for case in CASES]
 
 
+def free(*options: tuple[str, Any], rates: Sequence[float] = PACES[0], **trainer: Any) -> Case:
+    """A training of three stages that run freely, each at its own pace."""
+    return resumable(Case("dgl-async", "conv", options, (("rates", rates), *trainer.items())))
+
+
+FREE = [
+    *(free(("buffer", n), rates=rates) for n, rates in zip((1, 2, 4), PACES, strict=True)),
+    free(("buffer", 3), turns="random"),
+    free(("buffer", 3), ("reuse", 2), scheduler_per="update"),
+    free(("buffer", 2), ("reuse", 3), ("sampler", "official"), turns="random"),
+    free(("buffer", 3), ("accumulate", 4), rates=PACES[2]),
+    free(("buffer", 2), codec=VQ(codes=3, every=2, decay=0.5), turns="random"),
+    replace(free(("buffer", 4)), net="mlp", optimizer=torch.optim.Adam, batches=1, epochs=4),
+]
+
+
 def all_of(case: Case, stages: int, folder: Path) -> tuple[Left, list[Path]]:
     """A training that was never stopped, and a checkpoint of each of its ticks."""
     left = trained(case, stages, Checkpoints(folder, every=1, keep=EVERY))
@@ -69,6 +89,8 @@ def differences(whole: Left, resumed: Left) -> list[str]:
             found.append(f"optimizers of stage {stage}")
         if whole.ledgers[stage] != resumed.ledgers[stage]:
             found.append(f"ledger of stage {stage}: {resumed.ledgers[stage]}")
+        if whole.uses.get(stage) != resumed.uses.get(stage):
+            found.append(f"uses of stage {stage}: {resumed.uses[stage]}")
         found += different(whole.signals[stage], resumed.signals[stage])
     return found
 

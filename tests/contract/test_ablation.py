@@ -3,6 +3,7 @@
 Else the equality of resumed and uninterrupted trainings could not fail.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -94,6 +95,15 @@ def of_another_epoch(states: list[State]) -> None:
             flying["activation"]["epoch"] += 1
 
 
+def of_another_chance(states: list[State]) -> None:
+    states[0]["clock"]["chance"] = random.Random(9).getstate()
+
+
+def blank_packets(states: list[State]) -> None:
+    for slot in (slot for state in states[1:] for slot in state["before"]["slots"]):
+        slot["packet"]["values"] = torch.zeros_like(slot["packet"]["values"])
+
+
 def every_layer(states: list[State]) -> None:
     for value in states[0]["layers"].values():
         value.mul_(1.001) if value.is_floating_point() else value.add_(1)
@@ -104,6 +114,15 @@ LIVE = replace(FDG, options=(("linearize", "live"),))
 ADL = Case("adl", "drifting", (("accumulate", 2),))
 DNI = Case("dni", "drifting", (("forward_delay", 2),))
 CODED = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5)),))
+ASYNC = Case(
+    "dgl-async", "drifting", (("buffer", 3),),
+    (("rates", (1, 0.7, 0.9)), ("turns", "random"), ("codec", VQ(codes=5, decay=0.5))),
+)  # fmt: skip
+FULL = replace(
+    ASYNC,
+    options=(("buffer", 3), ("accumulate", 2), ("sampler", "official")),
+    trainer=ASYNC.trainer[:1],
+)
 COARSE = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5, every=4)),))
 
 ABLATIONS = {
@@ -145,6 +164,19 @@ ABLATIONS = {
     "batches that codebooks learnt from": (COARSE, without("after", "encoders", 0, "batches")),
     "codebooks of the receiver": (COARSE, without("before", "decoders", 0)),
     "bytes that codecs have written": (CODED, without("ledger", "coded_bytes")),
+    "packets in a buffer": (FULL, without("before", "slots")),
+    "values of packets in a buffer": (FULL, blank_packets),
+    "coded packets in a buffer": (ASYNC, without("before", "port", "slots")),
+    "uses of a packet in a buffer": (FULL, without("before", "slots", 0, "drawn")),
+    "place of the next packet in a buffer": (FULL, without("before", "next")),
+    "counts of a buffer": (FULL, without("before", "uses", "arrived")),
+    "turns of a stage": (FULL, without("runner", "turns")),
+    "turns that a stage has learned from": (FULL, without("runner", "learned")),
+    "gradients counted by a stage": (FULL, without("runner", "gathered")),
+    "turns that the clock has given": (FULL, without("clock", "taken")),
+    "turns that are next": (ASYNC, without("clock", "queue")),
+    "chance of the turns to come": (ASYNC, of_another_chance),
+    "codebooks of a stage that runs freely": (ASYNC, without("after", "encoders", 0, "books")),
     "losses counted": (FDG, without("course", "tally", "losses")),
     "staleness counted": (FDG, without("course", "tally", "staleness")),
 }  # fmt: skip

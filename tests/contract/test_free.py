@@ -238,8 +238,3 @@ def test_gradients_are_compared_where_there_are_ticks():
             compare_every=1,
             on_comparison=lambda comparison: None,
         )
-
-
-def test_stages_that_run_freely_leave_no_checkpoints():
-    with pytest.raises(OptionError, match="'dgl-async' run freely, and leave no checkpoints"):
-        Trainer(mlp(2), method=DGLAsync(), optimizer=sgd, resumable=True)

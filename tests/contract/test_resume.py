@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
-from contract.resumed import CASES, all_of, differences
-from contract.small import data
+from contract.resumed import CASES, EVERY, FREE, all_of, differences
+from contract.small import data, different, mlp, sgd
 from contract.worlds import NETS, trained
-from hocket import Checkpoints
+from hocket import Checkpoints, Trainer
+from hocket.checkpoint.folder import newest_first
+from hocket.errors import CheckpointError, OptionError
+from hocket.methods import DGLAsync
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -19,6 +23,32 @@ def test_a_training_resumed_after_any_tick_is_one_that_never_stopped(case, tmp_p
         assert not differences(whole, trained(case, 3, resume=place)), place.name
 
 
+@pytest.mark.parametrize("case", FREE, ids=str)
+def test_stages_that_run_freely_go_on_after_any_turn_of_the_first(case, tmp_path):
+    whole, checkpoints = all_of(case, 3, tmp_path)
+    assert len(checkpoints) >= case.epochs * (case.batches + 1)
+    for place in checkpoints[FREE.index(case) % 2 :: 2]:  # all of them, over all cases
+        assert not differences(whole, trained(case, 3, resume=place)), place.name
+
+
+def test_a_second_training_of_free_stages_counts_its_own_epochs(tmp_path):
+    """The slow stage has learned its first epoch when the second training begins."""
+
+    def trainer():
+        return Trainer(mlp(2), method=DGLAsync(), optimizer=sgd, rates=(1, 0.5), resumable=True)
+
+    whole, batches = trainer(), data(mlp, 3)
+    whole.fit(batches, epochs=1, progress=False)
+    whole.fit(batches, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, 1, EVERY))
+    weights = whole.network.state_dict().values()
+    for place in newest_first(tmp_path):
+        resumed = trainer()
+        resumed.resume(place)
+        history = resumed.fit(batches, epochs=2, progress=False)
+        assert len(history) == 4
+        assert not different(weights, resumed.network.state_dict().values()), place.name
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("case", CASES[::8], ids=str)
 def test_on_any_number_of_stages(case, stages, tmp_path):
@@ -27,7 +57,7 @@ def test_on_any_number_of_stages(case, stages, tmp_path):
         assert not differences(whole, trained(case, stages, resume=place)), place.name
 
 
-@pytest.mark.parametrize("case", CASES[::6], ids=str)
+@pytest.mark.parametrize("case", [*CASES[::6], FREE[-2]], ids=str)
 def test_leaving_checkpoints_changes_nothing(case, tmp_path):
     whole, _ = all_of(case, 3, tmp_path)
     plain = dict(case.trainer) | {"resumable": False}
@@ -53,7 +83,7 @@ class Falling(list):
             yield batch
 
 
-@pytest.mark.parametrize("case", CASES[::6], ids=str)
+@pytest.mark.parametrize("case", [*CASES[::6], FREE[3]], ids=str)
 def test_a_training_may_be_resumed_again_and_again(case, tmp_path):
     whole = trained(case, 3)
     batches = data(NETS[case.net], case.batches, case.size, last=case.last)
@@ -64,3 +94,31 @@ def test_a_training_may_be_resumed_again_and_again(case, tmp_path):
             trained(case, 3, checkpoints, resume, batches=falls)
         resume = tmp_path
     assert not differences(whole, trained(case, 3, checkpoints, resume, batches=falls))
+
+
+# Stages that run freely, where they cannot go on.
+
+
+def free_trainer(stages, **options):
+    return Trainer(mlp(stages), method=DGLAsync(), optimizer=sgd, resumable=True, **options)
+
+
+def test_free_stages_go_on_only_as_they_were_cut(tmp_path):
+    first = free_trainer(2)
+    first.step(*data(mlp, 1)[0])
+    first.save(tmp_path)
+    one, *rest = first.network[0]
+    elsewhere = [one, nn.Sequential(*rest, first.network[1])]
+    with pytest.raises(CheckpointError, match="go on only as they were cut, as each has come"):
+        Trainer(elsewhere, method=DGLAsync(), optimizer=sgd, resumable=True).resume(tmp_path)
+    with pytest.raises(CheckpointError, match=r"pace is Pace\(rates=\(1, 0.5\), .*, and was"):
+        free_trainer(2, rates=(1, 0.5)).resume(tmp_path)
+
+
+def test_free_stages_that_are_to_go_on_know_how_long_an_epoch_is():
+    class Unsized:
+        def __iter__(self):
+            return iter(data(mlp, 2))
+
+    with pytest.raises(OptionError, match="data do not say how many batches they have"):
+        free_trainer(2).fit(Unsized(), epochs=1, progress=False)

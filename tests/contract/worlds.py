@@ -57,6 +57,7 @@ class Left:
     events: dict[int, list[str]] = field(default_factory=dict)
     signals: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     ledgers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    uses: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 def trained(
@@ -113,6 +114,7 @@ def trained(
             for stage in trainer.stages
         },
         ledgers={stage.index: vars(stage.ledger) for stage in trainer.stages},
+        uses={s.index: vars(s.uses) for s in trainer.stages if s.uses is not None},
     )
 
 

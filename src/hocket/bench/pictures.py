@@ -273,6 +273,22 @@ def _middles(points: Sequence[float], every: int) -> list[float]:
     return [(number + 0.5) * every for number, _ in enumerate(points)]
 
 
+def rejoin_picture(record: Record, path: Path) -> Path:
+    """Batches that were learned again after a kill, a bar for each seed and each case."""
+    killed = [row for row in record.rows if row["victim"] is not None]
+    figure = Figure(figsize=(7, 1.2 + 0.25 * len(killed)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, row in enumerate(killed):
+        own, others = row["turns_again"], row["others_again"]
+        axes.barh(place, own, color="tab:blue")
+        axes.barh(place, others, left=own, color="tab:orange")
+    labels = [f"{row['row']}, stage {row['victim']}, seed {row['seed']}" for row in killed]
+    axes.set_yticks(range(len(killed)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("batches learned again: blue by the stage killed, orange by the others")
+    return _save(figure, path)
+
+
 def _points(
     axes: Axes, rows: list[dict[str, Any]], over: str, at: list[float], number: int, label: str
 ) -> None:
@@ -335,4 +351,5 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "faults": faults_picture,
     "curves": curves_picture,
     "plan": plan_picture,
+    "rejoin": rejoin_picture,
 }

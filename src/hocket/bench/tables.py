@@ -10,7 +10,7 @@ from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
 from hocket.bench.tables_faults import faults
-from hocket.bench.tables_free import compression, pace, slowdown
+from hocket.bench.tables_free import compression, pace, rejoin, slowdown
 from hocket.bench.tables_networks import curves, plan
 from hocket.errors import DataError
 
@@ -343,4 +343,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "faults": faults,
     "curves": curves,
     "plan": plan,
+    "rejoin": rejoin,
 }

@@ -84,6 +84,40 @@ def pace(record: Record) -> str:
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
+def rejoin(record: Record) -> str:
+    """One line for each method and stage that was killed."""
+    settings = record.settings
+    heads = (
+        "method", "killed", "learned again, by it", "by the others", "packets lost", "orphaned",
+        "away, s", "others learned meanwhile", "whole training, s", "test error",
+    )  # fmt: skip
+    lines = []
+    for method in settings["methods"]:
+        for victim in (None, *settings["victims"]):
+            mine = [r for r in record.rows if (r["row"], r["victim"]) == (method, victim)]
+            counts = ("turns_again", "others_again", "packets_lost", "packets_orphaned")
+            lines.append(
+                (
+                    method,
+                    "nobody" if victim is None else f"stage {victim}",
+                    *(mean([row[name] for row in mine], "{:.0f}") for name in counts),
+                    mean([row["away_s"] for row in mine], "{:.1f}"),
+                    mean([row["others_learned"] for row in mine], "{:.0f}"),
+                    mean([row["seconds"] for row in mine], "{:.1f}"),
+                    _errors(mine),
+                )
+            )
+    legend = (
+        "Means over seeds, test errors of single seeds too: {network} on {data}, {stages} "
+        "processes, {epochs} epochs, checkpoints every {every} batches; a stage is killed by "
+        "SIGKILL once it has learned from batch {killed_at}. Learned again: batches, or turns "
+        "of a stage that runs freely. Lost: packets that were under way or in the process that "
+        "was killed. Orphaned: packets of turns that the stage before has taken again. Away: "
+        "from the kill until that stage learns from the next batch."
+    ).format(**settings)
+    return f"{lines_of(heads, lines)}\n\n{legend}"
+
+
 def _errors(rows: Sequence[Mapping[str, Any]]) -> str:
     """The mean of test errors, and each of them."""
     errors = [row["test_error"] for row in rows]

@@ -13,8 +13,8 @@ from hocket.engine.runner import Passes, Runner
 from hocket.engine.trace import Event
 from hocket.errors import HocketError
 from hocket.relay.buffer import Buffer
+from hocket.relay.line import Line
 from hocket.relay.memory import Edge
-from hocket.relay.p2p import Connection
 from hocket.relay.packet import Activation
 from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
@@ -32,8 +32,8 @@ class Alone:
         runner: The stage.
         source: The edge from which the first stage receives its batches.
         buffer: What the stage draws from; None for the first one.
-        before: The connection to the stage before, if there is one.
-        after: The connection to the stage after, if there is one.
+        before: The way to the stage before, if there is one.
+        after: The way to the stage after, if there is one.
         passes: The data as the first stage goes through them.
         rate: How fast it is, where 1 is as fast as it can.
         world: This process among the others.
@@ -44,8 +44,8 @@ class Alone:
         runner: Runner,
         source: Edge,
         buffer: Buffer | None,
-        before: Connection | None,
-        after: Connection | None,
+        before: Line | None,
+        after: Line | None,
         passes: Passes,
         rate: float,
         world: World,
@@ -58,9 +58,9 @@ class Alone:
         self._passes = passes
         self._rest = 1 / rate - 1  # as a part of the time that a turn takes
         self._world = world
-        self._announce = Announce(before, after)
+        self._lines = [line for line in (before, after) if line is not None]
+        self._announce: Announce | None = None
         self._looked = 0.0
-        self._aims = 0
         self._marked = self._ended = False
         self._failure: HocketError | None = None
         world.alarm.listen(self._fail)
@@ -79,14 +79,30 @@ class Alone:
     @property
     def sent_bytes(self) -> int:
         """What was sent to the neighbours so far."""
-        return sum(c.sent_bytes for c in (self._before, self._after) if c is not None)
+        return sum(line.sent_bytes for line in self._lines)
 
-    def aim(self, epochs: int, length: int | None) -> None:
-        """Have the stage learn for so many more epochs of its own, of so many batches."""
+    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+        """Have the stage learn for so many more epochs of its own, of so many batches.
+
+        From here on to ``finish`` any stage may be killed and come back.
+        """
         self._passes.length = length or self._passes.length
-        self._runner.aim(epochs)
-        self._aims += 1
+        self._runner.aim(epochs, again=again)
+        self._world.outing.begin()
+        if self._world.returned and not self._runner.over:
+            self._world.unmark(self._name("over"))
         self._marked = self._ended = False
+        for line in self._lines:
+            line.begin()
+
+    def state(self) -> list[Tree]:
+        """What the stage remembers between two turns."""
+        return [self._runner.state()]
+
+    def load(self, parts: Sequence[Tree]) -> None:
+        """Go on from what the same stage remembered."""
+        (part,) = parts
+        self._runner.load(part)
 
     @property
     def done(self) -> bool:
@@ -130,10 +146,19 @@ class Alone:
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
         """What this stage makes of each batch; all stages take part, and nothing is kept."""
-        return answers(self._runner.stage, self._before, self._after, self._announce, batches)
+        before, after = (
+            line.require() if line is not None else None for line in (self._before, self._after)
+        )
+        self._announce = self._announce or Announce(before, after)
+        return answers(self._runner.stage, before, after, self._announce, batches)
 
     def finish(self) -> list[Event]:
-        """Apply gradients that were too few for an update."""
+        """Meet the others again, and apply gradients that were too few for an update."""
+        if self._world.outing.apart:
+            for line in self._lines:
+                line.require()
+            self._world.meet_again()
+            self._announce = None  # all count from the beginning with those who came back
         return self._runner.flush(self._runner.turns)
 
     def _placeholders(self) -> Iterator[Batch]:
@@ -156,7 +181,7 @@ class Alone:
         with waited, alarm.waiting(words, self._before.rank):
             while not found and self._failure is None:
                 found = self._buffer.wait(LOOK_S, fresh=over)
-                self._before.require_whole()
+                self._before.require_hope()
                 if over:
                     break
                 if not found and time.monotonic() - begun >= alarm.timeout_s:
@@ -169,11 +194,10 @@ class Alone:
         if over and not self._marked:
             self._world.mark(self._name("over"))
             self._marked = True
+        for line in self._lines:
+            line.require_hope()
         if self._failure is not None:
             raise self._failure
-        for connection in (self._before, self._after):
-            if connection is not None:
-                connection.require_whole()
         now = time.monotonic()
         if not self._ended and now - self._looked >= LOOK_S:
             self._looked = now
@@ -182,13 +206,12 @@ class Alone:
         return self._ended
 
     def _name(self, what: str) -> str:
-        return f"{what}/{self._aims}"
+        return f"{what}/{self._world.outing.number}"
 
     def _fail(self, error: HocketError) -> None:
         self._failure = error
 
     def _close(self) -> None:
         """Part from the neighbours."""
-        for connection in (self._before, self._after):
-            if connection is not None:
-                connection.close()
+        for line in self._lines:
+            line.close()

@@ -10,11 +10,12 @@ from hocket.engine.clock import equal
 from hocket.engine.free import Free
 from hocket.engine.runner import Passes, Runner
 from hocket.engine.trace import Watcher
-from hocket.errors import OptionError
+from hocket.errors import HocketError, OptionError
 from hocket.relay import buffer
 from hocket.relay.buffer import Buffer
-from hocket.relay.carrier import Carriers
+from hocket.relay.carrier import Carrier, Carriers, Host
 from hocket.relay.coded import Ledger
+from hocket.relay.line import Line
 from hocket.relay.memory import Edge, End
 from hocket.relay.p2p import Connection
 from hocket.relay.packet import Activation
@@ -98,16 +99,32 @@ def build_alone(
         )
     signals = signals_of(setup.method, count)
     networks = signal_networks(setup, modules, signals, sample)
-    carriers, passes, ledger = Carriers(world, setup.device), Passes(), Ledger()
+    # Whoever comes back finds ways that the others have made long since closed to it.
+    carriers = None if world.returned else Carriers(world, setup.device)
+    passes, ledger = Passes(), Ledger()
     kept = Buffer(rule) if k > 0 else None
 
-    def connect(step: int, keep: Callable[[Activation], None] | None = None) -> Connection:
+    def line(step: int, keep: Callable[[Activation], None] | None = None) -> Line:
         rank = world.neighbour(step)
-        carrier, checksum = carriers.to(rank), setup.checksum
-        return Connection(world, rank, ROOM, setup.device, carrier, keep, checksum=checksum)
 
-    before = connect(-1, kept.put) if kept is not None else None
-    after = connect(1) if k < count - 1 else None
+        def connect(gone: Callable[[str], HocketError], host: Host | None) -> Connection:
+            by: Carrier | None = host or (carriers.to(rank) if carriers is not None else None)
+            return Connection(
+                world,
+                rank,
+                ROOM,
+                setup.device,
+                by,
+                keep,
+                checksum=setup.checksum,
+                headers=host,
+                gone=gone,
+            )
+
+        return Line(world, rank, connect)
+
+    before = line(-1, kept.put) if kept is not None else None
+    after = line(1) if k < count - 1 else None
     source, recorder = Edge("the source", "stage 0"), Recorder(k, keep=setup.trace)
     lower = buffer.Lower(kept) if kept is not None else None
     stage = stage_of(

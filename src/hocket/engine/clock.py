@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from random import Random
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from hocket.errors import OptionError, listed
 from hocket.method import Method
@@ -70,6 +70,20 @@ class Clock:
         self._taken[stage] += 1
         heapq.heapreplace(self._queue, (self._after(stage, now), stage))
         return stage
+
+    def state(self) -> dict[str, Any]:
+        """The turns that were taken, those that are next, and the chance of those to come."""
+        return {
+            "taken": list(self._taken),
+            "queue": list(self._queue),
+            "chance": self._chance.getstate(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from where a clock of the same pace had come to."""
+        self._taken = list(state["taken"])
+        self._queue = list(state["queue"])
+        self._chance.setstate(state["chance"])
 
     def _after(self, stage: int, now: float) -> float:
         """The time of a stage's turn after this one."""

@@ -62,7 +62,7 @@ class Distributed:
         self._announce = Announce(before, after)
         world.at_end(self._close)
 
-    def aim(self, epochs: int, length: int | None) -> None:
+    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Nothing to do: all stages train for as long as batches enter."""
 
     @property

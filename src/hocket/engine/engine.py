@@ -22,8 +22,11 @@ class Engine(Protocol):
     def sent_bytes(self) -> int:
         """What was sent to other processes so far."""
 
-    def aim(self, epochs: int, length: int | None) -> None:
-        """Have every stage train for so many more epochs, of so many batches if known."""
+    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+        """Have every stage train for so many more epochs, of so many batches if known.
+
+        Again: for so many from where an aim was taken before a restart.
+        """
 
     @property
     def done(self) -> bool:
@@ -45,10 +48,6 @@ class Engine(Protocol):
     def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
         """What each stage of this process makes of each batch; nothing is kept."""
 
-
-class Resumable(Engine, Protocol):
-    """An engine whose training can go on in another one."""
-
     def state(self) -> list[Tree]:
         """What each stage of this process remembers between two ticks, as plain values.
 
@@ -58,6 +57,10 @@ class Resumable(Engine, Protocol):
 
     def load(self, parts: Sequence[Tree]) -> None:
         """Go on from what the stages of this process remembered, in this engine or another."""
+
+
+class InStep(Engine, Protocol):
+    """An engine whose stages keep step, so that stages cut elsewhere can go on with it."""
 
     def begin_at(self, now: int, fed: int) -> None:
         """Count ticks and batches on from these, with nothing in flight."""

@@ -52,11 +52,11 @@ class Free:
         """Nothing is sent anywhere."""
         return 0
 
-    def aim(self, epochs: int, length: int | None) -> None:
+    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Have each stage learn for so many more epochs of its own, of so many batches."""
         self._passes.length = length or self._passes.length
         for runner in self._runners:
-            runner.aim(epochs)
+            runner.aim(epochs, again=again)
 
     @property
     def done(self) -> bool:
@@ -96,6 +96,19 @@ class Free:
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""
         return [event for runner in self._runners for event in runner.flush(self._now)]
+
+    def state(self) -> list[Tree]:
+        """What each stage remembers; with the first one, the clock of all."""
+        parts = [runner.state() for runner in self._runners]
+        parts[0]["clock"] = self._clock.state()
+        return parts
+
+    def load(self, parts: Sequence[Tree]) -> None:
+        """Go on from what the same stages remembered, at the same pace."""
+        for runner, part in zip(self._runners, parts, strict=True):
+            runner.load(part)
+        self._clock.load(parts[0]["clock"])
+        self._now = self._runners[0].turns
 
     def _others(self) -> list[Event]:
         events = []

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hocket.engine.execute import execute
 from hocket.engine.trace import Event, Watcher
 from hocket.program import Action
 from hocket.relay.buffer import Lower
 from hocket.stage.stage import Stage
+from hocket.tree import Tree
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Runner:
         self._accumulate = accumulate
         self._watchers = watchers
         self._gathered = 0
+        self._begun = 0  # the epoch from which on it learns for the present goal
         self._goal: int | None = None
 
     @property
@@ -65,9 +68,29 @@ class Runner:
         length = self._passes.length
         return self._goal is not None and bool(length) and self.epoch >= self._goal
 
-    def aim(self, epochs: int) -> None:
-        """Learn for so many epochs more."""
-        self._goal = self.epoch + epochs
+    def aim(self, epochs: int, *, again: bool = False) -> None:
+        """Learn for so many epochs from now on; again, from where the last aim was taken."""
+        if not again:
+            self._begun = self.epoch
+        self._goal = self._begun + epochs
+
+    def state(self) -> Tree:
+        """All that the stage remembers between two turns, with its counts."""
+        return self.stage.state() | {
+            "runner": {
+                "turns": self.turns,
+                "learned": self.learned,
+                "gathered": self._gathered,
+                "begun": self._begun,
+            }
+        }
+
+    def load(self, state: Tree) -> None:
+        """Go on from what the runner of such a stage remembered."""
+        own: dict[str, Any] = state["runner"]
+        self.turns, self.learned = own["turns"], own["learned"]
+        self._gathered, self._begun = own["gathered"], own["begun"]
+        self.stage.load(state)
 
     def turn(self, now: int) -> list[Event]:
         """Take a turn, if there is anything to draw; what it came to."""

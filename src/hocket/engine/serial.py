@@ -65,7 +65,7 @@ class Serial:
         """Nothing is sent anywhere."""
         return 0
 
-    def aim(self, epochs: int, length: int | None) -> None:
+    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Nothing to do: all stages train for as long as batches enter."""
 
     @property

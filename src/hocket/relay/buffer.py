@@ -7,7 +7,7 @@ when nothing new has come. Both are counted.
 import threading
 from dataclasses import dataclass, replace
 
-from hocket.errors import CheckpointError, PacketError
+from hocket.errors import PacketError
 from hocket.method import Replay
 from hocket.relay.packet import Activation, Gradient
 from hocket.tree import Tree, tensors
@@ -23,6 +23,10 @@ class Uses:
         drawn: Times that one was drawn.
         reused: Those of them at which it had been drawn before.
         dropped: Packets that were overwritten without ever having been drawn.
+        lost: Packets that were sent and did not come, or came and were forgotten, as this
+            process or the one before was killed.
+        orphaned: Packets that came of turns which the stage before, started again, has
+            forgotten.
         refused: Times that nothing could be drawn, as nothing had come or all was used up.
         buffer_bytes: What the packets took at the most, as they were kept.
     """
@@ -32,6 +36,8 @@ class Uses:
     drawn: int = 0
     reused: int = 0
     dropped: int = 0
+    lost: int = 0
+    orphaned: int = 0
     refused: int = 0
     buffer_bytes: int = 0
 
@@ -39,8 +45,11 @@ class Uses:
 @dataclass
 class _Slot:
     packet: Activation
-    size: int
     drawn: int = 0
+
+    def __post_init__(self) -> None:
+        parts = (*tensors(self.packet.values), *tensors(self.packet.targets))
+        self.size = sum(part.nbytes for part in parts)
 
 
 class Buffer:
@@ -65,13 +74,34 @@ class Buffer:
 
     def put(self, packet: Activation) -> None:
         """Keep a packet, in the place of the oldest one if there is no other room."""
-        parts = (*tensors(packet.values), *tensors(packet.targets))
-        slot = _Slot(packet, sum(part.nbytes for part in parts))
+        slot = _Slot(packet)
         with self._changed:
             self._keep(slot)
             self._changed.notify_all()
 
+    def state(self) -> Tree:
+        """The packets with how often each was drawn, in their places, and what was counted."""
+        with self._changed:
+            return {
+                "slots": [
+                    {"packet": vars(slot.packet), "drawn": slot.drawn} for slot in self._slots
+                ],
+                "next": self._next,
+                "uses": vars(self.uses).copy(),
+            }
+
+    def load(self, state: Tree) -> None:
+        """Go on from what another buffer of the same rule held."""
+        with self._changed:
+            self._slots = [
+                _Slot(Activation(**slot["packet"]), slot["drawn"]) for slot in state["slots"]
+            ]
+            self._next = state["next"]
+            vars(self.uses).update(state["uses"])
+            self._changed.notify_all()
+
     def _keep(self, slot: _Slot) -> None:
+        self._count_lost(slot.packet.batch)
         self.uses.arrived += 1
         self.uses.arrived_bytes += slot.size
         if len(self._slots) < self._rule.buffer:
@@ -82,6 +112,14 @@ class Buffer:
         self._next = (self._next + 1) % self._rule.buffer
         held = sum(slot.size for slot in self._slots)
         self.uses.buffer_bytes = max(self.uses.buffer_bytes, held)
+
+    def _count_lost(self, number: int) -> None:
+        """Compare the number of a packet, which its sender counts, with what is known of it."""
+        missed = number - (self.uses.arrived + self.uses.lost - self.uses.orphaned)
+        if missed > 0:
+            self.uses.lost += missed
+        else:
+            self.uses.orphaned -= missed
 
     @property
     def waiting(self) -> int:
@@ -136,24 +174,19 @@ class Buffer:
         return [(start - back) % count for back in range(count)]
 
 
-class Unkept:
-    """A port whose packets no checkpoint holds."""
-
-    def state(self) -> Tree:
-        """There is none: CheckpointError."""
-        raise CheckpointError("stages that run freely leave no checkpoints")
-
-    def load(self, state: Tree) -> None:
-        """There is nothing to load: CheckpointError."""
-        raise CheckpointError("stages that run freely go on from no checkpoint")
-
-
-class Ahead(Unkept):
+class Ahead:
     """A way on which nothing comes back."""
 
     def receive(self, batch: int) -> Gradient:
         """There is nothing to receive: PacketError."""
         raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
+
+    def state(self) -> Tree:
+        """Nothing is under way: what was sent is the buffer's, or lost."""
+        return []
+
+    def load(self, state: Tree) -> None:
+        """Nothing was under way."""
 
 
 class Upper(Ahead):
@@ -164,11 +197,11 @@ class Upper(Ahead):
 
     def send(self, packet: Activation) -> None:
         """Leave an activation; there is nothing to draw in a batch that is skipped."""
-        if not packet.skipped:
-            self._buffer.put(packet)
+        if not packet.skipped:  # numbered as it leaves, as where it goes to another process
+            self._buffer.put(replace(packet, batch=self._buffer.uses.arrived))
 
 
-class Lower(Unkept):
+class Lower:
     """What the stage below an edge sees: what was drawn for each of its turns.
 
     Args:
@@ -195,6 +228,14 @@ class Lower(Unkept):
         if batch not in self._turns:
             raise PacketError(f"nothing was drawn from the buffer for turn {batch}")
         return self._turns.pop(batch)
+
+    def state(self) -> Tree:
+        """What is in the buffer; between two turns nothing else is drawn and not received."""
+        return self._buffer.state()
+
+    def load(self, state: Tree) -> None:
+        """Draw on from what was in the buffer."""
+        self._buffer.load(state)
 
     def send(self, packet: Gradient) -> None:
         """Nothing takes it: PacketError."""

@@ -10,13 +10,12 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, distributed
 
+from hocket.outing import Group
 from hocket.relay import wire
 from hocket.world import NEVER, World
 
 Work: TypeAlias = Any
 """A send on its way; torch names no public type for it."""
-Group: TypeAlias = Any
-"""A process group; torch names no public type for it."""
 
 
 class Carrier(Protocol):
@@ -40,18 +39,19 @@ class Host:
 
     Args:
         world: This process among the others.
-        rank: The neighbour's.
+        rank: The neighbour's, in the group.
+        group: What the two have in common; that of all processes if not given.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, world: World, rank: int) -> None:
-        self._world = world
+    def __init__(self, world: World, rank: int, group: Group | None = None) -> None:
+        self._group = group if group is not None else world.packets
         self._rank = rank
 
     def send(self, tensor: Tensor) -> Work:
         """Without isend, which refuses once the caller has destroyed all groups."""
-        return self._world.packets.send([wire.memory(tensor)], self._rank, 0)
+        return self._group.send([wire.memory(tensor)], self._rank, 0)
 
     def finish(self, work: Work) -> None:
         """Gloo's own wait."""
@@ -61,7 +61,7 @@ class Host:
         """Into new memory."""
         room = wire.empty(form)
         if room.numel():
-            self._world.packets.recv([wire.memory(room)], self._rank, 0).wait()
+            self._group.recv([wire.memory(room)], self._rank, 0).wait(NEVER)
         return room
 
 

@@ -45,6 +45,7 @@ class Ledger:
     Attributes:
         plain_bytes: As they were.
         coded_bytes: As they were written.
+        sent: Packets that have left for a stage that runs freely in another process.
         unsent: Packets that were dropped where they were made, as the way was not free.
         error: Norm of what is lost beside that of what was sent, the last one measured.
         perplexity: Codes in use, as if evenly, in the last packet measured; mean over
@@ -53,6 +54,7 @@ class Ledger:
 
     plain_bytes: int = 0
     coded_bytes: int = 0
+    sent: int = 0
     unsent: int = 0
     error: float | None = None
     perplexity: float | None = None

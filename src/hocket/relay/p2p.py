@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,6 +86,9 @@ class Connection:
         keep: Takes activations as they come, in the thread that receives them; if not given
             they wait in the inbox.
         checksum: Whether tensors leave with one; headers always do.
+        headers: What takes headers there and back; through the host if not given.
+        gone: The error to raise when the neighbour is gone and the connection said this; that
+            of the alarm, which ends the training, if not given.
     """
 
     def __init__(
@@ -97,6 +101,8 @@ class Connection:
         keep: Callable[[Activation], None] | None = None,
         *,
         checksum: bool = True,
+        headers: Carrier | None = None,
+        gone: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
         self.place = world.places[rank]
@@ -104,7 +110,8 @@ class Connection:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._world = world
-        self._headers = Host(world, rank)
+        self._headers = headers or Host(world, rank)
+        self._gone = gone or partial(world.alarm.lost, rank)
         self._carrier = carrier or self._headers
         self._keep = keep
         self._checksum = checksum
@@ -169,15 +176,14 @@ class Connection:
         with self._waiting(f"waiting for {what}", what):
             return self._inbox.take((kind, number), self._world.alarm.timeout_s)
 
-    def require_whole(self) -> None:
-        """Raise what has ended the arrivals, for those who do not take them.
+    def until_over(self) -> Exception | None:
+        """Wait until nothing more can arrive; what has cut the way, if anything has."""
+        self._thread.join()
+        return self._broken
 
-        Raises:
-            HocketError: A packet was lost or damaged, or the neighbour is gone.
-        """
-        if self._broken is not None:
-            with self._waiting("receiving", f"anything from {self.place}"):
-                raise self._broken
+    def abandon(self) -> None:
+        """Leave a neighbour that is gone."""
+        self._outbox.close(timeout_s=0)
 
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
@@ -205,7 +211,7 @@ class Connection:
         except (RuntimeError, OSError) as error:
             if time.monotonic() - start >= alarm.timeout_s:
                 raise alarm.silent(self.rank, what) from None
-            raise alarm.lost(self.rank, str(error)) from None
+            raise self._gone(str(error)) from None
 
     def _receive(self) -> None:
         try:

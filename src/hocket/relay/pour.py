@@ -1,8 +1,10 @@
 """The way to a stage that takes what comes when it likes: nobody waits until it is free."""
 
+from dataclasses import replace
+
 from hocket.relay.buffer import Ahead
 from hocket.relay.coded import Ledger
-from hocket.relay.p2p import Connection, send_activation
+from hocket.relay.line import Line
 from hocket.relay.packet import Activation
 from hocket.timeline import Recorder
 
@@ -11,16 +13,16 @@ class Pour(Ahead):
     """What a stage that runs freely sees of the one behind it, in another process.
 
     What cannot leave at once is dropped, and counted: by the time the way is free there will
-    be something fresher.
+    be something fresher. What leaves is numbered, so that the buffer behind knows what is lost.
 
     Args:
-        connection: To the stage behind.
+        line: To the stage behind.
         recorder: What the time of sending is recorded by.
-        ledger: Where what is dropped is counted.
+        ledger: Where what leaves and what is dropped is counted.
     """
 
-    def __init__(self, connection: Connection, recorder: Recorder, ledger: Ledger) -> None:
-        self._connection = connection
+    def __init__(self, line: Line, recorder: Recorder, ledger: Ledger) -> None:
+        self._line = line
         self._recorder = recorder
         self._ledger = ledger
 
@@ -28,8 +30,7 @@ class Pour(Ahead):
         """Send an activation ahead, if the way is free and there is something in it."""
         if packet.skipped:
             return
-        if self._connection.busy:
-            self._ledger.unsent += 1
-            return
         with self._recorder.span("send", packet.batch, packet.batch):
-            send_activation(self._connection, packet, until=0)
+            sent = self._line.send(replace(packet, batch=self._ledger.sent))
+        self._ledger.sent += sent
+        self._ledger.unsent += not sent

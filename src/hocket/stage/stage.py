@@ -101,9 +101,7 @@ class Stage:
         self._guard = Guard(module, updater, non_finite)
         self._signal_guard = Guard(signal_network, signal_updater, non_finite)
         self._lessons = Lessons(index)
-        # Of batches whose update is to come. That of the last one counts, whose backward is in
-        # the tick of the update, so that no state needs them.
-        self._epochs: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}  # of batches whose update is to come
 
     def execute(self, action: Action) -> Report:
         """Do one action.
@@ -157,6 +155,7 @@ class Stage:
             "lessons": self._lessons.state(),
             "before": self._before.state(),
             "after": self._after.state(),
+            "epochs": dict(self._epochs),
             "ledger": vars(self.ledger).copy(),
         }
 
@@ -175,6 +174,7 @@ class Stage:
         put_values(self.signal_network, state["signal"])
         self.updater.load(state["updater"])
         self.signal_updater.load(state["signal_updater"])
+        self._epochs = dict(state["epochs"])
         vars(self.ledger).update(state["ledger"])
         self._before.load(before)
         self._after.load(after)

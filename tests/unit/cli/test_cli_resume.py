@@ -181,6 +181,7 @@ class Launched:
 
     def __call__(self, work, run, resumed, **options):
         self.told.append((run.out, resumed, options["grace_s"]))
+        self.lives = options["lives"]
         return self.codes.pop(0)
 
 
@@ -238,6 +239,14 @@ def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert call("train", *QUICK, "--out", "died")[0] == 0
     assert left(Path("died")) == left(whole)
+
+
+def test_where_stages_run_freely_the_launcher_starts_single_ones_again(call, monkeypatch):
+    launched = Launched(137)
+    monkeypatch.setattr("hocket.cli.launch", launched)
+    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
+    assert call("train", "--method", "dgl-async", *words)[0] == 137
+    assert launched.lives == 2
 
 
 def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call, whole):

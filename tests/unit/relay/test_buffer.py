@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import CheckpointError, PacketError
+from hocket.errors import PacketError
 from hocket.method import Replay
 from hocket.relay.buffer import Buffer, Lower, Upper
 from hocket.relay.packet import Activation, Gradient
@@ -117,9 +117,14 @@ def test_nothing_comes_without_a_draw_and_nothing_goes_back():
         Upper(buffer).receive(3)
 
 
-def test_no_checkpoint_holds_what_is_in_a_buffer():
-    for port in (Lower(Buffer(Replay())), Upper(Buffer(Replay()))):
-        with pytest.raises(CheckpointError, match="run freely leave no checkpoints"):
-            port.state()
-        with pytest.raises(CheckpointError, match="run freely go on from no checkpoint"):
-            port.load(None)
+def test_another_buffer_goes_on_with_what_one_held():
+    first = filled(buffer=3, arrivals=4)
+    assert drawn(first) == 3
+    other = Buffer(Replay(buffer=3))
+    Lower(other).load(Lower(first).state())
+    assert other.uses == first.uses
+    assert [drawn(other) for _ in range(4)] == [drawn(first) for _ in range(4)]
+    for buffer in (first, other):
+        buffer.put(packet(9))
+    assert other.uses == first.uses
+    assert [drawn(other) for _ in range(4)] == [drawn(first) for _ in range(4)]

@@ -1,0 +1,120 @@
+"""A stretch in which processes go on by themselves, and one that is killed may come back.
+
+What they have to know of each other meanwhile is in the store. A process group cannot take
+anybody back, so that neighbours make a group of two anew, and at the end all make one of all.
+"""
+
+import time
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
+
+from hocket.alarm import Alarm
+from hocket.errors import LostError, WitnessError
+from hocket.seat import WAIT_S, Seat
+
+Group: TypeAlias = Any
+"""Torch names no public type for what a group of processes can do."""
+LOOK_S = 0.05
+"""How often to look for those who are not out."""
+
+
+class Outing:
+    """Where one process is in it, and who of the others has come back.
+
+    Args:
+        seat: Of this process.
+        store: That of the world.
+        alarm: That of the world.
+        place: What this process is called.
+
+    Raises:
+        LostError: It was started again, and the others are not out.
+        WitnessError: One of them has failed.
+    """
+
+    def __init__(self, seat: Seat, store: Store, alarm: Alarm, place: str) -> None:
+        self.number = 0
+        self.apart = False
+        self._seat = seat
+        self._store = store
+        self._alarm = alarm
+        self._paired: set[str] = set()
+        if not seat.life:
+            return
+        if not self._waited():
+            error = LostError(
+                f"{place} was started again, but the others are not out on their own, as they "
+                "are from their first turn to their meeting after the last; start the whole "
+                "job again, from its last checkpoints"
+            )
+            alarm.report(error)
+            raise error
+        alarm.forget("after outing 1")
+        store.set(f"life/{seat.rank}", str(seat.life))
+
+    def begin(self) -> None:
+        """From here on nobody waits for this process, nor it for anybody."""
+        self.number += 1
+        self.apart = True
+        self._store.set(f"out/{self.number}/{self._seat.rank}", "yes")
+
+    def end(self, timeout_s: float) -> Group | None:
+        """Wait for all; gives a new group of them, if one has come back whom the old has not.
+
+        Raises:
+            HocketError: One has failed, or does not come.
+        """
+        self._alarm.meet(f"after outing {self.number}", "meet after their last turn")
+        self.apart = False
+        if not (latest := self._latest()):
+            return None
+        return self._group(f"all/{latest}", self._seat.rank, self._seat.size, timeout_s)
+
+    @property
+    def hopes(self) -> bool:
+        """Whether one that is missed may come back."""
+        # Where nobody ever does, the store may be gone with the one that is missed.
+        return self.apart and self._seat.lives > 0 and not self._seat.bereft
+
+    def life(self, rank: int) -> int:
+        """Which of those that were started again has the place of a rank; 0 for none."""
+        key = f"life/{rank}"
+        return int(self._store.get(key)) if self._store.check([key]) else 0
+
+    def pair(self, rank: int) -> Group | None:
+        """A group with another process, if one of the two is new and both are ready for it.
+
+        Raises:
+            RuntimeError: The other one was killed meanwhile.
+        """
+        low, high = sorted((self._seat.rank, rank))
+        lives = self.life(low), self.life(high)
+        name = f"pair/{low}-{high}/{lives[0]}-{lives[1]}"
+        if lives == (0, 0) or name in self._paired:
+            return None
+        self._store.set(f"{name}/{self._seat.rank}", "ready")
+        if not self._store.check([f"{name}/{rank}"]):
+            return None
+        self._paired.add(name)
+        return self._group(name, int(self._seat.rank == high), 2, WAIT_S)
+
+    def _waited(self) -> bool:
+        """Wait for those who are about to go out; whether all are, and have not met again."""
+        out = [f"out/1/{rank}" for rank in range(self._seat.size)]
+        end = time.monotonic() + self._alarm.timeout_s
+        while not self._store.check(out):
+            if self._alarm.failed is not None:
+                raise WitnessError(self._alarm.failed)
+            if time.monotonic() >= end:
+                return False
+            time.sleep(LOOK_S)
+        return not self._alarm.met("after outing 1")
+
+    def _latest(self) -> int:
+        return max(map(self.life, range(self._seat.size)))
+
+    def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
+        timeout = timedelta(seconds=timeout_s)
+        return ProcessGroupGloo(PrefixStore(name, self._store), rank, size, timeout)

@@ -1,0 +1,74 @@
+"""Where a process sits among the others, and whether another one was killed there before."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+
+WAIT_S = 10.0
+"""How long what is about to be written may take."""
+_GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of one process among the others.
+
+    Attributes:
+        rank: Which it is.
+        size: How many there are.
+        store: Where all of them can read and write.
+        life: Which of the processes that were started again it is, counted from 1; 0 for one
+            that was there from the beginning.
+        lives: How many of them there may be, in the places of those that are killed.
+    """
+
+    rank: int
+    size: int
+    store: Store
+    life: int = 0
+    lives: int = 0
+
+    @property
+    def bereft(self) -> bool:
+        """Whether a process was killed in whose place nobody comes any more."""
+        return self.store.check([_GONE])
+
+
+def store_in(folder: str) -> Store:
+    """What the processes of a launch share that meet in a folder, and their launcher."""
+    file = str(Path(folder) / "seats")
+    store = distributed.FileStore(file)  # type: ignore[attr-defined]  # exported conditionally
+    # Who makes a group with one that is killed meanwhile waits for its address so long.
+    store.set_timeout(timedelta(seconds=WAIT_S))
+    return PrefixStore("seats", store)
+
+
+def bereave(folder: str) -> None:
+    """Tell the processes of a launch that nobody comes in the place of one any more."""
+    store_in(folder).set(_GONE, "yes")
+
+
+_given: list[Seat] = []
+
+
+def take(seat: Seat) -> None:
+    """Give this process its seat, which nobody else can know."""
+    _given[:] = [seat]
+
+
+def seat() -> Seat | None:
+    """That of this process; None where it is alone."""
+    if _given:
+        return _given[0]
+    if not distributed.is_initialized():
+        return None
+    # Private, but the only way to the store of a group that the caller has made.
+    return Seat(distributed.get_rank(), distributed.get_world_size(), _get_default_store())
+
+
+def returned() -> bool:
+    """Whether this process was started again, alone, in the place of one that was killed."""
+    return bool(_given) and _given[0].life > 0

@@ -1,0 +1,160 @@
+"""A stage that is killed and started again while the others learn; what is lost is counted."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+from math import log
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from contract import returning
+from contract.returning import EPOCHS, EVERY, KILLED_AT, LENGTH, MORE, STAGES, parts, said
+from hocket.cli import main
+
+pytestmark = pytest.mark.xdist_group("killed and started again")
+TURNS = EPOCHS * LENGTH
+GUESSED = log(3)
+"""The loss of a stage that knows nothing of three classes."""
+VICTIMS = [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A training for each victim, done once: what its processes said, and where."""
+    found = {}
+
+    def one(victim):
+        if victim not in found:
+            folder = tmp_path_factory.mktemp(f"victim{victim}")
+            work = returning.coded if victim == 1 else returning.whole
+            assert returning.started(work, folder, victim) == 0
+            found[victim] = said(folder), folder
+        return found[victim]
+
+    return one
+
+
+every_victim = pytest.mark.parametrize("victim", VICTIMS)
+
+
+@every_victim
+def test_the_others_learn_while_it_is_away_and_it_learns_the_rest(victim, done):
+    stages, _ = done(victim)
+    for k, stage in enumerate(stages):
+        assert stage["learned"] == list(range(stage["began"], TURNS))
+        if k != victim:
+            assert stage["began"] == 0
+    # The new process began after turns of the others that came after the kill.
+    assert TURNS > KILLED_AT + MORE
+    again = KILLED_AT + 1 - stages[victim]["began"]
+    assert 0 < again <= 2 * EVERY
+
+
+@every_victim
+def test_every_packet_is_used_or_counted_as_dropped_or_as_lost(victim, done):
+    stages, _ = done(victim)
+    for before, own in itertools.pairwise(stages):
+        uses, ledger = own["uses"], before["ledger"]
+        assert before["turns"] == ledger["sent"] + ledger["unsent"]
+        assert ledger["sent"] == uses["arrived"] + uses["lost"] - uses["orphaned"]
+        used = uses["drawn"] - uses["reused"]
+        assert uses["arrived"] == used + uses["dropped"] + own["waiting"]
+        assert uses["drawn"] == own["turns"]
+
+
+@every_victim
+def test_every_stage_has_learned_and_all_end_with_the_same_network(victim, done):
+    stages = done(victim)[0]
+    first, *others = stages
+    assert fmean(fmean(stage["losses"][-LENGTH:]) for stage in stages) < 0.95 * GUESSED
+    for other in others:
+        for what in ("history", "weights", "again"):
+            assert other[what] == first[what]
+    assert [epoch["number"] for epoch in first["history"]] == list(range(EPOCHS))
+    assert first["history"][-1]["score"]["loss"] == pytest.approx(first["again"])
+
+
+@every_victim
+def test_no_process_is_left_behind(victim, done):
+    _, folder = done(victim)
+    pids = [int(file.read_text()) for file in folder.glob("*.pid")]
+    assert len(pids) == STAGES + 1
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_it_is_said_and_each_stage_has_its_own_checkpoints(tmp_path, capfd):
+    assert returning.started(returning.twice, tmp_path, 1, grace_s=30.0) == 137
+    told = capfd.readouterr().err
+    assert "process 1 was ended by SIGKILL" in told
+    assert "it is started again, 1 of at most 1 times" in told
+    assert "hung" not in told  # the others have heard that nobody comes back any more
+    for rank in range(STAGES):
+        assert parts(tmp_path, rank)
+    # The whole job goes on from what each stage has.
+    assert returning.started(returning.resumed, tmp_path, None) == 0
+    stages = said(tmp_path)
+    for stage in stages:
+        assert stage["began"] > 0
+        assert not stage["learned"] or stage["learned"][-1] == TURNS - 1
+    assert stages[0]["history"] == stages[2]["history"]
+    assert len(stages[0]["history"]) == EPOCHS
+    shutil.rmtree(parts(tmp_path, 1)[0].parent)
+    assert returning.started(returning.resumed, tmp_path, None) != 0
+    assert "there is no folder of a checkpoint in it" in capfd.readouterr().err
+
+
+def test_one_that_does_not_come_back_ends_the_training(tmp_path, capfd):
+    assert returning.started(returning.never_back, tmp_path, 1, grace_s=1.0) != 0
+    told = capfd.readouterr().err
+    assert "waited 4 s for stage 1 to come back; stage 1 does not answer" in told
+
+
+def test_one_that_is_killed_before_all_are_out_ends_the_training(tmp_path, capfd):
+    assert returning.started(returning.too_early, tmp_path, 1) != 0
+    assert re.search(r"LostError: the connection to .* is gone", capfd.readouterr().err)
+
+
+NETWORK = '''
+import os, signal
+from pathlib import Path
+from torch import nn
+
+class Dies(nn.Module):
+    """Kills its process in the thirtieth batch that it is trained on, once."""
+
+    seen = 0
+
+    def forward(self, x):
+        self.seen += self.training
+        if self.seen == 30 and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+def network():
+    hidden = [nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32)]
+    return nn.Sequential(nn.Flatten(), *hidden, Dies(), nn.ReLU(), nn.Linear(32, 10))
+'''
+
+
+def test_on_the_command_line(tmp_path, monkeypatch, capfd):
+    """The first stage is killed, which reads the data and writes the run folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(NETWORK)
+    words = "--epochs 3 --processes 2 --checkpoint-every 4 --max-restarts 1 --log-every 1"
+    words += " --method dgl-async:head=mlp --network own.py:network --plan 5 --out run"
+    assert main(["train", *words.split()]) == 0
+    assert "it is started again, 1 of at most 1 times" in capfd.readouterr().err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert (summary["state"], len(summary["epochs"])) == ("finished", 3)
+    assert summary["epochs"][-1]["score"]["error"] < 0.5
+    for file in ("metrics.jsonl", "metrics.stage1.jsonl"):
+        rows = [json.loads(row) for row in Path("run", file).read_text().splitlines()]
+        batches = [row["batch"] for row in rows if row["kind"] == "update"]
+        assert batches == list(range(len(batches)))

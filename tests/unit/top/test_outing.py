@@ -1,0 +1,65 @@
+"""Who may come back, and when it is too late for that."""
+
+import pytest
+from torch.distributed import HashStore
+
+from hocket.alarm import Alarm
+from hocket.errors import LostError, WitnessError
+from hocket.outing import Outing
+from hocket.seat import Seat
+
+PLACES = ["stage 0", "stage 1"]
+
+
+def outing(store, rank, life=0, lives=1, timeout_s=20.0):
+    alarm = Alarm(store, PLACES, rank, timeout_s)
+    try:
+        return Outing(Seat(rank, 2, store, life, lives), store, alarm, PLACES[rank])
+    finally:
+        alarm.close()
+
+
+def test_one_that_is_killed_while_all_are_out_is_expected_back():
+    store = HashStore()
+    first, second = outing(store, 0), outing(store, 1)
+    assert not first.hopes  # not out yet
+    first.begin()
+    second.begin()
+    assert first.hopes
+    outing(store, 1, life=1)
+    assert first.life(1) == 1
+    store.set("gone", "yes")
+    assert not first.hopes
+    strict = outing(store, 0, lives=0)
+    strict.begin()
+    assert not strict.hopes
+
+
+def test_without_anybody_new_there_is_no_new_group():
+    store = HashStore()
+    first = outing(store, 0)
+    first.begin()
+    assert first.pair(1) is None
+    store.set("life/1", "1")
+    assert first.pair(1) is None  # it has not said that it is ready
+
+
+def test_one_that_comes_back_after_the_others_have_met_is_too_late():
+    store = HashStore()
+    for rank in (0, 1):
+        outing(store, rank).begin()
+        store.set(f"here/after outing 1/{rank}", "yes")
+    with pytest.raises(
+        LostError, match="stage 1 was started again, but the others are not out"
+    ):
+        outing(store, 1, life=1)
+    assert b"stage 1 failed" in store.get("failure")
+
+
+def test_one_that_comes_back_to_those_who_never_go_out_is_told_so():
+    with pytest.raises(LostError, match="the others are not out on their own"):
+        outing(HashStore(), 1, life=1, timeout_s=0.1)
+    store = HashStore()
+    store.set("failure", "stage 0 failed: it had to")
+    with pytest.raises(WitnessError, match="stage 0 failed: it had to"):
+        outing(store, 1, life=1)
