@@ -36,12 +36,12 @@ def faults(record: Record) -> str:
             )
         )
     legend = (
-        "Trainings of {methods} in 1 to {stages} stages, each a process, with short time-outs, "
-        "to which a fault happens at a stage and a tick by chance. As promised: what the second column says, "
-        "with the exit code that is said of it, the same bits at the end as without the "
-        "fault, and no process left; what ends was then resumed. Median and maximum: from the "
-        "fault to the end of all processes, from there to the next action, and how many ticks "
-        "the stage had to do again."
+        "Trainings of {methods} in 1 to {stages} stages, each a process, with short time- "
+        "outs, to which a fault happens at a stage and a tick by chance. As promised: what "
+        "the second column says, with the exit code that is said of it, the same bits at "
+        "the end as without the fault, and no process left; what ends was then resumed. "
+        "Median and maximum: from the fault to the end of all processes, from there to the "
+        "next action, and how many ticks the stage had to do again."
     ).format(**(record.settings | {"methods": ", ".join(record.settings["methods"])}))
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
