@@ -95,13 +95,13 @@ def _exits(summary: Summary) -> Table:
 
 def _draws(summary: Summary) -> Table:
     """What became of the packets that came for each stage, where it draws from a buffer."""
-    names = ("stage", "not sent", "arrived", "drawn", "reused", "dropped", "refused", "buffer")
-    table = _table(*names)
+    names = ("not sent", "arrived", "drawn", "reused", "dropped", "lost", "refused", "buffer")
+    table = _table("stage", *names)
     for k, (before, stage) in enumerate(pairwise(summary.stages), 1):
         if (uses := stage.uses) is not None:
             counts = (before.unsent, uses.arrived, uses.drawn, uses.reused, uses.dropped)
             held = f"{uses.buffer_bytes / 2**20:,.1f} MiB"
-            table.add_row(str(k), *(f"{n:,}" for n in (*counts, uses.refused)), held)
+            table.add_row(str(k), *(f"{n:,}" for n in (*counts, uses.lost, uses.refused)), held)
     return table
 
 

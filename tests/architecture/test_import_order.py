@@ -24,10 +24,9 @@ LEVELS = (
         "environment",
         "interrupt",
         "relay",
-        "restart",
         "seat",
     ),
-    ("relay.packet", "relay.wire", "relay.inbox", "alarm", "interface", "memory"),
+    ("relay.packet", "relay.wire", "relay.inbox", "alarm", "interface", "memory", "restart"),
     ("relay.order", "method", "losses", "cut", "reading", "outing"),
     ("zoo", "data", "named", "recipes", "run", "world"),
     (

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from end_to_end.namespaces import Ended, environment, machines, on_both, torchrun
+from hocket.errors import HangError
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -202,7 +203,7 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
             for rank in (0, 1)
         ]
         ended = on_both(link, folders, commands, meanwhile=cut)
-    assert [end.code for end in ended] == [1, 1]
+    assert [end.code for end in ended] == [HangError.exit_code] * 2
     for end in ended:
         assert "waited 5 s for" in end.err
         assert "does not answer: it is stopped, or cut off" in end.err

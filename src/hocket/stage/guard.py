@@ -25,6 +25,7 @@ def fault_in(named: Mapping[str, Tensor | None], norm: str | None = None) -> str
         named: Tensors by what to call them; of others than floating point nothing is asked.
         norm: What to call the norm of all of them, if that has to be finite as well.
 
+    >>> import torch
     >>> fault_in({"output": torch.ones(2), "loss": torch.tensor([1.0, -torch.inf])})
     'loss became -inf'
     """

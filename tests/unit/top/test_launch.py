@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,12 +40,14 @@ def folder(tmp_path, monkeypatch):
 def _signals_as_before():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    # Where a shell started the tests in the background, Ctrl-C would be ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Where a shell started the tests in the background, or nohup did, they would be ignored.
+    usual = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
+    for number, handler in zip(numbers, usual, strict=True):
+        signal.signal(number, handler)
     yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before[0])
-    assert [signal.getsignal(number) for number in numbers] == before
+    assert [signal.getsignal(number) for number in numbers] == usual
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
     assert signal.set_wakeup_fd(-1) == -1
 
 
@@ -375,8 +378,7 @@ def test_no_process_outlives_a_launcher_that_is_killed(folder, line):
         assert line.closes_within(2)
     # Nobody was left to remove it.
     for left in folder.glob("hocket-*"):
-        (left / "store").unlink()
-        left.rmdir()
+        shutil.rmtree(left)
 
 
 def test_a_signal_to_the_whole_group_leaves_time_to_save_and_imports_are_made_once(

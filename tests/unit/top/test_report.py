@@ -139,7 +139,15 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
     common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
-    uses = Uses(1200, 0, 1100, 30, 90, 7, 3 * 2**20)
+    uses = Uses(
+        arrived=1200,
+        drawn=1100,
+        reused=30,
+        dropped=90,
+        lost=4,
+        refused=7,
+        buffer_bytes=3 * 2**20,
+    )
     stages = (
         StageSummary(**common, perplexity=None, unsent=12, uses=None),
         StageSummary(**common, perplexity=None, unsent=0, uses=uses),
@@ -147,5 +155,5 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
     summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a",))
     *_, draws = (printed(table) for table in summary_tables(summary))
     rows = [[w for w in line.split() if w != "│"] for line in draws.splitlines()]
-    assert ["1", "12", "1,200", "1,100", "30", "90", "7", "3.0", "MiB"] in rows
+    assert ["1", "12", "1,200", "1,100", "30", "90", "4", "7", "3.0", "MiB"] in rows
     assert [row for row in rows if row[:1] == ["0"]] == []
