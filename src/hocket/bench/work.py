@@ -106,6 +106,7 @@ class Work:
         plan: Plan | None = None,
         *,
         codec: Codec | None = None,
+        checksum: bool = True,
         trace: bool = False,
         resumable: bool = False,
     ) -> Trainer:
@@ -118,6 +119,7 @@ class Work:
             channels_last=self.channels_last,
             trace=trace,
             codec=codec,
+            checksum=checksum,
             resumable=resumable,
         )
         trainer.prepare(self.batch_of_noise()[0])

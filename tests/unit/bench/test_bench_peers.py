@@ -147,7 +147,8 @@ def test_more_stages_than_layers_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", ["fdg", "fdg:slack=1,linearize=live", "adl:accumulate=2", "ddg", "dgl"]
+    "row",
+    ["fdg:checksum=false", "fdg:slack=1,linearize=live", "adl:accumulate=2", "ddg", "dgl"],
 )
 def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
     work = exact()
@@ -167,6 +168,8 @@ def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
 
 def test_a_method_s_own_options_and_slack_are_checked() -> None:
     assert checked("fdg:shrink=0.5,slack=1").options == {"shrink": 0.5, "slack": 1}
+    with pytest.raises(OptionError, match=r"checksum is 'no' in the row .*; use true"):
+        checked("fdg:checksum=no")
     with pytest.raises(OptionError, match="shrimp"):
         checked("fdg:shrimp=1")
     with pytest.raises(OptionError, match="no delay to which slack"):

@@ -19,12 +19,14 @@ class Decoupled:
         codec: How what stages send is written.
         threads: Of PyTorch, in each process.
         plan: Where the network is cut.
+        checksum: Whether tensors leave with a checksum.
     """
 
     method: Method
     codec: Codec
     threads: int
     plan: Plan
+    checksum: bool = True
 
     @property
     def processes(self) -> int:
@@ -38,7 +40,7 @@ class Decoupled:
 
     def prepare(self, work: Work, rank: int) -> Training:
         """This process's stage, its pipeline filled."""
-        trainer = work.trainer(self.method, self.plan, codec=self.codec)
+        trainer = work.trainer(self.method, self.plan, codec=self.codec, checksum=self.checksum)
         step = work.decoupled(trainer)
         for _ in range(work.until_full(self.method)):
             step()

@@ -85,26 +85,30 @@ def decoupled(work: Work, balance: Balance, *, name: str, **options: Any) -> Pee
         CutError: There are fewer layers than stages.
     """
     plan = balance.plan(range(work.stages), microbatches=1)
-    method, codec = chosen(Named(name, options))
-    return Decoupled(method, codec, work.threads, plan)
+    method, codec, checksum = chosen(Named(name, options))
+    return Decoupled(method, codec, work.threads, plan, checksum)
 
 
-def chosen(asked: Named) -> tuple[Method, Codec]:
-    """The method and codec of a row; slack and codec are options like the method's own.
+def chosen(asked: Named) -> tuple[Method, Codec, bool]:
+    """The method of a row, its codec, and whether it sends checksums.
+
+    Slack, codec and checksum are options like the method's own.
 
     Raises:
         OptionError: An option does not exist, or is out of range.
 
-    >>> method, codec = chosen(Named("fdg", {"slack": 1, "codec": "int8"}))
-    >>> method.delay(0, stages=2), codec
-    (4, Integers())
+    >>> method, *way = chosen(Named("fdg", {"slack": 1, "codec": "int8", "checksum": False}))
+    >>> method.delay(0, stages=2), way
+    (4, [Integers(), False])
     """
-    slack = asked.options.get("slack", 0)
+    own = dict(asked.options)
+    slack, checksum = own.pop("slack", 0), own.pop("checksum", True)
+    codec = codec_of(str(own.pop("codec", "none")))
     if type(slack) is not int or slack < 0:
         raise OptionError(f"slack is {slack!r} in the row {asked}; use a number of ticks")
-    own = {k: value for k, value in asked.options.items() if k not in ("slack", "codec")}
-    codec = codec_of(str(asked.options.get("codec", "none")))
-    return build(asked.name, **own).slackened(slack), codec
+    if not isinstance(checksum, bool):
+        raise OptionError(f"checksum is {checksum!r} in the row {asked}; use true or false")
+    return build(asked.name, **own).slackened(slack), codec, checksum
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
