@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -19,6 +19,8 @@ from hocket.worker import HELD_BACK, WITNESS
 
 # What multiprocessing gives when the server that forked a process is gone.
 _NEVER_TOLD = 255
+SETTLE_S = 0.1
+"""How much later the end of a process may be told of than that of one which failed for it."""
 
 
 class Workers:
@@ -76,14 +78,21 @@ class Workers:
             if bell in ready:
                 for number in os.read(bell, 4096):
                     self._heard(number)
-            ended = [self._running.pop(s) for s in list(self._running) if s in ready]
-            codes = {rank: self._workers[rank].exitcode or 0 for rank in ended}
+            codes = self._codes(ready)
+            if any(codes.values()):
+                # Who failed because another one was killed may be told of before that one.
+                codes |= self._codes(connection.wait([*self._running], SETTLE_S))
             # Deaths by signal have negative codes. They come first: nobody else caused them.
-            for rank in sorted(ended, key=lambda rank: codes[rank] >= 0):
+            for rank in sorted(codes, key=lambda rank: codes[rank] >= 0):
                 self._ended(rank, codes[rank])
             if self._running and time.monotonic() >= self._deadline:
                 self._kill_hung()
         return self._stopped or self._failed
+
+    def _codes(self, ready: Sequence[object]) -> dict[int, int]:
+        """The exit codes, by rank, of those that have ended."""
+        ended = [self._running.pop(s) for s in list(self._running) if s in ready]
+        return {rank: self._workers[rank].exitcode or 0 for rank in ended}
 
     def _heard(self, number: int) -> None:
         if number == signal.SIGINT:
