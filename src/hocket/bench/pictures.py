@@ -39,18 +39,7 @@ def overhead_picture(record: Record, path: Path) -> Path:
 
 def checkpoint_picture(record: Record, path: Path) -> Path:
     """A bar for each row with the range of its ratios."""
-    figure = Figure(figsize=(8, 1.2 + 0.35 * len(record.rows)), layout="constrained")
-    axes = figure.add_subplot()
-    for place, row in enumerate(record.rows):
-        ratio = row["ratio"]
-        spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
-        axes.barh(place, ratio, color="tab:blue", xerr=spread, ecolor="0.3", capsize=2)
-    axes.set_yticks(range(len(record.rows)), [row["row"] for row in record.rows])
-    axes.invert_yaxis()
-    axes.axvline(1, color="0.3", linewidth=0.8)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("time of a step, without checkpoints = 1")
-    return _save(figure, path)
+    return _save(_ratios(record, "time of a step, without checkpoints = 1"), path)
 
 
 def accuracy_picture(record: Record, path: Path) -> Path:
@@ -74,6 +63,11 @@ def accuracy_picture(record: Record, path: Path) -> Path:
 
 def speed_picture(record: Record, path: Path) -> Path:
     """A bar for each row with the range of its ratios."""
+    return _save(_ratios(record, "samples per second, bp = 1"), path)
+
+
+def _ratios(record: Record, what: str) -> Figure:
+    """A bar for each row, as long as its ratio to what is compared with, and its range."""
     figure = Figure(figsize=(8, 1.2 + 0.35 * len(record.rows)), layout="constrained")
     axes = figure.add_subplot()
     for place, row in enumerate(record.rows):
@@ -84,8 +78,8 @@ def speed_picture(record: Record, path: Path) -> Path:
     axes.invert_yaxis()
     axes.axvline(1, color="0.3", linewidth=0.8)
     axes.set_xlim(left=0)
-    axes.set_xlabel("samples per second, bp = 1")
-    return _save(figure, path)
+    axes.set_xlabel(what)
+    return figure
 
 
 def stages_picture(record: Record, path: Path) -> Path:
