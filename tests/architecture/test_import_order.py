@@ -41,7 +41,7 @@ LEVELS = (
         "signals",
         "timeline",
     ),
-    ("relay.p2p", "relay.coded", "update", "workers"),
+    ("relay.source", "relay.p2p", "relay.coded", "update", "workers"),
     ("relay.line",),
     ("relay.pour", "methods", "stage", "picture", "launch", "timeline.replay", "own_network"),
     ("engine", "parts"),

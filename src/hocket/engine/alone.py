@@ -14,11 +14,10 @@ from hocket.engine.trace import Event
 from hocket.errors import HocketError
 from hocket.relay.buffer import Buffer
 from hocket.relay.line import Line
-from hocket.relay.memory import Edge
-from hocket.relay.packet import Activation
+from hocket.relay.source import Source
 from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, copied, tensors
+from hocket.tree import Tree
 from hocket.world import World
 
 LOOK_S = 0.1
@@ -30,7 +29,7 @@ class Alone:
 
     Args:
         runner: The stage.
-        source: The edge from which the first stage receives its batches.
+        source: Where batches enter, at the first stage.
         buffer: What the stage draws from; None for the first one.
         before: The way to the stage before, if there is one.
         after: The way to the stage after, if there is one.
@@ -42,7 +41,7 @@ class Alone:
     def __init__(
         self,
         runner: Runner,
-        source: Edge,
+        source: Source,
         buffer: Buffer | None,
         before: Line | None,
         after: Line | None,
@@ -126,16 +125,7 @@ class Alone:
         """A turn of the stage, once there is something to draw."""
         runner, self._passes.epoch = self._runner, epoch
         if self._before is None:
-            own = copied((inputs, targets))
-            self._source.upper().send(
-                Activation(
-                    batch=runner.turns,
-                    epoch=epoch,
-                    values=own[0],
-                    differentiable=tuple(False for _ in tensors(inputs)),
-                    targets=own[1],
-                )
-            )
+            self._source.send(runner.turns, epoch, inputs, targets)
         elif not self._found_something():
             return []
         start = time.perf_counter()

@@ -13,6 +13,7 @@ from hocket.relay.carrier import Carriers
 from hocket.relay.memory import Edge, End
 from hocket.relay.p2p import Connection, Horizon, Lower, Upper
 from hocket.relay.port import After
+from hocket.relay.source import Source
 from hocket.timeline import Recorder
 from hocket.tree import Tree
 from hocket.update.synchronized import synchronize
@@ -38,30 +39,27 @@ def build_serial(
     Raises:
         OptionError: A stage cannot honour the method.
     """
-    last = len(modules) - 1
-    signals = signals_of(setup.method, last + 1)
+    count, source = len(modules), Source()
+    signals = signals_of(setup.method, count)
     networks = signal_networks(setup, modules, signals, sample)
-    edges = [
-        Edge(f"stage {k - 1}" if k else "the source", f"stage {k}") for k in range(last + 1)
-    ]
-    afters: list[After] = [edge.upper() for edge in edges[1:]]
+    edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
+    befores = [source.lower(), *(edge.lower() for edge in edges)]
+    afters: list[After] = [*(edge.upper() for edge in edges), End()]
     stages = [
         stage_of(
             setup,
             k,
-            last + 1,
+            count,
             module,
             signals[k],
             networks[k],
-            edge.lower(),
+            before,
             after,
             Recorder(k, keep=setup.trace),
         )
-        for k, (module, edge, after) in enumerate(
-            zip(modules, edges, [*afters, End()], strict=True)
-        )
+        for k, (module, before, after) in enumerate(zip(modules, befores, afters, strict=True))
     ]
-    return Serial(setup.method, stages, edges[0], watchers, compare)
+    return Serial(setup.method, stages, source, watchers, compare)
 
 
 def build_distributed(
@@ -98,7 +96,7 @@ def build_distributed(
         carrier = carriers.to(rank)
         return Connection(world, rank, room, setup.device, carrier, checksum=setup.checksum)
 
-    source, horizon = Edge("the source", "stage 0"), Horizon()
+    source, horizon = Source(), Horizon()
     recorder = Recorder(k, keep=setup.trace)
     before = connect(-1) if k > 0 else None
     after = connect(1) if k < count - 1 else None

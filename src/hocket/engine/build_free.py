@@ -16,11 +16,12 @@ from hocket.relay.buffer import Buffer
 from hocket.relay.carrier import Carrier, Carriers, Host
 from hocket.relay.coded import Ledger
 from hocket.relay.line import Line
-from hocket.relay.memory import Edge, End
+from hocket.relay.memory import End
 from hocket.relay.p2p import Connection
 from hocket.relay.packet import Activation
 from hocket.relay.port import After
 from hocket.relay.pour import Pour
+from hocket.relay.source import Source
 from hocket.timeline import Recorder
 from hocket.tree import Tree
 from hocket.world import World
@@ -44,7 +45,7 @@ def build_free(
     assert rule is not None, "stages that keep step have no buffers"
     signals = signals_of(setup.method, count)
     networks = signal_networks(setup, modules, signals, sample)
-    source = Edge("the source", "stage 0")
+    source = Source()
     buffers = [Buffer(rule) for _ in modules[1:]]
     lowers = [None, *map(buffer.Lower, buffers)]
     afters: list[After] = [*map(buffer.Upper, buffers), End()]
@@ -125,7 +126,7 @@ def build_alone(
 
     before = line(-1, kept.put) if kept is not None else None
     after = line(1) if k < count - 1 else None
-    source, recorder = Edge("the source", "stage 0"), Recorder(k, keep=setup.trace)
+    source, recorder = Source(), Recorder(k, keep=setup.trace)
     lower = buffer.Lower(kept) if kept is not None else None
     stage = stage_of(
         setup,

@@ -15,12 +15,11 @@ from hocket.engine.trace import Event, Watcher
 from hocket.errors import DataError
 from hocket.method import Method
 from hocket.program import Action, Column, finish
-from hocket.relay.memory import Edge
 from hocket.relay.p2p import Connection, Horizon
-from hocket.relay.packet import Activation
+from hocket.relay.source import Source
 from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, copied, map_tensors, tensors
+from hocket.tree import Tree, map_tensors, tensors
 from hocket.world import World
 
 
@@ -31,7 +30,7 @@ class Distributed:
         method: The method.
         stage: The stage of this process.
         world: This process among the others.
-        source: The edge from which the first stage receives its batches.
+        source: Where batches enter, at the first stage.
         before: The connection to the stage before, if there is one.
         after: The connection to the stage after, if there is one.
         horizon: Until when batches are known to enter; the ports share it.
@@ -43,7 +42,7 @@ class Distributed:
         method: Method,
         stage: Stage,
         world: World,
-        source: Edge,
+        source: Source,
         before: Connection | None,
         after: Connection | None,
         horizon: Horizon,
@@ -82,16 +81,7 @@ class Distributed:
         """
         if self._before is None:
             share, own = self._share((inputs, targets))
-            self._source.upper().send(
-                Activation(
-                    batch=self._column.fed,
-                    epoch=epoch,
-                    values=own[0],
-                    differentiable=tuple(False for _ in tensors(inputs)),
-                    targets=own[1],
-                    share=share,
-                )
-            )
+            self._source.send(self._column.fed, epoch, *own, share)
         return self._execute(self._column.now, self._column.tick())
 
     def finish(self) -> list[Event]:
@@ -138,13 +128,10 @@ class Distributed:
                 connection.close()
 
     def _share(self, batch: Batch) -> tuple[float, Batch]:
-        """What part of a batch is this replica's, and a copy of it.
-
-        Copied, as the caller may fill the same memory with the next batch.
-        """
+        """What part of a batch is this replica's: how much, and which."""
         replica, replicas = self._world.replica, self._world.replicas
         if replicas == 1:
-            return 1.0, copied(batch)
+            return 1.0, batch
         whole = len(tensors(batch)[0])
         if whole < replicas:
             raise DataError(
@@ -155,7 +142,7 @@ class Distributed:
 
         def part(tensor: Tensor) -> Tensor:
             shared = tensor.dim() and len(tensor) == whole
-            return tensor[first:last].clone() if shared else tensor.clone()
+            return tensor[first:last] if shared else tensor
 
         return (last - first) / whole, map_tensors(part, batch)
 

@@ -11,11 +11,10 @@ from hocket.engine.engine import Batch
 from hocket.engine.runner import Passes, Runner
 from hocket.engine.serial import answers
 from hocket.engine.trace import Event
-from hocket.relay.memory import Edge
-from hocket.relay.packet import Activation
+from hocket.relay.source import Source
 from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, copied, tensors
+from hocket.tree import Tree
 
 
 class Free:
@@ -23,13 +22,13 @@ class Free:
 
     Args:
         runners: All stages, in order.
-        source: The edge from which the first stage receives its batches.
+        source: Where batches enter.
         passes: The data as the first stage goes through them.
         pace: How fast each is.
     """
 
     def __init__(
-        self, runners: Sequence[Runner], source: Edge, passes: Passes, pace: Pace
+        self, runners: Sequence[Runner], source: Source, passes: Passes, pace: Pace
     ) -> None:
         self._runners = runners
         self._source = source
@@ -73,17 +72,8 @@ class Free:
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """A turn of the first stage, at which a batch enters, and all turns until its next."""
-        own = copied((inputs, targets))
         self._passes.epoch = epoch
-        self._source.upper().send(
-            Activation(
-                batch=self._runners[0].turns,
-                epoch=epoch,
-                values=own[0],
-                differentiable=tuple(False for _ in tensors(inputs)),
-                targets=own[1],
-            )
-        )
+        self._source.send(self._runners[0].turns, epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.
         events = self._others() + self._turn() + self._others()
         self._now += 1

@@ -8,11 +8,10 @@ from hocket.engine.execute import execute
 from hocket.engine.trace import Event, Watcher
 from hocket.method import Method
 from hocket.program import Program, Tick, finish
-from hocket.relay.memory import Edge
-from hocket.relay.packet import Activation
+from hocket.relay.source import Source
 from hocket.stage.answer import Answer
 from hocket.stage.stage import Stage
-from hocket.tree import Tree, copied, tensors
+from hocket.tree import Tree
 
 
 class Serial:
@@ -21,7 +20,7 @@ class Serial:
     Args:
         method: The method.
         stages: All stages, in order.
-        source: The edge from which the first stage receives its batches.
+        source: Where batches enter.
         watchers: Called after every action.
         compare: Compares late gradients with the true ones.
     """
@@ -30,7 +29,7 @@ class Serial:
         self,
         method: Method,
         stages: Sequence[Stage],
-        source: Edge,
+        source: Source,
         watchers: Sequence[Watcher] = (),
         compare: Compare | None = None,
     ) -> None:
@@ -45,19 +44,9 @@ class Serial:
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch enters."""
-        # Copied: the caller may fill the same memory with the next batch.
-        own = copied((inputs, targets))
+        packet = self._source.send(self.program.fed, epoch, inputs, targets)
         if self._compare is not None:
-            self._compare.enter(self.program.fed, *own)
-        self._source.upper().send(
-            Activation(
-                batch=self.program.fed,
-                epoch=epoch,
-                values=own[0],
-                differentiable=tuple(False for _ in tensors(inputs)),
-                targets=own[1],
-            )
-        )
+            self._compare.enter(packet.batch, packet.values, packet.targets)
         return self._execute(self.program.now, self.program.tick())
 
     @property
