@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from hocket import interface
 from hocket.alarm import Alarm, failure, in_time, written_first
+from hocket.board import Board
 from hocket.errors import WitnessError, WorldError
 from hocket.outing import Group, Outing
 from hocket.relay import wire
@@ -79,7 +80,8 @@ class World:
                 "torch.nn.parallel.DistributedDataParallel for that"
             )
         self._store = store
-        self._agreements = self._topics = 0
+        self._agreements = 0
+        self.board = Board(PrefixStore("board", store), self.rank, self.size)
         self.alarm = Alarm(store, self.places, self.rank, timeout_s)
         self._ends: list[Callable[[], None]] = []
         self.outing = Outing(seat, store, self.alarm, self.place)
@@ -134,37 +136,6 @@ class World:
         self._agreements += 1
         name = f"agreement/{self._agreements}"
         return PrefixStore(name, self._store) if self.replicas > 1 else None
-
-    def mark(self, name: str) -> None:
-        """Say that this process has come to something."""
-        in_time(lambda: self._store.set(f"mark/{name}/{self.rank}", "yes"))
-
-    def marked(self, name: str, ranks: Iterable[int] | None = None) -> bool:
-        """Whether all processes have come to it, or those that are named; nobody waits."""
-        chosen = range(self.size) if ranks is None else ranks
-        keys = [f"mark/{name}/{rank}" for rank in chosen]
-        found, _ = in_time(lambda: self._store.check(keys))
-        return bool(found)
-
-    def unmark(self, name: str) -> None:
-        """Take back what the process that was killed in this place had come to."""
-        in_time(lambda: self._store.delete_key(f"mark/{name}/{self.rank}"))
-
-    def topic(self) -> str:
-        """A new topic to say something on; the same one where all processes ask as often."""
-        self._topics += 1
-        return f"topic/{self._topics}"
-
-    def say(self, topic: str, words: str) -> None:
-        """Leave words on a topic for whoever asks; each process once for each topic."""
-        self._store.set(f"{topic}/{self.rank}", words)
-
-    def said(self, topic: str) -> list[str] | None:
-        """What all processes have said on a topic, by rank; None until all have."""
-        keys = [f"{topic}/{rank}" for rank in range(self.size)]
-        return (
-            [self._store.get(key).decode() for key in keys] if self._store.check(keys) else None
-        )
 
     def neighbour(self, step: int) -> int:
         """The rank of this replica's stage so many stages ahead."""

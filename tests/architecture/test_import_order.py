@@ -27,7 +27,7 @@ LEVELS = (
         "seat",
     ),
     ("relay.packet", "relay.wire", "relay.inbox", "alarm", "interface", "memory", "restart"),
-    ("relay.order", "method", "losses", "cut", "reading", "outing"),
+    ("relay.order", "board", "method", "losses", "cut", "reading", "outing"),
     ("zoo", "data", "named", "recipes", "run", "world"),
     (
         "relay.port",

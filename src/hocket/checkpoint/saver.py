@@ -112,7 +112,7 @@ class Saver:
         self.wait()
         packed = {part: pack(state, part) for part, state in parts.items()}
         self.last = name
-        topic = "" if self._world is None else self._world.topic()
+        topic = "" if self._world is None else self._world.board.topic()
         work = partial(self._write, name, packed, manifest, topic, refused)
         self._thread = threading.Thread(target=work, name="hocket-saver", daemon=True)
         self._thread.start()
@@ -172,15 +172,15 @@ class Saver:
 
     def _heard(self, world: World, topic: str, said: Any) -> list[Any] | None:
         """What all processes say of their parts, at the first one."""
-        world.say(topic, json.dumps(said))
+        world.board.say(topic, json.dumps(said))
         if not world.leads:
             return None
         end = time.monotonic() + world.alarm.timeout_s
-        while (words := world.said(topic)) is None:
+        while not world.board.said(topic):
             if time.monotonic() > end:
                 return ["a process did not write its part of a checkpoint in time"]
             time.sleep(0.02)
-        return [json.loads(word) for word in words]
+        return [json.loads(word) for word in world.board.words(topic)]
 
 
 def _why(name: str, packed: Mapping[str, memoryview], place: Path, error: OSError) -> str:

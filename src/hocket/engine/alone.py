@@ -60,7 +60,7 @@ class Alone:
         self._lines = [line for line in (before, after) if line is not None]
         self._announce: Announce | None = None
         self._looked = 0.0
-        self._marked = self._ended = False
+        self._said = self._ended = False
         self._failure: HocketError | None = None
         world.alarm.listen(self._fail)
         world.at_end(self._close)
@@ -89,8 +89,8 @@ class Alone:
         self._runner.aim(epochs, again=again)
         self._world.outing.begin()
         if self._world.returned and not self._runner.over:
-            self._world.unmark(self._name("over"))
-        self._marked = self._ended = False
+            self._world.board.unsay(self._name("over"))
+        self._said = self._ended = False
         for line in self._lines:
             line.begin()
 
@@ -110,7 +110,7 @@ class Alone:
 
     def stop(self) -> None:
         """Have all stages stop where they are."""
-        self._world.mark(self._name("stop"))
+        self._world.board.say(self._name("stop"))
 
     def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches at the first stage, at others a placeholder for each turn of an epoch."""
@@ -181,9 +181,9 @@ class Alone:
     def _over_for_all(self) -> bool:
         """Whether there is nothing left to do for anybody."""
         over = self._runner.over
-        if over and not self._marked:
-            self._world.mark(self._name("over"))
-            self._marked = True
+        if over and not self._said:
+            self._world.board.say(self._name("over"))
+            self._said = True
         for line in self._lines:
             line.require_hope()
         if self._failure is not None:
@@ -191,8 +191,9 @@ class Alone:
         now = time.monotonic()
         if not self._ended and now - self._looked >= LOOK_S:
             self._looked = now
-            stopped = self._world.marked(self._name("stop"), ranks=[0])
-            self._ended = stopped or (over and self._world.marked(self._name("over")))
+            board = self._world.board
+            stopped = board.said(self._name("stop"), ranks=[0])
+            self._ended = stopped or (over and board.said(self._name("over")))
         return self._ended
 
     def _name(self, what: str) -> str:

@@ -7,9 +7,11 @@ from functools import partial
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
+from hocket.board import Board
 from hocket.checkpoint import saver
 from hocket.checkpoint.folder import Manifest, name_of, newest_first
 from hocket.errors import CheckpointError, HocketError, OptionError
@@ -135,18 +137,10 @@ class Waiting:
 
     def __init__(self):
         self.alarm = type("Alarm", (), {"timeout_s": 0.1})
+        self.board = Board(HashStore(), rank=0, size=2)
 
     def gather(self, value):
         return [value]
-
-    def topic(self):
-        return "topic"
-
-    def say(self, topic, words):
-        pass
-
-    def said(self, topic):
-        return None
 
 
 def test_a_part_that_does_not_come_ends_in_time(tmp_path):

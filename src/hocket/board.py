@@ -1,0 +1,47 @@
+"""What processes leave for each other to find, so that nobody waits for anybody."""
+
+from collections.abc import Iterable
+
+from torch.distributed.distributed_c10d import Store
+
+from hocket.alarm import in_time
+
+
+class Board:
+    """Where each process says something under a name, and sees who else has.
+
+    Args:
+        store: Where all processes can read and write.
+        rank: Of this process.
+        size: How many there are.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._topics = 0
+
+    def topic(self) -> str:
+        """A new name; the same one where all processes ask as often."""
+        self._topics += 1
+        return f"topic/{self._topics}"
+
+    def say(self, name: str, words: str = "yes") -> None:
+        """Leave words under a name."""
+        in_time(lambda: self._store.set(f"{name}/{self._rank}", words))
+
+    def said(self, name: str, ranks: Iterable[int] | None = None) -> bool:
+        """Whether all processes have said something there, or those that are named."""
+        chosen = range(self._size) if ranks is None else ranks
+        keys = [f"{name}/{rank}" for rank in chosen]
+        found, _ = in_time(lambda: self._store.check(keys))
+        return bool(found)
+
+    def words(self, name: str) -> list[str]:
+        """What all have said there, by rank, once they have."""
+        return [self._store.get(f"{name}/{rank}").decode() for rank in range(self._size)]
+
+    def unsay(self, name: str) -> None:
+        """Take back what the process that was killed in this place had said."""
+        in_time(lambda: self._store.delete_key(f"{name}/{self._rank}"))
