@@ -108,11 +108,6 @@ def warn_of_bias(setup: Setup, stacklevel: int) -> None:
         )
 
 
-def signals_of(method: Method, count: int) -> list[Signal]:
-    """Where the error of each stage comes from; the last one has the network's own loss."""
-    return [method.signal] * (count - 1) + [Objective()]
-
-
 def stage_of(
     setup: Setup,
     index: int,
@@ -211,10 +206,18 @@ def _coded(
 
 
 @torch.no_grad()
-def signal_networks(
-    setup: Setup, modules: Sequence[nn.Module], signals: Sequence[Signal], sample: Tree
-) -> list[nn.Module]:
-    """The network of each signal, made for the shapes that the sample takes on its way."""
+def signals_of(
+    setup: Setup, modules: Sequence[nn.Module], sample: Tree
+) -> tuple[list[Signal], list[nn.Module]]:
+    """Where the error of each stage comes from, and each signal's own network.
+
+    The last stage has the network's own loss. Networks are made for the shapes that the sample
+    takes on its way.
+
+    Raises:
+        OptionError: An output is not what a signal needs.
+    """
+    signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
     shapes: list[tuple[int, ...]] = []
     dtypes: list[torch.dtype] = []
     value = sample
@@ -236,4 +239,4 @@ def signal_networks(
         with randomness(setup.seed, k, 0, "signal", setup.device):
             network = signal.network(shapes[k], outputs)
         networks.append(network.to(dtypes[k]))
-    return networks
+    return signals, networks

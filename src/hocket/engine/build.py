@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from hocket.engine.assemble import ROOM, Setup, signal_networks, signals_of, stage_of
+from hocket.engine.assemble import ROOM, Setup, signals_of, stage_of
 from hocket.engine.compare import Compare
 from hocket.engine.distributed import Distributed
 from hocket.engine.serial import Serial
@@ -40,8 +40,7 @@ def build_serial(
         OptionError: A stage cannot honour the method.
     """
     count, source = len(modules), Source()
-    signals = signals_of(setup.method, count)
-    networks = signal_networks(setup, modules, signals, sample)
+    signals, networks = signals_of(setup, modules, sample)
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
     befores = [source.lower(), *(edge.lower() for edge in edges)]
     afters: list[After] = [*(edge.upper() for edge in edges), End()]
@@ -82,8 +81,7 @@ def build_distributed(
         OptionError: The stage cannot honour the method.
     """
     k, count, method = world.stage, len(modules), setup.method
-    signals = signals_of(method, count)
-    networks = signal_networks(setup, modules, signals, sample)
+    signals, networks = signals_of(setup, modules, sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
         synchronize(nn.ModuleList([modules[k], networks[k]]), world)
     # What a neighbour can be ahead by, an opening, and what it may send of an evaluation.

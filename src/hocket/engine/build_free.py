@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from hocket.engine.alone import Alone
-from hocket.engine.assemble import ROOM, Setup, signal_networks, signals_of, stage_of
+from hocket.engine.assemble import ROOM, Setup, signals_of, stage_of
 from hocket.engine.clock import equal
 from hocket.engine.free import Free
 from hocket.engine.runner import Passes, Runner
@@ -43,8 +43,7 @@ def build_free(
     """
     count, rule, passes = len(modules), setup.method.replay, Passes()
     assert rule is not None, "stages that keep step have no buffers"
-    signals = signals_of(setup.method, count)
-    networks = signal_networks(setup, modules, signals, sample)
+    signals, networks = signals_of(setup, modules, sample)
     source = Source()
     buffers = [Buffer(rule) for _ in modules[1:]]
     lowers = [None, *map(buffer.Lower, buffers)]
@@ -98,8 +97,7 @@ def build_alone(
             f"among processes the stages of method {setup.method.name!r} have no replicas, and "
             "their turns fall as they will; leave replicas at 1 and turns at 'regular'"
         )
-    signals = signals_of(setup.method, count)
-    networks = signal_networks(setup, modules, signals, sample)
+    signals, networks = signals_of(setup, modules, sample)
     # Whoever comes back finds ways that the others have made long since closed to it.
     carriers = None if world.returned else Carriers(world, setup.device)
     passes, ledger = Passes(), Ledger()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.cut.profile import clock
-from hocket.engine.assemble import Setup, signal_networks, signals_of, stage_of
+from hocket.engine.assemble import Setup, signals_of, stage_of
 from hocket.planner.living import Living
 from hocket.program import Column, Kind
 from hocket.relay.packet import Activation, Gradient
@@ -65,8 +65,7 @@ def rehearse(
     """
     # Together, so that what they share is still shared by their copies.
     stages = copy.deepcopy(list(modules))
-    signals = signals_of(setup.method, len(stages))
-    networks = signal_networks(setup, stages, signals, inputs)
+    signals, networks = signals_of(setup, stages, inputs)
     given = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
     found = []
     for k, module in enumerate(stages):
