@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.bench.jobs import carry_out, check_batch, sgd
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.training import Job
 from hocket.errors import OptionError, listed
 from hocket.named import Named
@@ -83,10 +83,7 @@ def accuracy(
         for row in rows
     ]
     _check(asked)
-    settings = {name: v for name, v in chosen.items() if name not in ("out", "data_dir")}
-    settings |= {"rows": list(rows), "seeds": list(seeds), "milestones": list(milestones)}
-    command = command_line("hocket bench accuracy", accuracy, chosen)
-    begun = Record.begin("accuracy", command, settings, threads)
+    begun = Record.of(accuracy, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
     ended = zip(asked, results, strict=True)
     record.with_rows([row for job, result in ended for row in _rows(job, result)]).write(out)

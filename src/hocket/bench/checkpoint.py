@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket.bench.pairs import Work as Step
 from hocket.bench.pairs import time_pairs
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.threads import torch_threads
 from hocket.bench.work import PLAIN, Work
 from hocket.checkpoint import Checkpoints
@@ -76,10 +76,7 @@ def checkpoint(
         threads=threads,
         channels_last=channels_last,
     )
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"rows": list(rows), "shape": list(shape)}
-    command = command_line("hocket bench checkpoint", checkpoint, chosen)
-    record = Record.begin("checkpoint", command, settings, threads)
+    record = Record.of(checkpoint, chosen, threads)
     measured = []
     for number, row in enumerate(rows, start=1):
         found = timed(work, method_of(method), row, pairs=pairs, steps=steps)

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hocket.bench.jobs import carry_out, fields_of
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.training import Job
 
 # Groups of 4, 8, 16 and 32 channels: one byte in the place of 16, 32, 64 and 128.
@@ -73,10 +73,7 @@ def compression(
         )
         for codec, seed in cases
     ]
-    settings = {name: v for name, v in chosen.items() if name not in ("out", "data_dir")}
-    settings |= {name: list(chosen[name]) for name in ("codecs", "seeds")}
-    command = command_line("hocket bench compression", compression, chosen)
-    begun = Record.begin("compression", command, settings, threads)
+    begun = Record.of(compression, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
     rows = [
         _row(codec, seed, result) for (codec, seed), result in zip(cases, results, strict=True)

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hocket.bench.jobs import carry_out, check_batch, fields_of
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.training import Job
 from hocket.errors import OptionError, listed
 from hocket.named import Named
@@ -68,10 +68,7 @@ def curves(
         for row, count in cases
     ]
     _check(asked, updates, every)
-    settings = {name: v for name, v in chosen.items() if name not in ("out", "data_dir")}
-    settings |= {name: list(chosen[name]) for name in ("rows", "stages", "seeds")}
-    command = command_line("hocket bench curves", curves, chosen)
-    begun = Record.begin("curves", command, settings, threads)
+    begun = Record.of(curves, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
     ended = zip(asked, results, strict=True)
     record.with_rows([_row(job, result, every) for job, result in ended]).write(out)

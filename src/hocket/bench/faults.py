@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from hocket.bench import harm
-from hocket.bench.record import Record, command_line, read_json, write_json
+from hocket.bench.record import Record, read_json, write_json
 from hocket.errors import OptionError, listed
 from hocket.faults.draw import drawn
 from hocket.faults.fault import written
@@ -63,10 +63,7 @@ def faults(
     for method in methods:
         method_of(method)
     torch.set_num_threads(1)
-    settings = {name: v for name, v in chosen.items() if name != "out"}
-    settings |= {"methods": list(methods)}
-    command = command_line("hocket bench faults", faults, chosen)
-    record = _certificate(Record.begin("faults", command, settings, 1), out / "runs")
+    record = _certificate(Record.of(faults, chosen), out / "runs")
     jobs = list(drawn(seed, count, methods, stages))
     rows = [_trial(job, number, out / "runs") for number, job in enumerate(_shown(jobs))]
     with TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from hocket.bench.load import Load
 from hocket.bench.nodes import INTERFACE, Link, two_nodes
 from hocket.bench.peers import Training
 from hocket.bench.peers.rows import checked, peer_of
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.repetition import Repetition
 from hocket.bench.rounds import Quiet, Turn, rounds
 from hocket.bench.work import Work
@@ -82,11 +82,7 @@ def link(
         threads=threads,
         channels_last=channels_last,
     )
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"rows": list(rows), "mbit_s": list(mbit_s), "shape": list(shape)}
-    settings |= {"parameters": work.parameters()}
-    command = command_line("hocket bench link", link, chosen)
-    record = Record.begin("link", command, settings, threads)
+    record = Record.of(link, chosen, threads, parameters=work.parameters())
     quiet = Quiet(foreign, retries, patience_s)
     with two_nodes() as joint, ExitStack() as stack:
         balance = Balance(work)

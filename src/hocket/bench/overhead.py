@@ -7,7 +7,7 @@ from typing import Any
 
 from hocket.bench.memory import peak_mib, predicted
 from hocket.bench.pairs import time_pairs
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.threads import torch_threads
 from hocket.bench.work import PLAIN, Work, extra_parameters
 from hocket.errors import OptionError, listed
@@ -78,10 +78,7 @@ def overhead(
         threads=threads,
         channels_last=channels_last,
     )
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"rows": list(rows), "shape": list(shape), "rate": work.rate, "momentum": 0.9}
-    command = command_line("hocket bench overhead", overhead, chosen)
-    record = Record.begin("overhead", command, settings, threads)
+    record = Record.of(overhead, chosen, threads, rate=work.rate, momentum=0.9)
     measured = []
     for number, row in enumerate(rows, start=1):
         found = timed(work, row, pairs=pairs, steps=steps) | predicted(work, row)

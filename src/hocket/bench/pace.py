@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, distributed, nn
 
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.engine.trace import Event
 from hocket.errors import HocketError, OptionError, listed
 from hocket.launch import launch
@@ -62,9 +62,7 @@ def pace(
         raise OptionError(listed("cannot measure a pace", problems))
     for method in methods:
         method_of(method)
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"methods": list(methods), "factors": list(factors)}
-    record = Record.begin("pace", command_line("hocket bench pace", pace, chosen), settings, 1)
+    record = Record.of(pace, chosen)
     rows = []
     for method in methods:
         for factor in factors:

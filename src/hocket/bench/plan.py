@@ -18,7 +18,7 @@ from torch import nn
 
 from hocket.bench.peers import Training
 from hocket.bench.peers.decoupled import Decoupled
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.repetition import repetition
 from hocket.bench.rounds import Quiet, Turn, turn
 from hocket.bench.threads import torch_threads
@@ -104,11 +104,8 @@ def plan(
     chosen = dict(locals())
     numbers = {"repetitions": repetitions, "steps": steps, "threads": threads}
     _check(networks, rows, stages, numbers)
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"networks": list(networks), "rows": list(rows)}
-    settings["batches"] = {name: NETWORKS[name].batch for name in networks}
-    command = command_line("hocket bench plan", plan, chosen)
-    record = Record.begin("plan", command, settings, threads)
+    batches = {name: NETWORKS[name].batch for name in networks}
+    record = Record.of(plan, chosen, threads, batches=batches)
     quiet = Quiet(foreign, retries, patience_s)
     found: list[dict[str, Any]] = []
     console = Console(stderr=True)

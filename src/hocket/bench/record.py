@@ -5,7 +5,7 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,8 @@ from hocket.environment import commit, machine, source_digest, versions
 from hocket.errors import DataError
 
 FILE = "record.json"
+FOLDERS = ("out", "data_dir")
+"""Arguments of measurements that say where files are, and decide nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,30 @@ class Record:
     machine: dict[str, Any]
     settings: dict[str, Any]
     rows: list[dict[str, Any]]
+
+    @classmethod
+    def of(
+        cls,
+        measure: Callable[..., object],
+        chosen: Mapping[str, Any],
+        threads: int = 1,
+        **further: Any,
+    ) -> Self:
+        """A record without rows of a measurement, a command of ``hocket bench``.
+
+        Args:
+            measure: What is called for it; the record has its name.
+            chosen: With which arguments; all but folders are settings.
+            threads: Of PyTorch.
+            further: Settings that are no arguments.
+        """
+        name = measure.__name__
+        settings = {key: value for key, value in chosen.items() if key not in FOLDERS}
+        for key, value in settings.items():
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                settings[key] = list(value)
+        command = command_line(f"hocket bench {name}", measure, chosen)
+        return cls.begin(name, command, settings | further, threads)
 
     @classmethod
     def begin(cls, name: str, command: str, settings: dict[str, Any], threads: int) -> Self:

@@ -14,7 +14,7 @@ import torch
 
 from hocket import data as datasets
 from hocket import seat, zoo
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.folder import newest_first
 from hocket.engine.trace import Event
@@ -80,15 +80,12 @@ def rejoin(
     if problems:
         raise OptionError(listed("cannot measure what a kill costs", problems))
     frees = {method: method_of(method).replay is not None for method in methods}
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"methods": list(methods), "seeds": list(seeds), "victims": list(victims)}
-    command = command_line("hocket bench rejoin", rejoin, chosen)
-    record = Record.begin("rejoin", command, settings, 1)
+    record = Record.of(rejoin, chosen)
     rows = []
     for method, free in frees.items():
         for seed in seeds:
             for victim in (None, *victims):
-                work = settings | {"method": method, "seed": seed, "victim": victim}
+                work = record.settings | {"method": method, "seed": seed, "victim": victim}
                 row = {"row": method, "seed": seed, "victim": victim, **_measured(work, free)}
                 rows.append(row)
                 who = "nobody" if victim is None else f"stage {victim}"

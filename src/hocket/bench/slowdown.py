@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.bench.jobs import carry_out, fields_of
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.training import Job
 from hocket.errors import OptionError
 
@@ -80,10 +80,7 @@ def slowdown(
         )
         for factor, m, seed in cases
     ]
-    settings = {name: v for name, v in chosen.items() if name not in ("out", "data_dir")}
-    settings |= {name: list(chosen[name]) for name in ("factors", "buffers", "seeds")}
-    command = command_line("hocket bench slowdown", slowdown, chosen)
-    begun = Record.begin("slowdown", command, settings, threads)
+    begun = Record.of(slowdown, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
     rows = [
         _row(factor, m, seed, slowed, result)

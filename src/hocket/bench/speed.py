@@ -13,7 +13,7 @@ from typing import Any
 from hocket.bench.balance import Balance
 from hocket.bench.peers import Training
 from hocket.bench.peers.rows import checked, peer_of
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.repetition import repetition
 from hocket.bench.rounds import Quiet, rounds, summary
 from hocket.bench.work import Work
@@ -106,10 +106,7 @@ def speed(
         threads=threads,
         channels_last=channels_last,
     )
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"rows": list(rows), "shape": list(shape), "rate": work.rate, "momentum": 0.9}
-    command = command_line("hocket bench speed", speed, chosen)
-    record = Record.begin("speed", command, settings, threads)
+    record = Record.of(speed, chosen, threads, rate=work.rate, momentum=0.9)
     others = [row for row in dict.fromkeys(rows) if row != BASE]
     groups = [others[n : n + at_once] for n in range(0, len(others), at_once)] or [[]]
     balance = Balance(work)

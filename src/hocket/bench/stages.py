@@ -14,7 +14,7 @@ from hocket.bench.balance import Balance
 from hocket.bench.peers import Training
 from hocket.bench.peers.decoupled import Decoupled
 from hocket.bench.peers.rows import checked, peer_of
-from hocket.bench.record import Record, command_line
+from hocket.bench.record import Record
 from hocket.bench.rounds import medians
 from hocket.bench.threads import torch_threads
 from hocket.bench.work import Step, Work
@@ -70,10 +70,7 @@ def stages(
         threads=threads,
         channels_last=channels_last,
     )
-    settings = {name: value for name, value in chosen.items() if name != "out"}
-    settings |= {"rows": list(rows), "counts": list(counts), "shape": list(shape)}
-    command = command_line("hocket bench stages", stages, chosen)
-    record = Record.begin("stages", command, settings, threads)
+    record = Record.of(stages, chosen, threads)
     times_s = Balance(work).times_s
     measured = []
     for count in counts:

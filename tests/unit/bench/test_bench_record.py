@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,15 @@ def test_the_command_has_what_differs_and_no_folders_of_this_machine() -> None:
     command = command_line("hocket bench x", entry, chosen)
     assert command == "hocket bench x --out x --data-dir DIR --seeds 2 --seeds 3 --fast"
     assert command_line("hocket bench x", entry, {}) == "hocket bench x"
+
+
+def test_a_record_of_a_measurement_has_its_choices_but_no_folders() -> None:
+    def pace(
+        *, out: Path = Path("records/pace"), factors: Sequence[float] = (1, 2)
+    ) -> None: ...
+
+    record = Record.of(pace, {"out": Path("x"), "factors": (1, 3)}, threads=2, parameters=5)
+    assert record.name == "pace"
+    assert record.command == "hocket bench pace --out x --factors 1 --factors 3"
+    assert record.settings == {"factors": [1, 3], "parameters": 5}
+    assert record.machine["threads"] == 2
