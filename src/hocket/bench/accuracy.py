@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.bench.jobs import carry_out, check_batch, sgd
+from hocket.bench.jobs import carry_out, check_batch, fields_of
 from hocket.bench.record import Record
 from hocket.bench.training import Job
 from hocket.errors import OptionError, listed
@@ -64,24 +64,8 @@ def accuracy(
         HocketError: A training failed; those that ended are kept.
     """
     chosen = dict(locals())
-    asked = [
-        Job(
-            row=row,
-            seed=seed,
-            network=network,
-            data=data,
-            subset=subset,
-            stages=stages,
-            epochs=epochs,
-            batch=batch,
-            optimizer=sgd(rate, momentum, weight_decay),
-            milestones=tuple(milestones),
-            channels_last=channels_last,
-            threads=threads,
-        )
-        for seed in seeds
-        for row in rows
-    ]
+    common = fields_of(chosen) | {"milestones": tuple(milestones)}
+    asked = [Job(row=row, seed=seed, **common) for seed in seeds for row in rows]
     _check(asked)
     begun = Record.of(accuracy, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)

@@ -62,17 +62,8 @@ def compression(
     """
     chosen = dict(locals())
     cases = [(codec, seed) for seed in seeds for codec in codecs]
-    common = fields_of(chosen)
-    asked = [
-        Job(
-            row=method,
-            seed=seed,
-            **common,
-            codec=codec,
-            evaluate="end",
-        )
-        for codec, seed in cases
-    ]
+    common = fields_of(chosen) | {"row": method, "evaluate": "end"}
+    asked = [Job(codec=codec, seed=seed, **common) for codec, seed in cases]
     begun = Record.of(compression, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
     rows = [

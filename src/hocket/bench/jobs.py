@@ -16,21 +16,17 @@ from hocket.errors import HocketError, OptionError, listed
 
 
 def fields_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What a measurement's options say of every job; its learning rate stays as it is."""
+    """What a measurement's options say of every job; if nothing else, its rate stays as it is.
+
+    >>> fields_of({"rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4})["optimizer"]
+    'SGD:lr=0.1,momentum=0.9,weight_decay=0.0005'
+    """
     names = {field.name for field in dataclasses.fields(Job)}
     found = {name: value for name, value in chosen.items() if name in names}
     if "rate" in chosen:
-        found["optimizer"] = sgd(chosen["rate"], chosen["momentum"], chosen["weight_decay"])
-    return found | {"milestones": (), "channels_last": True}
-
-
-def sgd(rate: float, momentum: float, weight_decay: float) -> str:
-    """SGD, as a job names it.
-
-    >>> sgd(0.1, 0.9, 5e-4)
-    'SGD:lr=0.1,momentum=0.9,weight_decay=0.0005'
-    """
-    return f"SGD:lr={rate},momentum={momentum},weight_decay={weight_decay}"
+        words = "SGD:lr={rate},momentum={momentum},weight_decay={weight_decay}"
+        found["optimizer"] = words.format(**chosen)
+    return {"milestones": (), "channels_last": True} | found
 
 
 def check_batch(asked: Sequence[Job]) -> list[str]:

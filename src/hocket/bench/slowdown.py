@@ -68,15 +68,13 @@ def slowdown(
         raise OptionError(f"slowed is {slowed}; the {stages} stages are 0 to {stages - 1}")
     cases = [(f, m, seed) for seed in seeds for m in buffers for f in factors]
     join = "," if ":" in method else ":"
-    common = fields_of(chosen)
+    common = fields_of(chosen) | {"turns": "random", "evaluate": "end"}
     asked = [
         Job(
             row=f"{method}{join}buffer={m}",
             seed=seed,
-            **common,
             rates=tuple(1 / factor if k == slowed else 1.0 for k in range(stages)),
-            turns="random",
-            evaluate="end",
+            **common,
         )
         for factor, m, seed in cases
     ]
