@@ -3,7 +3,7 @@
 Every message says where, what was found, what was wanted and what to do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -90,6 +90,15 @@ def listed(title: str, problems: Sequence[str]) -> str:
       - layer 'fc' is shared
     """
     return "\n".join([f"{title}:", *(f"  - {problem}" for problem in problems)])
+
+
+def too_small(numbers: Mapping[str, int]) -> list[str]:
+    """What to say of each number that should be 1 or more, and is not.
+
+    >>> too_small({"steps": 0, "batch": 8})
+    ['steps is 0; give 1 or more']
+    """
+    return [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:

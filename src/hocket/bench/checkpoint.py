@@ -16,7 +16,7 @@ from hocket.bench.threads import torch_threads
 from hocket.bench.work import PLAIN, Work
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.folder import newest_first
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, too_small
 from hocket.method import Method
 from hocket.parts import method_of
 from hocket.trainer import Trainer
@@ -64,7 +64,7 @@ def checkpoint(
     """
     chosen = dict(locals())
     numbers = {"pairs": pairs, "steps": steps, "batch": batch, "threads": threads}
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     problems += [problem for row in rows for problem in _wrong(row)]
     if problems:
         raise OptionError(listed("cannot measure checkpoints", problems))

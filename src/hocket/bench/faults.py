@@ -13,7 +13,7 @@ from rich.progress import track
 
 from hocket.bench import harm
 from hocket.bench.record import Record, read_json, write_json
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, too_small
 from hocket.faults.draw import drawn
 from hocket.faults.fault import written
 from hocket.faults.job import Job
@@ -55,7 +55,7 @@ def faults(
     chosen = dict(locals())
     counts = {"stages": stages, "count": count, "flips": flips}
     counts |= {"truncations": truncations, "packets": packets}
-    problems = [f"{name} is {n}; give 1 or more" for name, n in counts.items() if n < 1]
+    problems = too_small(counts)
     if stages == 1:
         problems.append("stages is 1; give 2 or more, as much needs a neighbour")
     if problems:

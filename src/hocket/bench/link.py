@@ -22,7 +22,7 @@ from hocket.bench.repetition import Repetition
 from hocket.bench.rounds import Quiet, Turn, rounds
 from hocket.bench.work import Work
 from hocket.bench.world import World
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, too_small
 
 ROWS = ("bp", "ddp", "1f1b:microbatches=4", "1f1b:microbatches=8", "fdg", "fdg:slack=1")
 NODES = 2
@@ -232,7 +232,7 @@ def _check(
     rows: Sequence[str], mbit_s: Sequence[float], numbers: dict[str, int], seconds: float
 ) -> None:
     """Refuses what cannot be measured, before anything is."""
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     problems += [f"mbit_s is {rate}; give a number above 0" for rate in mbit_s if rate <= 0]
     if not seconds > 0:
         problems.append(f"seconds is {seconds}; give a number above 0")

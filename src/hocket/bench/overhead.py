@@ -10,7 +10,7 @@ from hocket.bench.pairs import time_pairs
 from hocket.bench.record import Record
 from hocket.bench.threads import torch_threads
 from hocket.bench.work import PLAIN, Work, extra_parameters
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, too_small
 from hocket.method import Method
 from hocket.named import Named
 from hocket.parts import method_of
@@ -134,7 +134,7 @@ def goal(method: Method, stages: int) -> float | None:
 
 def _check(rows: Sequence[str], numbers: dict[str, int]) -> None:
     """Refuses what cannot be measured, before anything is."""
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     if not rows:
         problems.append("there are no rows; give at least one")
     for row in rows:

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 
 from hocket.bench.record import Record
 from hocket.engine.trace import Event
-from hocket.errors import HocketError, OptionError, listed
+from hocket.errors import HocketError, OptionError, listed, too_small
 from hocket.launch import launch
 from hocket.parts import method_of
 from hocket.stage import Stage
@@ -54,7 +54,7 @@ def pace(
     """
     chosen = dict(locals())
     numbers = {"stages": stages, "batches": batches, "batch": batch}
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     if not 0 <= slowed < stages:
         problems.append(f"slowed is {slowed}; the {stages} stages are 0 to {stages - 1}")
     problems += [f"the factor {f} is no slow-down; give 1 or more" for f in factors if f < 1]

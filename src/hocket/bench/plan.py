@@ -30,7 +30,7 @@ from hocket.cut.link import ONE_MACHINE
 from hocket.cut.outline import outline
 from hocket.cut.profile import LayerCost
 from hocket.cut.stages import measured
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, listed, too_small, unknown
 from hocket.memory import forget_peak, give_back, highest_mib
 from hocket.named import Named
 from hocket.parts import method_of
@@ -280,7 +280,7 @@ def _check(
     networks: Sequence[str], rows: Sequence[str], stages: int, numbers: Mapping[str, int]
 ) -> None:
     """Refuses what cannot be measured, before anything is."""
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     if stages < 2:
         problems.append(f"stages is {stages}; give 2 or more")
     if not networks or not rows:

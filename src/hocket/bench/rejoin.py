@@ -18,7 +18,7 @@ from hocket.bench.record import Record
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.folder import newest_first
 from hocket.engine.trace import Event
-from hocket.errors import HocketError, OptionError, listed
+from hocket.errors import HocketError, OptionError, listed, too_small
 from hocket.launch import launch
 from hocket.named import Named
 from hocket.parts import method_of
@@ -69,7 +69,7 @@ def rejoin(
     """
     chosen = dict(locals())
     numbers = {"epochs": epochs, "killed_at": killed_at, "every": every, "batch": batch}
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     if stages < 2:
         problems.append(f"stages is {stages}; give 2 or more, so that others can go on")
     problems += [

@@ -18,7 +18,7 @@ from hocket.bench.repetition import repetition
 from hocket.bench.rounds import Quiet, rounds, summary
 from hocket.bench.work import Work
 from hocket.bench.world import World
-from hocket.errors import HocketError, OptionError, listed
+from hocket.errors import HocketError, OptionError, listed, too_small
 
 BASE = "bp"
 LIMIT = "independent"
@@ -167,7 +167,7 @@ def _parameters(training: Training) -> int:
 
 def _check(rows: Sequence[str], numbers: dict[str, int], quiet: Quiet) -> None:
     """Refuses what cannot be measured, before anything is."""
-    problems = [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
+    problems = too_small(numbers)
     if not 0 <= quiet.foreign <= 1:
         problems.append(f"foreign is {quiet.foreign}; give a share from 0 to 1")
     if quiet.retries < 0:

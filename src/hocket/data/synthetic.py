@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from hocket.data.batches import Batches, InMemory
 from hocket.data.dataset import Data, Kind
 from hocket.data.randomness import generator
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, listed, too_small
 
 
 def synthetic(
@@ -38,13 +38,8 @@ def synthetic(
     problems = []
     if len(shape) not in (1, 3) or any(side < 1 for side in shape):
         problems.append(f"shape is {shape}; give (D,) for vectors or (C, H, W) for images")
-    for option, number in (
-        ("classes", classes),
-        ("examples", examples),
-        ("test_examples", test_examples),
-    ):
-        if number < 1:
-            problems.append(f"{option} is {number}; give 1 or more")
+    numbers = {"classes": classes, "examples": examples, "test_examples": test_examples}
+    problems += too_small(numbers)
     if noise < 0:
         problems.append(f"noise is {noise}; give 0 or more")
     if problems:
