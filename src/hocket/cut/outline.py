@@ -202,14 +202,14 @@ class _Survey:
             recording = self.recordings[mode]
             for name, (first, last) in recording.weights.items():
                 if first < call.start <= last:
-                    yield self._shared(name, recording, call)
+                    yield self._shared(name, recording)
             yield from _untraced(recording, call)
             yield from _edited(recording, call)
         yield from self._divided(calls)
         if self._sized(calls) and self._batch(calls) is None:
             yield "sizes of the inputs matter after it, and nothing that is sent shows them"
 
-    def _shared(self, name: str, recording: Recording, call: Call) -> str:
+    def _shared(self, name: str, recording: Recording) -> str:
         tensor = self.weights[name]
         named = (self.network.named_parameters, self.network.named_buffers)
         names = [
