@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, listed, unknown
-from hocket.typed import mistyped
+from hocket.errors import OptionError, listed
+from hocket.typed import wrong_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,9 +216,7 @@ def run_of(values: dict[str, Any], where: str) -> Run:
         OptionError: With every key and value that is wrong.
     """
     hints = typing.get_type_hints(Run)
-    problems = [unknown("key", key, hints) for key in values if key not in hints]
-    problems += mistyped(values, hints)
-    if problems:
+    if problems := wrong_options(values, hints, hints, what="key"):
         raise OptionError(listed(f"cannot use {where}", problems))
     paths = {"data_dir", "out", "trace"}
     checked: dict[str, Any] = {

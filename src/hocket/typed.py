@@ -2,21 +2,28 @@
 
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from hocket.errors import unknown
 
-def mistyped(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[str]:
-    """What to say of each value that its hint does not allow.
 
-    >>> mistyped({"epochs": "many"}, {"epochs": int})
-    ["epochs is 'many'; wanted a whole number"]
+def wrong_options(
+    given: Mapping[str, Any],
+    known: Collection[str],
+    hints: Mapping[str, Any],
+    what: str = "option",
+) -> list[str]:
+    """What to say of each name that is not known, and of each value that its hint forbids.
+
+    >>> wrong_options({"epochs": "many", "steps": 3}, ["epochs"], {"epochs": int})
+    ["unknown option 'steps'; there are: epochs", "epochs is 'many'; wanted a whole number"]
     """
-    return [
+    return [unknown(what, name, known) for name in given if name not in known] + [
         f"{name} is {value!r}; wanted {_named(hints[name])}"
-        for name, value in values.items()
+        for name, value in given.items()
         if name in hints and not _fits(value, hints[name])
     ]
 

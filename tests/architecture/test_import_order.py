@@ -15,8 +15,8 @@ from hocket.methods import METHODS
 SOURCE = Path(hocket.__file__).parent
 # A unit is a module or a whole package. It may import itself and units of earlier lines only.
 LEVELS = (
+    ("errors",),
     (
-        "errors",
         "tree",
         "typed",
         "modes",

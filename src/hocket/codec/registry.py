@@ -13,7 +13,7 @@ from hocket.codec.integers import Integers
 from hocket.codec.vq import VQ
 from hocket.errors import OptionError, listed, unknown
 from hocket.named import Named
-from hocket.typed import hints_of, mistyped
+from hocket.typed import hints_of, wrong_options
 
 CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
     {
@@ -42,8 +42,6 @@ def codec_of(text: str) -> Codec:
     # What is filled in already is no option.
     filled = build.args if isinstance(build, partial) else ()
     known = list(inspect.signature(build).parameters) if not filled else []
-    problems = [unknown("option", name, known) for name in asked.options if name not in known]
-    problems += mistyped(asked.options, hints_of(build))
-    if problems:
+    if problems := wrong_options(asked.options, known, hints_of(build)):
         raise OptionError(listed(f"cannot build codec {asked.name!r}", problems))
     return build(**asked.options)

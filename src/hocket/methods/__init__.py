@@ -20,7 +20,7 @@ from hocket.methods.dni import DNI as DNI
 from hocket.methods.dsp import DSP as DSP
 from hocket.methods.fdg import FDG as FDG
 from hocket.methods.fr import FR as FR
-from hocket.typed import hints_of, mistyped
+from hocket.typed import hints_of, wrong_options
 
 
 def _registry() -> dict[str, Callable[..., Method]]:
@@ -56,8 +56,6 @@ def build(name: str, **options: Any) -> Method:
         OptionError: The method does not exist, or does not have or allow an option.
     """
     known = options_of(name)
-    problems = [unknown("option", option, known) for option in options if option not in known]
-    problems += mistyped(options, hints_of(METHODS[name]))
-    if problems:
+    if problems := wrong_options(options, known, hints_of(METHODS[name])):
         raise OptionError(listed(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)

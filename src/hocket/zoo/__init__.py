@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from hocket.errors import OptionError, listed, unknown
-from hocket.typed import hints_of, mistyped
+from hocket.typed import hints_of, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet20,
@@ -74,14 +74,9 @@ def build(name: str, **options: object) -> nn.Module:
     if name not in names():
         raise OptionError(unknown("network", name, names()))
     builder = _builder(name)
-    valid = list(inspect.signature(builder).parameters)
-    problems = (
-        []
-        if name in HUGGING_FACE
-        else [unknown("option", option, valid) for option in options if option not in valid]
-    )
-    problems += mistyped(options, hints_of(builder))
-    if problems:
+    # What fields a configuration of transformers has is for that library to say.
+    known = options if name in HUGGING_FACE else list(inspect.signature(builder).parameters)
+    if problems := wrong_options(options, known, hints_of(builder)):
         raise OptionError(listed(f"cannot build network {name!r}", problems))
     return builder(**options)
 

@@ -19,7 +19,7 @@ from hocket.errors import OptionError, listed, unknown
 from hocket.method import Method
 from hocket.methods import METHODS, build
 from hocket.named import Named
-from hocket.typed import hints_of, mistyped
+from hocket.typed import hints_of, wrong_options
 
 Builder = Callable[..., Peer]
 """Makes a peer of a `Work` and its `Balance`; keywords are the options of the row."""
@@ -147,11 +147,7 @@ def checked(row: str) -> Named:
         for parameter in inspect.signature(builder).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in own
     ]
-    problems = [
-        unknown("option", option, known) for option in asked.options if option not in known
-    ]
-    problems += mistyped(asked.options, hints_of(builder))
-    if problems:
+    if problems := wrong_options(asked.options, known, hints_of(builder)):
         raise OptionError(listed(f"cannot read the row {row!r}", problems))
     return asked
 
