@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from contract.small import LINEARIZE, LOCKSTEP, WAITING, different
+from contract.small import LINEARIZE, LOCKSTEP, WAITING, bits, different
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.folder import newest_first
@@ -93,12 +93,3 @@ def differences(whole: Left, resumed: Left) -> list[str]:
             found.append(f"uses of stage {stage}: {resumed.uses[stage]}")
         found += different(whole.signals[stage], resumed.signals[stage])
     return found
-
-
-def bits(state: object) -> object:
-    """A state in which tensors can be compared by their bits."""
-    if isinstance(state, torch.Tensor):
-        return state.dtype, tuple(state.shape), state.cpu().numpy().tobytes()
-    if isinstance(state, dict):
-        return {key: bits(value) for key, value in state.items()}
-    return [bits(value) for value in state] if isinstance(state, list) else state

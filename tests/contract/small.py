@@ -234,6 +234,15 @@ def different(a: Iterable[Tensor], b: Iterable[Tensor]) -> list[str]:
     ]
 
 
+def bits(state: object) -> object:
+    """A state in which tensors can be compared by their bits."""
+    if isinstance(state, Tensor):
+        return state.dtype, tuple(state.shape), state.cpu().numpy().tobytes()
+    if isinstance(state, dict):
+        return {key: bits(value) for key, value in state.items()}
+    return [bits(value) for value in state] if isinstance(state, list) else state
+
+
 def far(a: Iterable[Tensor], b: Iterable[Tensor], tolerance: float = 1e-10) -> list[str]:
     """The tensors that are not close in float64, as text; empty when all are."""
     return [
