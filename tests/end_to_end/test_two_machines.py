@@ -4,6 +4,7 @@ What the documentation says to type is what is run here.
 """
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from end_to_end.namespaces import Ended, environment, machines, on_both, torchrun
+from hocket.cli import main
 from hocket.errors import HangError
 
 pytestmark = pytest.mark.timeout(300)
@@ -74,11 +76,19 @@ def trained_by(block: str) -> list[str]:
     return words[words.index("-m") :]
 
 
-def alone(folder: Path, *words: str) -> None:
-    """Run in one machine, with this Python."""
-    subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment(), check=True, capture_output=True
-    )
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Run what torchrun runs, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> None:
+        if words[:2] == ("-m", "hocket"):
+            assert main(words[2:]) == 0
+            return
+        monkeypatch.setattr(sys, "argv", list(words))
+        runpy.run_path(words[0], run_name="__main__")
+
+    return run
 
 
 def require_success(ended: list[Ended]) -> None:
@@ -101,11 +111,11 @@ def scripted(tmp_path: Path, text: str = SCRIPT) -> str:
     return str(script)
 
 
-def test_a_training_over_two_machines_is_that_of_one_process(link, folders, tmp_path):
+def test_a_training_over_two_machines_is_that_of_one_process(link, folders, alone, tmp_path):
     blocks = documented("sh")[:2]
     ended = on_both(link, folders, [["bash", "-c", block] for block in blocks])
     require_success(ended)
-    alone(tmp_path, *trained_by(blocks[0]))
+    alone(*trained_by(blocks[0]))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert names_in(folders[0]) == [
         "environment.json", "metrics.jsonl", "network.pt", "run.json", "summary.json",
@@ -117,20 +127,20 @@ def test_a_training_over_two_machines_is_that_of_one_process(link, folders, tmp_
 
 
 def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
-    link, folders, tmp_path
+    link, folders, alone, tmp_path
 ):
     script = scripted(tmp_path)
     commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
     require_success(on_both(link, folders, commands))
-    alone(tmp_path, script, "alone.pt")
+    alone(script, "alone.pt")
     require_equal_bits(folders[0] / "weights.pt", tmp_path / "alone.pt")
     assert names_in(folders[1]) == []
 
 
-def test_replicas_over_two_machines_are_those_of_one(link, folders, tmp_path):
+def test_replicas_over_two_machines_are_those_of_one(link, folders, alone, tmp_path):
     blocks = documented("sh")[2:]
     require_success(on_both(link, folders, [["bash", "-c", block] for block in blocks]))
-    alone(tmp_path, *trained_by(blocks[0]), "--processes", "4")
+    alone(*trained_by(blocks[0]), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert names_in(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
