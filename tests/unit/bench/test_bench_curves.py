@@ -25,9 +25,10 @@ tiny = partial(
 )
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_every_training_has_a_curve_of_its_updates(tmp_path: Path) -> None:
     # 1437 samples: 30 updates of 64 go through them more than once.
-    tiny(out=tmp_path, jobs=2)
+    tiny(out=tmp_path)
     record = Record.read(tmp_path)
     assert [(row["row"], row["stages"]) for row in record.rows] == [
         ("bp", 1),

@@ -21,7 +21,7 @@ tiny_compression = partial(compression, network="mlp:hidden=[8,8]", stages=3, **
 
 
 @pytest.fixture(scope="module")
-def slowed(tmp_path_factory: pytest.TempPathFactory) -> Record:
+def slowed(tmp_path_factory: pytest.TempPathFactory, in_this_process: None) -> Record:
     out = tmp_path_factory.mktemp("slowdown")
     tiny_slowdown(out=out, factors=(1, 2))
     render(out)
@@ -30,7 +30,7 @@ def slowed(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 
 @pytest.fixture(scope="module")
-def compressed(tmp_path_factory: pytest.TempPathFactory) -> Record:
+def compressed(tmp_path_factory: pytest.TempPathFactory, in_this_process: None) -> Record:
     out = tmp_path_factory.mktemp("compression")
     tiny_compression(out=out, codecs=("none", "bf16", "vq:width=8,codes=4"))
     render(out)
