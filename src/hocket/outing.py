@@ -18,6 +18,8 @@ Group: TypeAlias = Any
 """Torch names no public type for what a group of processes can do."""
 LOOK_S = 0.05
 """How often to look for those who are not out."""
+PAIR_S = WAIT_S / 5
+"""Gloo waits five times its time-out for a connection, which one who is killed never makes."""
 
 
 class Outing:
@@ -98,7 +100,7 @@ class Outing:
         if not self._store.check([f"{name}/{rank}"]):
             return None
         self._paired.add(name)
-        return self._group(name, int(self._seat.rank == high), 2, WAIT_S)
+        return self._group(name, int(self._seat.rank == high), 2, PAIR_S)
 
     def _waited(self) -> bool:
         """Wait for those who are about to go out; whether all are, and have not met again."""
