@@ -160,7 +160,9 @@ def test_one_that_is_killed_before_its_first_part_is_there_does_not_begin_alone(
 
 
 @pytest.mark.parametrize(
-    ("victim", "points"), [(0, ["evaluation"]), (2, ["turn", "gathered"])], ids=["evaluation", "twice"]
+    ("victim", "points"),
+    [(0, ["evaluation"]), (2, ["turn", "gathered"])],
+    ids=["evaluation", "twice"],
 )
 def test_one_that_is_killed_after_all_have_met_has_the_whole_job_go_on_from_there(
     victim, points, tmp_path, capfd
