@@ -24,6 +24,7 @@ from typing import Any
 from hocket.errors import OptionError, listed
 from hocket.interface import loopback
 from hocket.restart import Restarts
+from hocket.seat import meeting_in
 from hocket.whereabouts import Whereabouts
 from hocket.worker import HELD_BACK, Start, begin
 from hocket.worker import WITNESS as WITNESS
@@ -48,7 +49,8 @@ def launch(
     LOCAL_RANK and LOCAL_WORLD_SIZE are set. What ``work`` returns is the exit code of its
     process, an exception gives 1, or what its type has as ``exit_code``. The code of the
     first process that failed on its own is the result, 128 + n for a death by signal n;
-    one that ends with ``WITNESS`` only saw another fail.
+    one that ends with ``WITNESS`` only saw another fail. If the folder in which they meet is
+    taken away, all are killed, and the result is ``UNMEETABLE``.
 
     Ctrl-C goes to process 0, which may end the work for all; the second one kills. SIGTERM
     and SIGHUP go to all as SIGTERM, and give 143 and 129.
@@ -98,9 +100,11 @@ def launch(
             )
             return context.Process(target=begin, args=(start,))
 
+        meeting = meeting_in(folder)
+        meeting.touch()
         whereabouts = Whereabouts(folder, processes)
         back = Comeback(alone, process, whereabouts) if alone is not None else None
-        with Workers(grace_s, back) as workers:
+        with Workers(grace_s, meeting, back) as workers:
             for rank in range(processes):
                 workers.start(process(rank, 0))
             return workers.until_all_ended(bell)

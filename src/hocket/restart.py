@@ -13,12 +13,15 @@ from hocket.errors import HangError, LostError, TransitError
 
 ASKED = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a launch that somebody has ended."""
+UNMEETABLE = 72
+"""Exit code of a launch whose processes can meet no more."""
 LOST: Mapping[int, str] = {
     LostError.exit_code: "a process was gone",
     HangError.exit_code: "a process hung",
     TransitError.exit_code: "a packet was lost or damaged",
+    UNMEETABLE: "the folder in which processes meet was taken away",
 }
-"""What happened, by the exit codes of errors that need not come again."""
+"""What happened, by the exit codes of what need not come again."""
 
 
 def loss(code: int) -> str | None:

@@ -34,9 +34,14 @@ class Seat:
     whereabouts: Whereabouts | None = None
 
 
+def meeting_in(folder: str) -> Path:
+    """The file through which processes meet in a folder."""
+    return Path(folder) / "seats"
+
+
 def store_in(folder: str) -> Store:
     """What the processes of a launch share that meet in a folder."""
-    file = str(Path(folder) / "seats")
+    file = str(meeting_in(folder))
     store = distributed.FileStore(file)  # type: ignore[attr-defined]  # exported conditionally
     # Who makes a group with one that is killed meanwhile waits for its address so long.
     store.set_timeout(timedelta(seconds=WAIT_S))

@@ -193,6 +193,7 @@ class Launched:
         ((137, 0), ["a process was killed by SIGKILL"]),
         ((137, 139, 137), [f"a process was killed by {n}" for n in ("SIGKILL", "SIGSEGV")]),
         ((75, 0), ["a process hung"]),
+        ((72, 0), ["the folder in which processes meet was taken away"]),
         ((76, 69, 0), ["a packet was lost or damaged", "a process was gone"]),
         ((137, 2), ["a process was killed by SIGKILL"]),
         ((143,), []),
