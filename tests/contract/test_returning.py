@@ -207,6 +207,7 @@ def network():
 '''
 
 
+@pytest.mark.filterwarnings("default")
 def test_on_the_command_line(tmp_path, monkeypatch, capfd):
     """The first stage is killed, which reads the data and writes the run folder."""
     monkeypatch.chdir(tmp_path)
