@@ -15,6 +15,8 @@ from hocket.seat import WAIT_S, Seat
 
 Group: TypeAlias = Any
 """Torch names no public type for what a group of processes can do."""
+PAIR_S = WAIT_S / 5
+"""Gloo waits five times its time-out for a connection, which one who is killed never makes."""
 
 
 class Outing:
@@ -97,7 +99,7 @@ class Outing:
         if not self._store.check([f"{name}/{rank}"]):
             return None
         self._paired.add(name)
-        return self._group(name, int(self._seat.rank == high), 2, WAIT_S)
+        return self._group(name, int(self._seat.rank == high), 2, PAIR_S)
 
     def _latest(self) -> int:
         return max(map(self.life, range(self._seat.size)))

@@ -80,7 +80,11 @@ def test_every_packet_is_used_or_counted_as_dropped_or_as_lost(victim, done):
 def test_every_stage_has_learned_and_all_end_with_the_same_network(victim, done):
     stages = done(victim)[0]
     first, *others = stages
-    assert fmean(fmean(stage["losses"][-LENGTH:]) for stage in stages) < 0.95 * GUESSED
+    for stage in stages:
+        # How turns fall is up to the machine: single epochs go astray, but not all of them.
+        losses = stage["losses"]
+        best = min(fmean(losses[at : at + LENGTH]) for at in range(0, len(losses), LENGTH))
+        assert best < 0.9 * GUESSED
     for other in others:
         for what in ("history", "weights", "again"):
             assert other[what] == first[what]

@@ -1,8 +1,9 @@
 """Who may come back, and when it is too late for that."""
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, Store
 
+from hocket import outing as module
 from hocket.alarm import Alarm
 from hocket.errors import LostError
 from hocket.outing import Outing
@@ -66,6 +67,38 @@ def test_without_anybody_new_there_is_no_new_group():
     assert first.pair(1) is None
     store.set("life/1", "1")
     assert first.pair(1) is None  # it has not said that it is ready
+
+
+class Killed(Store):
+    """A store to which a process can still write, and is killed before it reads."""
+
+    def __init__(self, store):
+        super().__init__()
+        self.store = store
+
+    def set(self, key, value):
+        self.store.set(key, value)
+
+    def get(self, key):
+        raise RuntimeError("killed")
+
+    def wait(self, keys, timeout):
+        raise RuntimeError("killed")
+
+
+def test_one_that_is_killed_while_it_connects_is_not_waited_for(monkeypatch):
+    """Its address is there, and nobody at it any more."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(module, "PAIR_S", 0.2)
+    store = HashStore()
+    store.set("life/1", "1")
+    store.set("pair/0-1/0-1/1", "ready")
+    first, second = outing(store, 0), outing(Killed(store), 1)
+    with pytest.raises(RuntimeError, match="killed"):
+        second._group("pair/0-1/0-1", 1, 2, 0.2)
+    with pytest.raises(RuntimeError, match="connectFullMesh failed"):
+        first.pair(1)
+    assert first.pair(1) is None
 
 
 def test_one_that_comes_back_after_the_others_have_met_is_too_late():
