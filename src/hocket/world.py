@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from hocket import interface
-from hocket.alarm import Alarm, failure, in_time, written_first
+from hocket.alarm import PATIENCE_S, Alarm, failure, in_time, written_first
 from hocket.errors import WitnessError, WorldError
 from hocket.outing import Group, Outing
 from hocket.relay import wire
@@ -80,6 +80,7 @@ class World:
             )
         self._store = store
         self._agreements = self._topics = 0
+        self._unanswered = 0  # questions to the store, of late
         self.alarm = Alarm(store, self.places, self.rank, timeout_s)
         self._ends: list[Callable[[], None]] = []
         self.outing = Outing(seat, store, self.alarm, self.place)
@@ -140,10 +141,18 @@ class World:
         in_time(lambda: self._store.set(f"mark/{name}/{self.rank}", "yes"))
 
     def marked(self, name: str, ranks: Iterable[int] | None = None) -> bool:
-        """Whether all processes have come to it, or those that are named; nobody waits."""
+        """Whether all processes have come to it, or those that are named; nobody waits.
+
+        Raises:
+            HangError: The store has not answered for too long.
+        """
         chosen = range(self.size) if ranks is None else ranks
         keys = [f"mark/{name}/{rank}" for rank in chosen]
-        found, _ = in_time(lambda: self._store.check(keys))
+        found, reached = in_time(lambda: self._store.check(keys))
+        # Counted and not timed: it may be this process that was stopped.
+        self._unanswered = 0 if reached else self._unanswered + 1
+        if self._unanswered * PATIENCE_S >= self.alarm.timeout_s:
+            raise self.alarm.cut_off()
         return bool(found)
 
     def unmark(self, name: str) -> None:

@@ -3,13 +3,17 @@
 import json
 import re
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
-from hocket import world
+from hocket import alarm, world
+from hocket.errors import HangError
 from hocket.launch import launch
+from hocket.seat import Seat
 from unit.top import meeting
 
 pytestmark = pytest.mark.xdist_group("meeting")
@@ -121,3 +125,29 @@ def test_an_uncaught_error_is_told_in_one_piece(capsys, monkeypatch):
         r"ValueError: mine\nhocket.errors.WitnessError: stage 1 failed\nKeyboardInterrupt\n",
         capsys.readouterr().err,
     )
+
+
+class Mute:
+    """A store that answers only when it is let."""
+
+    def __init__(self):
+        self.answers = threading.Event()
+
+    def check(self, keys):
+        return self.answers.wait()
+
+
+def test_a_store_that_gives_no_answer_for_too_long_is_a_hang(monkeypatch):
+    monkeypatch.setattr(alarm, "PATIENCE_S", 0.2)
+    store, mute = HashStore(), Mute()
+    here = world.World(2, 1, 2.5, store, Seat(0, 2, store, life=1))
+    monkeypatch.setattr(here, "_store", mute)
+    assert [here.marked("over") for _ in range(2)] == [False, False]
+    mute.answers.set()
+    assert here.marked("over")
+    mute.answers.clear()
+    assert [here.marked("over") for _ in range(2)] == [False, False]
+    with pytest.raises(HangError, match=r"stage 0 waited 2.5 s for an answer of the store thr"):
+        here.marked("over")
+    mute.answers.set()
+    here.alarm.close()
