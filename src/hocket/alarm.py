@@ -189,6 +189,13 @@ class Alarm:
         missing = [r for r in others if r not in answers or answers[r][0] != words]
         return self._hang(f"all to meet; {self._said((missing or others)[0], answers)}")
 
+    def cut_off(self) -> HocketError:
+        """The error to raise when what all can read and write has not answered for too long."""
+        return self._hang(
+            "an answer of the store through which all meet: one may have been killed while it "
+            "wrote there"
+        )
+
     def _said(self, rank: int, answers: dict[int, Answer]) -> str:
         if self._read(f"left/{rank}") is not None:
             return f"{self._places[rank]} is not there any more, and {LEFT}"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hocket.checkpoint import Checkpoints, Manifest, Saver
-from hocket.checkpoint.folder import name_of
+from hocket.checkpoint.folder import name_of, newest_first
 from hocket.course import Course
 from hocket.engine.distributed import Distributed
 from hocket.engine.serial import Serial
-from hocket.errors import CheckpointError, HocketError, OptionError
+from hocket.errors import CheckpointError, HocketError, LostError, OptionError
 from hocket.rig import Rig
 from hocket.snapshot import (
     Position,
@@ -99,6 +99,7 @@ def resumed(rig: Rig, folder: Path) -> tuple[Course, Position]:
 
     Raises:
         CheckpointError: There is none, or it is of another training; nothing has been changed.
+        LostError: There is none yet, and this process was started again, alone.
         HocketError: The rig has trained already.
     """
     if rig.engine is not None and rig.engine.now:
@@ -111,7 +112,9 @@ def resumed(rig: Rig, folder: Path) -> tuple[Course, Position]:
         return own if alike else sorted(manifest.parts)
 
     if rig.apart:
-        found, newer = agreed(folder / str(rig.part), wanted, lambda value: [value])
+        folder = folder / str(rig.part)
+        _require_comeback(rig, folder)
+        found, newer = agreed(folder, wanted, lambda value: [value])
     else:
         found, newer = agreed(folder, wanted, rig.gather)
     manifest, first = found.manifest, next(iter(found.parts.values()))
@@ -146,3 +149,12 @@ def resumed(rig: Rig, folder: Path) -> tuple[Course, Position]:
         history=tuple(course.history),
         tick=manifest.tick,
     )
+
+
+def _require_comeback(rig: Rig, own: Path) -> None:
+    """Refuse to be alone in beginning anew: the others have gone on from its first turns."""
+    if rig.world is not None and rig.world.returned and not newest_first(own):
+        raise LostError(
+            f"{rig.world.place} was started again alone, but was killed before its first "
+            "checkpoint; start the whole job again"
+        )

@@ -42,7 +42,7 @@ from hocket.report import (
     summary_tables,
     timeline_table,
 )
-from hocket.restart import allowed, attempt, persistently
+from hocket.restart import Restarts, allowed, attempt, persistently
 from hocket.restore import patiently
 from hocket.run import Run, require_same, run_of, values_in
 from hocket.timeline import Timeline
@@ -87,8 +87,8 @@ def train(
         Processes of this machine to train in, one for each stage (times replicas).
     max_restarts
         How often to start again from the last checkpoint after a process was killed, hung, or
-        got a packet that was damaged: all of them, or where stages run freely the one that was
-        killed.
+        got a packet that was damaged: all of them, or the one that was killed alone where all
+        stages run freely just then.
     """
     if max_restarts < 0 or (max_restarts and (processes == 1 or not run.checkpoint_every)):
         raise OptionError(
@@ -101,10 +101,10 @@ def train(
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(others)}"
             )
-        if not has_checkpoints(resume):
+        if not has_checkpoints(resume, run.stages):
             raise CheckpointError(
-                f"cannot go on with {str(resume)!r}: it has no checkpoints; a run leaves some "
-                "with --checkpoint-every"
+                f"cannot go on with {str(resume)!r}: it has no checkpoints that all stages can "
+                "go on from; a run leaves some with --checkpoint-every"
             )
         require_same(run, Run.read(resume / "run.json"))
         run = dataclasses.replace(run, out=resume)
@@ -124,6 +124,7 @@ def train(
         )
 
     free = method_of(run.method).replay is not None
+    restarts = Restarts(max_restarts)
 
     def start(resumed: bool) -> int:
         return launch(
@@ -134,12 +135,11 @@ def train(
             threads=run.threads,
             # Time for a last checkpoint.
             grace_s=GRACE_S if run.checkpoint_every else 5.0,
-            lives=max_restarts if free else 0,
+            alone=restarts if free else None,
         )
 
     return persistently(
-        lambda again: patiently(lambda back: start(resumed or again or back)),
-        0 if free else max_restarts,
+        lambda again: patiently(lambda back: start(resumed or again or back)), restarts
     )
 
 

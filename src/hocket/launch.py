@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,10 +23,12 @@ from typing import Any
 
 from hocket.errors import OptionError, listed
 from hocket.interface import loopback
-from hocket.seat import bereave
+from hocket.restart import Restarts
+from hocket.seat import meeting_in
+from hocket.whereabouts import Whereabouts
 from hocket.worker import HELD_BACK, Start, begin
 from hocket.worker import WITNESS as WITNESS
-from hocket.workers import Workers
+from hocket.workers import Comeback, Workers
 
 LATE = ("torch._dynamo",)
 """What PyTorch imports only when the first optimizer is made, which takes seconds."""
@@ -40,7 +41,7 @@ def launch(
     threads: int = 0,
     grace_s: float = 5.0,
     timeout_s: float = 1800.0,
-    lives: int = 0,
+    alone: Restarts | None = None,
 ) -> int:
     """Run ``work(*arguments)`` in so many processes of this machine; gives the exit code.
 
@@ -48,7 +49,8 @@ def launch(
     LOCAL_RANK and LOCAL_WORLD_SIZE are set. What ``work`` returns is the exit code of its
     process, an exception gives 1, or what its type has as ``exit_code``. The code of the
     first process that failed on its own is the result, 128 + n for a death by signal n;
-    one that ends with ``WITNESS`` only saw another fail.
+    one that ends with ``WITNESS`` only saw another fail. If the folder in which they meet is
+    taken away, all are killed, and the result is ``UNMEETABLE``.
 
     Ctrl-C goes to process 0, which may end the work for all; the second one kills. SIGTERM
     and SIGHUP go to all as SIGTERM, and give 143 and 129.
@@ -60,8 +62,8 @@ def launch(
         threads: Of PyTorch in each process; 0 shares the cores out.
         grace_s: How long the others may take to end after one has failed.
         timeout_s: How long an operation of the default group waits for a process.
-        lives: How many processes that are killed may be started again, each alone while the
-            others go on; for work whose processes need no process group then.
+        alone: How often one that is killed is started again, alone, while all are out on their
+            own; for work whose processes need no process group then. Never if not given.
 
     Raises:
         OptionError: Such processes cannot be started; all reasons are named.
@@ -79,6 +81,7 @@ def launch(
     # Threads that spin while they wait take the core that another process needs.
     environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
     context = multiprocessing.get_context("forkserver")
+    returns = alone is not None and alone.left > 0
     with _bell() as bell, TemporaryDirectory(prefix="hocket-") as folder:
         _start_server(environment)
 
@@ -93,11 +96,15 @@ def launch(
                 environment=environment,
                 work=pickled,
                 life=life,
-                lives=lives,
+                returns=returns,
             )
             return context.Process(target=begin, args=(start,))
 
-        with Workers(grace_s, lives, process, partial(bereave, folder)) as workers:
+        meeting = meeting_in(folder)
+        meeting.touch()
+        whereabouts = Whereabouts(folder, processes)
+        back = Comeback(alone, process, whereabouts) if alone is not None else None
+        with Workers(grace_s, meeting, back) as workers:
             for rank in range(processes):
                 workers.start(process(rank, 0))
             return workers.until_all_ended(bell)

@@ -4,20 +4,19 @@ What they have to know of each other meanwhile is in the store. A process group 
 anybody back, so that neighbours make a group of two anew, and at the end all make one of all.
 """
 
-import time
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from hocket.alarm import Alarm
-from hocket.errors import LostError, WitnessError
+from hocket.errors import LostError
 from hocket.seat import WAIT_S, Seat
 
 Group: TypeAlias = Any
 """Torch names no public type for what a group of processes can do."""
-LOOK_S = 0.05
-"""How often to look for those who are not out."""
+PAIR_S = WAIT_S / 5
+"""Gloo waits five times its time-out for a connection, which one who is killed never makes."""
 
 
 class Outing:
@@ -30,8 +29,7 @@ class Outing:
         place: What this process is called.
 
     Raises:
-        LostError: It was started again, and the others are not out.
-        WitnessError: One of them has failed.
+        LostError: It was started again, and the others have met without it.
     """
 
     def __init__(self, seat: Seat, store: Store, alarm: Alarm, place: str) -> None:
@@ -43,11 +41,11 @@ class Outing:
         self._paired: set[str] = set()
         if not seat.life:
             return
-        if not self._waited():
+        if alarm.met("after outing 1"):
             error = LostError(
-                f"{place} was started again, but the others are not out on their own, as they "
-                "are from their first turn to their meeting after the last; start the whole "
-                "job again, from its last checkpoints"
+                f"{place} was started again alone, but all had met after their last turn, from "
+                "where on they need each other; start the whole job again, from its last "
+                "checkpoints"
             )
             alarm.report(error)
             raise error
@@ -58,7 +56,8 @@ class Outing:
         """From here on nobody waits for this process, nor it for anybody."""
         self.number += 1
         self.apart = True
-        self._store.set(f"out/{self.number}/{self._seat.rank}", "yes")
+        if self._seat.whereabouts is not None:
+            self._seat.whereabouts.go_out(self._seat.rank)
 
     def end(self, timeout_s: float) -> Group | None:
         """Wait for all; gives a new group of them, if one has come back whom the old has not.
@@ -68,6 +67,8 @@ class Outing:
         """
         self._alarm.meet(f"after outing {self.number}", "meet after their last turn")
         self.apart = False
+        if self._seat.whereabouts is not None:
+            self._seat.whereabouts.meet()
         if not (latest := self._latest()):
             return None
         return self._group(f"all/{latest}", self._seat.rank, self._seat.size, timeout_s)
@@ -75,8 +76,8 @@ class Outing:
     @property
     def hopes(self) -> bool:
         """Whether one that is missed may come back."""
-        # Where nobody ever does, the store may be gone with the one that is missed.
-        return self.apart and self._seat.lives > 0 and not self._seat.bereft
+        whereabouts = self._seat.whereabouts
+        return self.apart and whereabouts is not None and not whereabouts.bereft
 
     def life(self, rank: int) -> int:
         """Which of those that were started again has the place of a rank; 0 for none."""
@@ -98,19 +99,7 @@ class Outing:
         if not self._store.check([f"{name}/{rank}"]):
             return None
         self._paired.add(name)
-        return self._group(name, int(self._seat.rank == high), 2, WAIT_S)
-
-    def _waited(self) -> bool:
-        """Wait for those who are about to go out; whether all are, and have not met again."""
-        out = [f"out/1/{rank}" for rank in range(self._seat.size)]
-        end = time.monotonic() + self._alarm.timeout_s
-        while not self._store.check(out):
-            if self._alarm.failed is not None:
-                raise WitnessError(self._alarm.failed)
-            if time.monotonic() >= end:
-                return False
-            time.sleep(LOOK_S)
-        return not self._alarm.met("after outing 1")
+        return self._group(name, int(self._seat.rank == high), 2, PAIR_S)
 
     def _latest(self) -> int:
         return max(map(self.life, range(self._seat.size)))

@@ -13,12 +13,15 @@ from hocket.errors import HangError, LostError, TransitError
 
 ASKED = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a launch that somebody has ended."""
+UNMEETABLE = 72
+"""Exit code of a launch whose processes can meet no more."""
 LOST: Mapping[int, str] = {
     LostError.exit_code: "a process was gone",
     HangError.exit_code: "a process hung",
     TransitError.exit_code: "a packet was lost or damaged",
+    UNMEETABLE: "the folder in which processes meet was taken away",
 }
-"""What happened, by the exit codes of errors that need not come again."""
+"""What happened, by the exit codes of what need not come again."""
 
 
 def loss(code: int) -> str | None:
@@ -34,20 +37,50 @@ def loss(code: int) -> str | None:
     return LOST.get(code)
 
 
-def persistently(start: Callable[[bool], int], most: int) -> int:
-    """Start, and start again after each loss; the last exit code.
+class Restarts:
+    """How often a job may be started again: as a whole, or one process of it alone.
+
+    Args:
+        most: How often altogether.
+
+    >>> restarts = Restarts(2)
+    >>> restarts.take(), str(restarts)
+    (True, '1 of at most 2 times')
+    >>> restarts.take(), restarts.take(), restarts.left
+    (True, False, 0)
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.taken = 0
+
+    @property
+    def left(self) -> int:
+        """How many may still be taken."""
+        return self._most - self.taken
+
+    def take(self) -> bool:
+        """Take one, if one is left; whether it was."""
+        if not self.left:
+            return False
+        self.taken += 1
+        return True
+
+    def __str__(self) -> str:
+        return f"{self.taken} of at most {self._most} times"
+
+
+def persistently(start: Callable[[bool], int], restarts: Restarts) -> int:
+    """Start, and start all again after each loss; the last exit code.
 
     Args:
         start: Starts, or goes on from what is there, and gives the exit code.
-        most: How often to start again.
+        restarts: How often to start again; ``start`` may take some of them itself.
     """
     code = start(False)
-    for number in range(1, most + 1):
-        if (lost := loss(code)) is None:
-            break
+    while (lost := loss(code)) is not None and restarts.take():
         warnings.warn(
-            f"{lost}; starting again from the last checkpoint, {number} of at most {most} "
-            "times",
+            f"{lost}; starting the whole job again from its last checkpoint, {restarts}",
             stacklevel=2,
         )
         code = start(True)

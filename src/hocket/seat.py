@@ -7,9 +7,10 @@ from pathlib import Path
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from hocket.whereabouts import Whereabouts
+
 WAIT_S = 10.0
 """How long what is about to be written may take."""
-_GONE = "gone"
 
 
 @dataclass(frozen=True)
@@ -22,33 +23,29 @@ class Seat:
         store: Where all of them can read and write.
         life: Which of the processes that were started again it is, counted from 1; 0 for one
             that was there from the beginning.
-        lives: How many of them there may be, in the places of those that are killed.
+        whereabouts: Of the processes that may come back alone where they are killed; None where
+            none does.
     """
 
     rank: int
     size: int
     store: Store
     life: int = 0
-    lives: int = 0
+    whereabouts: Whereabouts | None = None
 
-    @property
-    def bereft(self) -> bool:
-        """Whether a process was killed in whose place nobody comes any more."""
-        return self.store.check([_GONE])
+
+def meeting_in(folder: str) -> Path:
+    """The file through which processes meet in a folder."""
+    return Path(folder) / "seats"
 
 
 def store_in(folder: str) -> Store:
-    """What the processes of a launch share that meet in a folder, and their launcher."""
-    file = str(Path(folder) / "seats")
+    """What the processes of a launch share that meet in a folder."""
+    file = str(meeting_in(folder))
     store = distributed.FileStore(file)  # type: ignore[attr-defined]  # exported conditionally
     # Who makes a group with one that is killed meanwhile waits for its address so long.
     store.set_timeout(timedelta(seconds=WAIT_S))
     return PrefixStore("seats", store)
-
-
-def bereave(folder: str) -> None:
-    """Tell the processes of a launch that nobody comes in the place of one any more."""
-    store_in(folder).set(_GONE, "yes")
 
 
 _given: list[Seat] = []

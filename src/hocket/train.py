@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -95,8 +96,8 @@ def train(run: Run, *, resume: bool = False) -> Summary:
         folder, at = run.out, trainer.resume(_checkpoints(run.out))
     else:
         _try(trainer, data, run)
-        if resume and run.out is not None and any(trainer.gather(has_checkpoints(run.out))):
-            at = trainer.resume(_checkpoints(run.out))
+        if resume and run.out is not None:
+            at = _resumed(trainer, run.out, run.stages)
         new = trainer.leads and not (resume and run.out is not None and run.out.exists())
         folder = Path(trainer.gather(str(_new_folder(run) if new else run.out))[0])
     begun = _timeline_before(run, at)
@@ -172,10 +173,21 @@ class _Late:
         self.logs.comparison(comparison)
 
 
-def has_checkpoints(folder: Path) -> bool:
-    """Whether a run has left any in its folder."""
+def has_checkpoints(folder: Path, stages: int) -> bool:
+    """Whether a run has left in its folder what all of its stages can go on from."""
     place = _checkpoints(folder)
-    return any(map(newest_first, (place, *place.glob("stage*"))))
+    own = [place / f"stage{k}" for k in range(stages)]
+    return bool(newest_first(place)) or all(map(newest_first, own))
+
+
+def _resumed(trainer: Trainer, folder: Path, stages: int) -> Position | None:
+    """Go on from the last checkpoint of a run, if all stages can; where that is."""
+    if any(trainer.gather(has_checkpoints(folder, stages))):
+        return trainer.resume(_checkpoints(folder))
+    if trainer.leads and _checkpoints(folder).exists():
+        # Some stages had left their first ones when another was killed that had none.
+        shutil.rmtree(_checkpoints(folder))
+    return None
 
 
 def _checkpoints(folder: Path) -> Path:
@@ -256,7 +268,7 @@ def _going_back(error: NonFiniteError, run: Run, folder: Path) -> Restore:
     Raises:
         NonFiniteError: There is none, or it would not help.
     """
-    if not has_checkpoints(folder):
+    if not has_checkpoints(folder, run.stages):
         raise NonFiniteError(f"{error}; there is no checkpoint yet to go back to") from error
     return note(folder, error, run.max_restores)
 

@@ -24,6 +24,7 @@ from torch import distributed
 
 from hocket import seat, world
 from hocket.errors import WitnessError
+from hocket.whereabouts import Whereabouts
 
 # Exit code of a process that ends only because another one failed.
 WITNESS = WitnessError.exit_code
@@ -66,7 +67,7 @@ class Start:
         work: The pickled function and its arguments.
         streams: Standard output and standard error.
         life: Which of those that are started again, alone, it is; 0 for none.
-        lives: How many of them there may be.
+        returns: Whether any may be.
     """
 
     rank: int
@@ -79,7 +80,7 @@ class Start:
     work: bytes
     streams: tuple[Stream, ...] = field(default_factory=lambda: (Stream(1), Stream(2)))
     life: int = 0
-    lives: int = 0
+    returns: bool = False
 
 
 def begin(start: Start) -> NoReturn:
@@ -141,7 +142,8 @@ def _join(start: Start) -> None:
     }
     torch.set_num_threads(start.threads)
     shared = seat.store_in(start.folder)
-    seat.take(seat.Seat(start.rank, start.processes, shared, start.life, start.lives))
+    whereabouts = Whereabouts(start.folder, start.processes) if start.returns else None
+    seat.take(seat.Seat(start.rank, start.processes, shared, start.life, whereabouts))
     if start.life:
         return  # a process group takes nobody back
     # A store of TCP would listen on every interface and let anybody write.

@@ -11,16 +11,37 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Self
 
+from hocket.restart import UNMEETABLE, Restarts
+from hocket.whereabouts import Whereabouts
 from hocket.worker import HELD_BACK, WITNESS
 
 # What multiprocessing gives when the server that forked a process is gone.
 _NEVER_TOLD = 255
+LOOK_S = 1.0
+"""How often to look whether the file through which processes meet is there."""
 SETTLE_S = 0.1
 """How much later the end of a process may be told of than that of one which failed for it."""
+
+
+@dataclass(frozen=True)
+class Comeback:
+    """What it takes for a process that is killed to come back alone.
+
+    Attributes:
+        restarts: How often.
+        process: Makes the one that takes the place of a rank, with its number among restarts.
+        whereabouts: Of all processes.
+    """
+
+    restarts: Restarts
+    process: Callable[[int, int], BaseProcess]
+    whereabouts: Whereabouts
 
 
 class Workers:
@@ -28,18 +49,11 @@ class Workers:
 
     Args:
         grace_s: How long the others may take to end after one has failed.
-        lives: How many that are killed may be started again, each alone.
-        again: Makes the process that takes the place of a rank, and of those the n-th.
-        bereave: Called when a process is killed in whose place nobody comes.
+        meeting: The file without which they cannot tell each other anything.
+        back: How one that is killed comes back; None where none does.
     """
 
-    def __init__(
-        self,
-        grace_s: float,
-        lives: int = 0,
-        again: Callable[[int, int], BaseProcess] | None = None,
-        bereave: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, grace_s: float, meeting: Path, back: Comeback | None = None) -> None:
         self._workers: list[BaseProcess] = []
         self._running: dict[int, int] = {}  # ranks by what becomes readable as they end
         self._grace_s = grace_s
@@ -48,10 +62,8 @@ class Workers:
         self._sent: set[tuple[int, int]] = set()  # ranks, and signals sent to them
         self._failed = 0  # exit code of the first that failed
         self._stopped = 0  # exit code of the signal that ended everything
-        self._lives = lives
-        self._lived = 0
-        self._again = again
-        self._bereave = bereave
+        self._meeting = meeting
+        self._back = back
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +84,7 @@ class Workers:
         """The exit code of all; signals are heard when ``bell`` is readable."""
         while self._running:
             left_s = max(0.0, self._deadline - time.monotonic())
-            ready = connection.wait(
-                [*self._running, bell], None if left_s == math.inf else left_s
-            )
+            ready = connection.wait([*self._running, bell], min(left_s, LOOK_S))
             if bell in ready:
                 for number in os.read(bell, 4096):
                     self._heard(number)
@@ -87,6 +97,8 @@ class Workers:
                 self._ended(rank, codes[rank])
             if self._running and time.monotonic() >= self._deadline:
                 self._kill_hung()
+            if self._running and not self._failed and not self._meeting.exists():
+                self._kill_strangers()
         return self._stopped or self._failed
 
     def _codes(self, ready: Sequence[object]) -> dict[int, int]:
@@ -123,20 +135,17 @@ class Workers:
         self._end_soon(f"process {rank} ended with {how}")
 
     def _start_again(self, rank: int, code: int) -> bool:
-        """Start a process in the place of one that was killed, if there may be another one."""
-        ending = self._stopped or self._failed or self._deadline < math.inf
-        if self._again is None or self._lived >= self._lives or ending:
-            if self._lives and self._bereave is not None:
-                self._bereave()
+        """Start a process in the place of one that was killed, if it can come back alone."""
+        if (back := self._back) is None:
             return False
-        self._lived += 1
-        _tell(
-            f"{_end(rank, code)}; it is started again, {self._lived} of at most {self._lives} "
-            "times"
-        )
+        ending = self._stopped or self._failed or self._deadline < math.inf
+        if ending or not back.whereabouts.apart or not back.restarts.take():
+            back.whereabouts.bereave()
+            return False
+        _tell(f"{_end(rank, code)}; it alone is started again, {back.restarts}")
         self._workers[rank].join()
         self._workers[rank].close()
-        self._workers[rank] = worker = self._again(rank, self._lived)
+        self._workers[rank] = worker = back.process(rank, back.restarts.taken)
         worker.start()
         self._running[worker.sentinel] = rank
         return True
@@ -154,6 +163,15 @@ class Workers:
             )
         self._pass_on(self._running.values(), signal.SIGKILL)
         self._deadline = math.inf
+
+    def _kill_strangers(self) -> None:
+        _tell(
+            f"{str(self._meeting)!r}, through which the processes meet, was taken away, as by "
+            "a cleaner of temporary files; none could tell of a failure or seal a checkpoint "
+            "any more, so all were killed"
+        )
+        self._failed = UNMEETABLE
+        self._pass_on(self._running.values(), signal.SIGKILL)
 
     def _pass_on(self, ranks: Iterable[int], number: signal.Signals) -> None:
         for rank in ranks:

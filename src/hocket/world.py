@@ -81,8 +81,9 @@ class World:
             )
         self._store = store
         self._agreements = 0
-        self.board = Board(PrefixStore("board", store), self.rank, self.size)
         self.alarm = Alarm(store, self.places, self.rank, timeout_s)
+        board = PrefixStore("board", store)
+        self.board = Board(board, self.alarm, self.rank, self.size)
         self._ends: list[Callable[[], None]] = []
         self.outing = Outing(seat, store, self.alarm, self.place)
         self.returned = seat.life > 0

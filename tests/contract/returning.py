@@ -20,6 +20,8 @@ from hocket.checkpoint.folder import newest_first
 from hocket.codec import VQ
 from hocket.launch import launch
 from hocket.methods import DGLAsync
+from hocket.restart import Restarts, persistently
+from hocket.train import has_checkpoints
 
 STAGES = 3
 LENGTH = 8
@@ -55,8 +57,7 @@ class Deadly:
 
     def __init__(self, folder, victim, rank, again=False):
         self.folder, self.victim, self.rank = Path(folder), victim, rank
-        self.life = int(seat.returned())
-        self.kills = self.life == 0 or again
+        self.kills = again or not (self.folder / "killed").exists()
 
     def __call__(self, event, stage):
         if event.action.kind != "B":
@@ -85,26 +86,67 @@ def trainer_of(watchers, **options):
     )
 
 
-def train(folder, victim, *, again=False, timeout_s=60.0, codec=None, resume=False):
-    """Train in this process, and say what there is to say of its stage."""
+class Validation(list):
+    """Batches that tell of each time that somebody begins to read them."""
+
+    def __init__(self, batches, told):
+        super().__init__(batches)
+        self.told = told
+
+    def __iter__(self):
+        self.told()
+        return super().__iter__()
+
+
+def train(
+    folder,
+    victim,
+    *,
+    points=("turn",),
+    again=False,
+    timeout_s=60.0,
+    codec=None,
+    resume=False,
+    restarted=False,
+):
+    """Train in this process, and say what there is to say of its stage.
+
+    The victim is killed at each of the points, once: after a ``turn``, when its trainer is
+    ``made``, before its first part is ``saved``, as the ``evaluation`` begins, and before the
+    weights are ``gathered``. Only the first stage reads what is evaluated on.
+    """
     rank, place = int(os.environ["RANK"]), Path(folder, "checkpoints")
     Path(folder, f"{rank}-{int(seat.returned())}.pid").write_text(str(os.getpid()))
     others = [other for other in range(STAGES) if other != rank]
-    began = 0
-    if seat.returned():
+    began, dies_in_turn = 0, "turn" in points
+
+    def come_to(point):
+        mark = Path(folder, f"killed-{point}")
+        if rank == victim and point in points and not mark.exists():
+            if point == "saved":
+                until(lambda: all(parts(folder, other) for other in others))
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if seat.returned() and dies_in_turn:
         until(lambda: all(learned(folder, o) >= KILLED_AT + MORE for o in others))
     events = []
-    watch = [lambda event, _: events.append(event), Deadly(folder, victim, rank, again)]
+    deadly = Deadly(folder, victim if dies_in_turn else None, rank, again)
+    watch = [lambda event, _: events.append(event), deadly]
     trainer = trainer_of(watch, timeout_s=timeout_s, codec=codec)
+    come_to("made")
+    if restarted and not seat.returned():
+        resume = any(trainer.gather(has_checkpoints(Path(folder), STAGES)))
     if seat.returned() or resume:
         trainer.resume(place)
         began = trainer._rig.engine.now
     history = trainer.fit(
         learnable(LENGTH),
-        learnable(3),
+        Validation(learnable(3), lambda: come_to("evaluation")),
         epochs=EPOCHS,
+        on_epoch=lambda _: come_to("gathered"),
         progress=False,
-        checkpoints=Checkpoints(place, every=EVERY),
+        checkpoints=Checkpoints(place, every=EVERY, note=lambda: come_to("saved")),
     )
     stage, engine = trainer.stages[0], trainer._rig.engine
     said = {
@@ -140,23 +182,32 @@ def resumed(folder, victim):
     return train(folder, None, resume=True)
 
 
-def never_back(folder, victim):
+def never_back(folder, victim, restarted):
     if seat.returned():
         time.sleep(1000)
-    return train(folder, victim, timeout_s=4.0)
+    return train(folder, victim, timeout_s=60.0 if restarted else 4.0, restarted=restarted)
 
 
-def too_early(folder, victim):
-    """A stage that is killed before the others are out."""
-    if int(os.environ["RANK"]) == victim and not seat.returned():
-        trainer_of([])
-        os.kill(os.getpid(), signal.SIGKILL)
-    return train(folder, None, timeout_s=20.0)
+def started(work, folder, victim, grace_s=5.0, restarts=None):
+    return launch(
+        work,
+        str(folder),
+        victim,
+        processes=STAGES,
+        threads=1,
+        grace_s=grace_s,
+        alone=restarts or Restarts(1),
+    )
 
 
-def started(work, folder, victim, grace_s=5.0):
-    words = (str(folder), victim)
-    return launch(work, *words, processes=STAGES, threads=1, grace_s=grace_s, lives=1)
+def kept_up(work, folder, victim, most, grace_s=5.0):
+    """Started, and started again alone or as a whole, as `hocket train` does."""
+    restarts = Restarts(most)
+
+    def start(again):
+        return started(partial(work, restarted=again), folder, victim, grace_s, restarts)
+
+    return persistently(start, restarts)
 
 
 def said(folder):

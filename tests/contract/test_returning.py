@@ -3,8 +3,8 @@
 import itertools
 import json
 import os
-import re
 import shutil
+from functools import partial
 from math import log
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,17 @@ from statistics import fmean
 import pytest
 
 from contract import returning
-from contract.returning import EPOCHS, EVERY, KILLED_AT, LENGTH, MORE, STAGES, parts, said
+from contract.returning import (
+    EPOCHS,
+    EVERY,
+    KILLED_AT,
+    LENGTH,
+    MORE,
+    STAGES,
+    parts,
+    said,
+    train,
+)
 from hocket.cli import main
 
 pytestmark = pytest.mark.xdist_group("killed and started again")
@@ -70,7 +80,11 @@ def test_every_packet_is_used_or_counted_as_dropped_or_as_lost(victim, done):
 def test_every_stage_has_learned_and_all_end_with_the_same_network(victim, done):
     stages = done(victim)[0]
     first, *others = stages
-    assert fmean(fmean(stage["losses"][-LENGTH:]) for stage in stages) < 0.95 * GUESSED
+    for stage in stages:
+        # How turns fall is up to the machine: single epochs go astray, but not all of them.
+        losses = stage["losses"]
+        best = min(fmean(losses[at : at + LENGTH]) for at in range(0, len(losses), LENGTH))
+        assert best < 0.9 * GUESSED
     for other in others:
         for what in ("history", "weights", "again"):
             assert other[what] == first[what]
@@ -92,7 +106,7 @@ def test_it_is_said_and_each_stage_has_its_own_checkpoints(tmp_path, capfd):
     assert returning.started(returning.twice, tmp_path, 1, grace_s=30.0) == 137
     told = capfd.readouterr().err
     assert "process 1 was ended by SIGKILL" in told
-    assert "it is started again, 1 of at most 1 times" in told
+    assert "it alone is started again, 1 of at most 1 times" in told
     assert "hung" not in told  # the others have heard that nobody comes back any more
     for rank in range(STAGES):
         assert parts(tmp_path, rank)
@@ -109,15 +123,67 @@ def test_it_is_said_and_each_stage_has_its_own_checkpoints(tmp_path, capfd):
     assert "there is no folder of a checkpoint in it" in capfd.readouterr().err
 
 
-def test_one_that_does_not_come_back_ends_the_training(tmp_path, capfd):
-    assert returning.started(returning.never_back, tmp_path, 1, grace_s=1.0) != 0
+# Where it cannot come back alone, the whole job starts again.
+
+
+def whole(lost, number, most):
+    """That it is said that the whole job starts again."""
+    words = f"{lost}; starting the whole job again from its last checkpoint, {number} of at"
+    return pytest.warns(UserWarning, match=f"{words} most {most} times")
+
+
+def test_one_that_does_not_come_back_has_the_whole_job_start_again(tmp_path, capfd):
+    with whole("a process hung", 2, 2):
+        assert returning.kept_up(returning.never_back, tmp_path, 1, most=2, grace_s=1.0) == 0
     told = capfd.readouterr().err
+    assert "it alone is started again, 1 of at most 2 times" in told
     assert "waited 4 s for stage 1 to come back; stage 1 does not answer" in told
+    for stage in said(tmp_path):
+        assert stage["began"] > 0
+        assert stage["learned"][-1:] in ([], [TURNS - 1])
 
 
-def test_one_that_is_killed_before_all_are_out_ends_the_training(tmp_path, capfd):
-    assert returning.started(returning.too_early, tmp_path, 1) != 0
-    assert re.search(r"LostError: the connection to .* is gone", capfd.readouterr().err)
+def test_one_that_is_killed_before_all_are_out_has_the_whole_job_begin_anew(tmp_path, capfd):
+    with whole("a process was killed by SIGKILL", 1, 1):
+        assert returning.kept_up(partial(train, points=["made"]), tmp_path, 1, most=1) == 0
+    assert "alone" not in capfd.readouterr().err
+    for stage in said(tmp_path):
+        assert stage["learned"] == list(range(TURNS))
+
+
+def test_one_that_is_killed_before_its_first_part_is_there_does_not_begin_alone(
+    tmp_path, capfd
+):
+    with whole("a process was gone", 2, 2):
+        assert returning.kept_up(partial(train, points=["saved"]), tmp_path, 1, most=2) == 0
+    told = capfd.readouterr().err
+    assert "it alone is started again, 1 of at most 2 times" in told
+    assert "stage 1 was started again alone, but was killed before its first" in told
+    for stage in said(tmp_path):
+        assert stage["learned"] == list(range(TURNS))
+
+
+@pytest.mark.parametrize(
+    ("victim", "points"),
+    [(0, ["evaluation"]), (2, ["turn", "gathered"])],
+    ids=["evaluation", "twice"],
+)
+def test_one_that_is_killed_after_all_have_met_has_the_whole_job_go_on_from_there(
+    victim, points, tmp_path, capfd
+):
+    most = len(points)
+    with whole("a process was killed by SIGKILL", most, most):
+        assert returning.kept_up(partial(train, points=points), tmp_path, victim, most) == 0
+    assert capfd.readouterr().err.count("it alone is started again") == most - 1
+    first, *others = said(tmp_path)
+    for other in others:
+        for what in ("history", "weights", "again"):
+            assert other[what] == first[what]
+    assert [epoch["number"] for epoch in first["history"]] == list(range(EPOCHS))
+    assert first["history"][-1]["score"]["loss"] == pytest.approx(first["again"])
+    for stage in (first, *others):
+        assert stage["began"] >= TURNS
+        assert stage["learned"] == []
 
 
 NETWORK = '''
@@ -126,14 +192,16 @@ from pathlib import Path
 from torch import nn
 
 class Dies(nn.Module):
-    """Kills its process in the thirtieth batch that it is trained on, once."""
+    """Kills the first process when it tries a batch, and in its thirtieth of training."""
 
     seen = 0
 
     def forward(self, x):
         self.seen += self.training
-        if self.seen == 30 and not Path("died").exists():
-            Path("died").touch()
+        mark = Path("died" if self.training else "died-early")
+        due = self.seen == 30 or not self.training
+        if due and os.environ["RANK"] == "0" and not mark.exists():
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return x
 
@@ -143,14 +211,17 @@ def network():
 '''
 
 
+@pytest.mark.filterwarnings("default")
 def test_on_the_command_line(tmp_path, monkeypatch, capfd):
     """The first stage is killed, which reads the data and writes the run folder."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(NETWORK)
-    words = "--epochs 3 --processes 2 --checkpoint-every 4 --max-restarts 1 --log-every 1"
+    words = "--epochs 3 --processes 2 --checkpoint-every 4 --max-restarts 2 --log-every 1"
     words += " --method dgl-async:head=mlp --network own.py:network --plan 5 --out run"
     assert main(["train", *words.split()]) == 0
-    assert "it is started again, 1 of at most 1 times" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "starting the whole job again from its last checkpoint, 1 of at most 2 times" in told
+    assert "it alone is started again, 2 of at most 2 times" in told
     summary = json.loads(Path("run/summary.json").read_text())
     assert (summary["state"], len(summary["epochs"])) == ("finished", 3)
     assert summary["epochs"][-1]["score"]["error"] < 0.5

@@ -38,7 +38,8 @@ JOBS = [
         "fill disk of stage 2 at tick 5",
         "raise in stage 1 at tick 3; make NaN in stage 2 at tick 5; "
         "exhaust memory of stage 0 at tick 8; terminate stage 0 at tick 10",
-        "drop packet of stage 1 at tick 6",
+        "lose rendezvous of stage 2 at tick 0; drop packet of stage 1 at tick 6; "
+        "lose rendezvous of stage 0 at tick 9",
     )
 ]
 OTHERS = [

@@ -22,7 +22,7 @@ from hocket.errors import HocketError, OptionError, listed, too_small
 from hocket.launch import launch
 from hocket.named import Named
 from hocket.parts import method_of
-from hocket.restart import persistently
+from hocket.restart import Restarts, persistently
 from hocket.stage import Stage
 from hocket.trainer import Trainer
 
@@ -97,13 +97,14 @@ def rejoin(
 def _measured(work: Mapping[str, Any], free: bool) -> dict[str, Any]:
     """What one training came to."""
     with TemporaryDirectory() as folder:
+        alone = Restarts(1) if free else None
 
         def start(again: bool) -> int:
             return launch(
-                _work, folder, dict(work), processes=work["stages"], threads=1, lives=int(free)
+                _work, folder, dict(work), processes=work["stages"], threads=1, alone=alone
             )
 
-        if persistently(start, 0 if free or work["victim"] is None else 1):
+        if persistently(start, Restarts(0 if free or work["victim"] is None else 1)):
             raise HocketError(f"a process of {work['method']!r} failed; what it said is above")
         place = Path(folder)
         ranks = range(work["stages"])

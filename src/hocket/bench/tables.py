@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hocket.bench.goals import goals
 from hocket.bench.markdown import lines_of, mean, percent
 from hocket.bench.pictures import PICTURES
 from hocket.bench.record import Record
@@ -221,7 +222,7 @@ def _speed(record: Record) -> str:
             f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
             f"{row['of_limit']:.2f}" if "of_limit" in row else "-",
             f"{row['cpu_ratio']:.2f}",
-            f"{row['other_cpu']:.1%}" if "other_cpu" in row else "-",
+            f"{row['other_cpu']:.1%}",
             _shares(row["communication"]),
             _shares(row["waiting"]),
             _each(row["peak_mib"]),
@@ -241,7 +242,8 @@ def _speed(record: Record) -> str:
         "process. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
         "others used more than {foreign:.0%} of the machine however often they were repeated."
     ).format(**settings)
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    asked = goals(record.rows)
+    return "\n\n".join([lines_of(heads, lines), legend, *([asked] if asked else [])])
 
 
 def _link(record: Record) -> str:

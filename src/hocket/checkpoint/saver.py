@@ -176,11 +176,11 @@ class Saver:
         if not world.leads:
             return None
         end = time.monotonic() + world.alarm.timeout_s
-        while not world.board.said(topic):
+        while (words := world.board.words(topic)) is None:
             if time.monotonic() > end:
                 return ["a process did not write its part of a checkpoint in time"]
             time.sleep(0.02)
-        return [json.loads(word) for word in world.board.words(topic)]
+        return [json.loads(word) for word in words]
 
 
 def _why(name: str, packed: Mapping[str, memoryview], place: Path, error: OSError) -> str:

@@ -17,7 +17,8 @@ class Fault:
     Attributes:
         kind: What happens, one of `PROMISES`.
         stage: Whose process it happens to; a packet is one that it sends.
-        tick: It happens at the first occasion from this tick on.
+        tick: It happens at the first occasion from this tick on; what can at 0 does before
+            the processes have met.
 
     Raises:
         OptionError: There is no such kind.

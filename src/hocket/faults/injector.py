@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -30,6 +31,7 @@ from hocket.faults.fault import Fault
 from hocket.faults.packets import damaged, mislabelled
 from hocket.program import Action
 from hocket.relay.p2p import Shipment
+from hocket.seat import seat
 from hocket.stage.report import Report
 from hocket.stage.stage import Stage
 
@@ -61,6 +63,8 @@ class Injector:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Inside, what is due happens."""
+        if self._due(self._rank, 0, "lose rendezvous of"):
+            _lose_rendezvous()
         places: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
             (distributed, "execute", self._executing),
             (serial, "execute", self._executing),
@@ -191,6 +195,15 @@ def _terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _lose_rendezvous() -> None:
+    place = seat()
+    assert place is not None, "faults happen to processes of a launch"
+    store: Any = place.store
+    folder = Path(store.underlying_store.path).parent
+    # All at once: others write there.
+    shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}-lost")))
+
+
 _IN_PROCESS: dict[str, Callable[[], None]] = {
     "kill": _kill,
     "stop": _stop,
@@ -198,6 +211,7 @@ _IN_PROCESS: dict[str, Callable[[], None]] = {
     "hold interpreter of": _hold,
     "hang": _hang,
     "terminate": _terminate,
+    "lose rendezvous of": _lose_rendezvous,
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hocket.errors import HangError, NonFiniteError, TransitError
+from hocket.restart import UNMEETABLE
 
 End = Literal["goes on", "is started again", "ends"]
 GOES_ON: End = "goes on"
@@ -85,6 +86,13 @@ PROMISES: Mapping[str, Promise] = {
     "mislabel packet of": _mistaken("a packet has the number of the next batch"),
     "damage packet of": _mistaken("a packet arrives with another bit"),
     "delay packet of": Promise("a packet is sent a little later", GOES_ON, neighbours=True),
+    "lose rendezvous of": Promise(
+        "the folder in which processes meet is taken away",
+        AGAIN,
+        r"through which the processes meet, was taken away",
+        (UNMEETABLE,),
+        neighbours=True,  # one stage alone has nobody to meet, and may end before it is seen
+    ),
     "fill disk of": Promise(
         "no room for a part of a checkpoint",
         GOES_ON,

@@ -16,7 +16,7 @@ from hocket.faults.fault import Fault
 from hocket.faults.job import Job, train, work
 from hocket.faults.promise import ENDS, GOES_ON, PROMISES, Promise
 from hocket.launch import launch
-from hocket.restart import persistently
+from hocket.restart import Restarts, persistently
 
 GRACE_S = 2.0
 
@@ -105,7 +105,7 @@ def tried(job: Job, folder: Path) -> Outcome:
         warnings.simplefilter("ignore")  # of each new start
         while calls <= len(job.faults) and (not codes or codes[-1]):
             calls += 1
-            persistently(start, most=len(job.faults))
+            persistently(start, Restarts(len(job.faults)))
     notes = [_read(file) for file in sorted(folder.glob("fault-*.json"))]
     hit = min(notes, key=lambda note: note["time"], default=None)
     stage = job.faults[0].stage if job.faults else 0

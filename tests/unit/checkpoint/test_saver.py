@@ -137,7 +137,7 @@ class Waiting:
 
     def __init__(self):
         self.alarm = type("Alarm", (), {"timeout_s": 0.1})
-        self.board = Board(HashStore(), rank=0, size=2)
+        self.board = Board(HashStore(), self.alarm, rank=0, size=2)
 
     def gather(self, value):
         return [value]

@@ -181,7 +181,7 @@ class Launched:
 
     def __call__(self, work, run, resumed, **options):
         self.told.append((run.out, resumed, options["grace_s"]))
-        self.lives = options["lives"]
+        self.alone = options["alone"]
         return self.codes.pop(0)
 
 
@@ -193,6 +193,7 @@ class Launched:
         ((137, 0), ["a process was killed by SIGKILL"]),
         ((137, 139, 137), [f"a process was killed by {n}" for n in ("SIGKILL", "SIGSEGV")]),
         ((75, 0), ["a process hung"]),
+        ((72, 0), ["the folder in which processes meet was taken away"]),
         ((76, 69, 0), ["a packet was lost or damaged", "a process was gone"]),
         ((137, 2), ["a process was killed by SIGKILL"]),
         ((143,), []),
@@ -212,8 +213,8 @@ def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, sa
         (number > 0, 30.0) for number in range(len(codes))
     ]
     assert told.splitlines() == [
-        f"warning: {words}; starting again from the last checkpoint, {number} of at most 2 "
-        "times"
+        f"warning: {words}; starting the whole job again from its last checkpoint, {number} of "
+        "at most 2 times"
         for number, words in enumerate(said, 1)
     ]
 
@@ -241,12 +242,40 @@ def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
     assert left(Path("died")) == left(whole)
 
 
-def test_where_stages_run_freely_the_launcher_starts_single_ones_again(call, monkeypatch):
-    launched = Launched(137)
+class Alone(Launched):
+    """Stands for launches in each of which one process comes back alone, if it may."""
+
+    def __call__(self, work, run, resumed, **options):
+        code = super().__call__(work, run, resumed, **options)
+        options["alone"].take()
+        return code
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("most", "launches"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3)])
+def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
+    call, monkeypatch, most, launches
+):
+    launched = Alone(*[137] * launches)
+    monkeypatch.setattr("hocket.cli.launch", launched)
+    words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
+    code, told = call("train", "--method", "dgl-async", *words)
+    assert code == 137
+    assert launched.codes == []
+    assert [again for _, again, _ in launched.told] == [n > 0 for n in range(launches)]
+    assert told.splitlines() == [
+        "warning: a process was killed by SIGKILL; starting the whole job again from its last "
+        f"checkpoint, {2 * number} of at most {most} times"
+        for number in range(1, launches)
+    ]
+
+
+def test_nobody_is_started_again_alone_where_stages_keep_step(call, monkeypatch):
+    launched = Launched(0)
     monkeypatch.setattr("hocket.cli.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
-    assert call("train", "--method", "dgl-async", *words)[0] == 137
-    assert launched.lives == 2
+    assert call("train", *words)[0] == 0
+    assert launched.alone is None
 
 
 def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call, whole):
@@ -256,3 +285,17 @@ def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call,
     run = Run.read(Path("died/run.json"))
     train(dataclasses.replace(run, out=Path("died")), resume=True)
     assert left(Path("died")) == left(whole)
+
+
+def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
+    words = ("--method", "dgl-async", "--checkpoint-every", "10", "--epochs", "1")
+    assert call("train", *words, "--out", "whole")[0] == 0
+    shutil.copytree("whole", "died")
+    shutil.move("died/checkpoints", "checkpoints")
+    shutil.move("checkpoints", "died/checkpoints/stage0")
+    Path("died/network.pt").unlink()
+    assert "cannot go on with 'died': it has no" in call("train", "--resume", "died")[1]
+    run = Run.read(Path("died/run.json"))
+    train(dataclasses.replace(run, out=Path("died")), resume=True)
+    assert left(Path("died")) == left(Path("whole"))
+    assert checkpoints(Path("died")) == checkpoints(Path("whole"))

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,6 +46,14 @@ def add():
     total = torch.tensor(rank())
     distributed.all_reduce(total)
     return 0 if total == sum(range(distributed.get_world_size())) else 1
+
+
+def lose_the_meeting(folder):
+    """One process takes away the folder in which they meet; nobody says anything of that."""
+    if rank() == 1:
+        (place,) = Path(folder).glob("hocket-*")
+        shutil.rmtree(place.rename(place.with_name("lost")))
+    hang()
 
 
 def report(folder):

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -181,8 +182,8 @@ def test_a_death_by_signal_is_told(capfd, number, code, said):
     assert said in capfd.readouterr().err
 
 
-def test_a_death_by_signal_is_taken_for_the_cause_of_what_came_with_it():
-    with Workers(grace_s=0) as world:
+def test_a_death_by_signal_is_taken_for_the_cause_of_what_came_with_it(tmp_path):
+    with Workers(grace_s=0, meeting=tmp_path) as world:
         for code in (1, -signal.SIGSEGV):
             world.start(Ended(code))
         bell, ringer = os.pipe()
@@ -236,6 +237,12 @@ def test_what_hangs_is_killed_after_the_grace_and_named(capfd, line):
         "was killed\n"
     )
     assert line.closes_within(2), "what it had started outlived it"
+
+
+def test_without_the_folder_in_which_they_meet_all_are_killed(capfd, folder):
+    assert launch(launched.lose_the_meeting, str(folder), processes=2) == 72
+    (told,) = capfd.readouterr().err.splitlines()
+    assert re.match(r"hocket: '.*/seats', through which the processes meet, was taken", told)
 
 
 # Signals that reach the launcher.
