@@ -15,8 +15,6 @@ from hocket.bench.tables_free import compression, pace, rejoin, slowdown
 from hocket.bench.tables_networks import curves, plan
 from hocket.errors import DataError
 
-Rows = Sequence[Mapping[str, Any]]
-
 
 def render(folder: Path, *, into: Path | None = None) -> None:
     """Write README.md and the picture of a record beside it.
