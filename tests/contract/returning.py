@@ -35,7 +35,7 @@ EVERY = 4
 
 def learnable(count: int) -> Batches:
     """Batches whose classes can be told from the inputs."""
-    return [(x / 10 + y[:, None, None, None], y) for x, y in data(conv, count)]
+    return [(x / 10 + y[:, None, None, None], y) for x, y in data(conv, count, size=16)]
 
 
 def until(there, seconds=60.0):
@@ -79,7 +79,7 @@ def trainer_of(watchers, **options):
     return Trainer(
         conv(STAGES),
         method=DGLAsync(buffer=3),
-        optimizer=partial(sgd, lr=0.02),
+        optimizer=partial(sgd, lr=0.05),
         watchers=watchers,
         resumable=True,
         **options,
