@@ -8,13 +8,13 @@ from hocket.bench.peers.pipeline import SCHEDULES
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """A line for each goal that these rows of speed can speak of; None if there is no such.
+    """A line for each goal that these rows of speed can speak of; None without the limit.
 
     Every goal is a ratio that `fdg`, or a variant of it, is to reach: of samples per second, or
     of processor time, where less is better.
     """
     by_name = {row["row"]: row for row in rows}
-    if not {"bp", "fdg"} <= set(by_name):
+    if not {"bp", "independent", "fdg"} <= set(by_name):
         return None
     pipelined = [row for row in rows if row["row"].split()[0] in SCHEDULES]
     variants = ("fdg", "fdg order=forward-first")

@@ -8,7 +8,7 @@ def row(name, ratio, cpu_ratio=1.0, **more):
 
 
 def said(*rows):
-    found = goals([row("bp", 1.0), *rows])
+    found = goals([row("bp", 1.0), row("independent", 1.8), *rows])
     assert found is not None
     _, _, *lines = found.splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -35,6 +35,6 @@ def test_other_methods_are_held_against_fdg():
     assert found["dgl beside fdg"] == ("0.96", "met")
 
 
-def test_nothing_is_said_of_rows_without_fdg_or_what_it_is_held_against():
-    assert goals([row("bp", 1.0), row("ddp", 1.8)]) is None
-    assert goals([row("fdg", 1.0), row("fdg checksum=false", 1.0)]) is None
+def test_nothing_is_said_of_rows_without_fdg_or_the_limit():
+    assert goals([row("bp", 1.0), row("independent", 1.8), row("ddp", 1.8)]) is None
+    assert goals([row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]) is None
