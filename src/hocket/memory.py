@@ -8,7 +8,9 @@ from hocket.errors import HocketError
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
-M_MMAP_THRESHOLD = -3  # of malloc.h
+# Of malloc.h and of the kernel's prctl.h.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+PR_SET_THP_DISABLE = 41
 
 
 def forget_peak() -> float:
@@ -39,12 +41,16 @@ def highest_mib() -> float:
 def give_back() -> None:
     """Have the C library return to the system what is free, now and from here on.
 
-    Else it keeps what was freed for later, and a process seems to hold far more than it does.
-    Only glibc is told; others are left as they are.
+    Else it keeps what was freed for later, and a process seems to hold far more than it does;
+    and so it does in huge pages, of which the last one of each tensor is hardly used. Settings
+    of the environment are overruled. Only glibc is told; others are left as they are.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "malloc_trim"):
         return
+    library.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    library.mallopt(M_TRIM_THRESHOLD, 65536)
+    library.mallopt(M_TOP_PAD, 0)
     library.mallopt(M_MMAP_THRESHOLD, 65536)
     library.malloc_trim(0)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from hocket.losses import classified
 from hocket.method import Error, Loss, Signal
@@ -311,11 +312,15 @@ class Stage:
         ]
         pairs = zip(error.roots, gradients, strict=True)
         # A root without a graph: nothing of this stage or before it is trained.
-        live = [(root, gradient) for root, gradient in pairs if root.requires_grad]
+        live = [
+            (get_gradient_edge(root), gradient)
+            for root, gradient in pairs
+            if root.requires_grad
+        ]
         guard = NoForward(self.index) if self._linearizer.guarded else nullcontext()
         with torch.no_grad(), guard:
             if live:
-                torch.autograd.backward([r for r, _ in live], [g for _, g in live])
+                torch.autograd.backward([e for e, _ in live], [g for _, g in live])
 
     def _update(self, batch: int) -> Report:
         epoch = self._epochs[batch]

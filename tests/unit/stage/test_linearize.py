@@ -1,5 +1,7 @@
 """Late gradients of layers that keep, share, view, transform or replay their weights."""
 
+import warnings
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -208,23 +210,39 @@ def test_an_activation_edited_after_the_forward_is_refused(linearize):
         graph().sum().backward()
 
 
-class Checkpointed(nn.Module):
-    """Recomputes its hidden values in the backward."""
+class Hidden(nn.Module):
+    """Two layers, called as such or as functions of their weights."""
 
-    def __init__(self, *, reentrant: bool, layers: bool) -> None:
+    def __init__(self, *, layers: bool = True) -> None:
         super().__init__()
         self.first = nn.Linear(5, 5, dtype=torch.double)
         self.second = nn.Linear(5, 5, dtype=torch.double)
-        self.reentrant, self.layers = reentrant, layers
+        self.layers = layers
 
-    def _hidden(self, values: Tensor) -> Tensor:
+    def forward(self, values: Tensor) -> Tensor:
         if self.layers:
             return self.second(torch.tanh(self.first(values)))
         hidden = torch.tanh(nn.functional.linear(values, self.first.weight))
         return nn.functional.linear(hidden, self.second.weight)
 
+
+def script() -> nn.Module:
+    """Its forward calls nothing of Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(Hidden())
+
+
+class Checkpointed(nn.Module):
+    """Recomputes its hidden values in the backward."""
+
+    def __init__(self, hidden: nn.Module, *, reentrant: bool) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.reentrant = reentrant
+
     def forward(self, values: Tensor) -> Tensor:
-        return checkpoint(self._hidden, values, use_reentrant=self.reentrant)
+        return checkpoint(self.hidden.forward, values, use_reentrant=self.reentrant)
 
 
 reentrance = pytest.mark.parametrize("reentrant", [True, False])
@@ -232,9 +250,11 @@ reentrance = pytest.mark.parametrize("reentrant", [True, False])
 unmoved = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 
 
-def checkpointed(*, reentrant: bool, layers: bool = True) -> list[nn.Module]:
+def checkpointed(
+    *, reentrant: bool, hidden: Callable[[], nn.Module] = Hidden
+) -> list[nn.Module]:
     torch.manual_seed(0)
-    middle = Checkpointed(reentrant=reentrant, layers=layers)
+    middle = Checkpointed(hidden(), reentrant=reentrant)
     first, *_, last = mlp(3)
     return [first, middle, last]
 
@@ -242,9 +262,13 @@ def checkpointed(*, reentrant: bool, layers: bool = True) -> list[nn.Module]:
 @SAVING
 @unmoved
 @reentrance
-@pytest.mark.parametrize("layers", [True, False], ids=["of layers", "of functions"])
-def test_checkpointing_inside_a_delayed_stage_is_refused(layers, reentrant, linearize):
-    modules = checkpointed(reentrant=reentrant, layers=layers)
+@pytest.mark.parametrize(
+    "hidden",
+    [Hidden, partial(Hidden, layers=False), script],
+    ids=["of layers", "of functions", "of a script"],
+)
+def test_checkpointing_inside_a_delayed_stage_is_refused(hidden, reentrant, linearize):
+    modules = checkpointed(reentrant=reentrant, hidden=hidden)
     with pytest.raises(LinearizeError, match=r"stage 1: .*forwarded again.*'recompute'"):
         train(FDG(linearize=linearize), modules, data(mlp, 8))
 
@@ -256,7 +280,7 @@ def test_checkpointing_is_honoured_by_recompute(reentrant):
 
     def plain() -> list[nn.Module]:
         first, middle, last = checkpointed(reentrant=reentrant)
-        return [first, nn.Sequential(middle.first, nn.Tanh(), middle.second), last]
+        return [first, middle.hidden, last]
 
     method, batches = FDG(linearize="recompute"), data(mlp, 8)
     assert not different(
