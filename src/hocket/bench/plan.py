@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from types import MappingProxyType
 from typing import Any
 
@@ -90,7 +90,8 @@ def plan(
         networks: Which, by the names of this measurement.
         rows: Methods, each as ``name`` or ``name:option=value,option=value``.
         stages: K, a process for each, cut by measured times.
-        repetitions: Rounds, in which each network is foreseen once and each row has one turn.
+        repetitions: Rounds, in which each network is foreseen once, and each row has a turn
+            before that and one after it.
         steps: Timed steps in a turn.
         threads: Of PyTorch in each process.
         foreign: The share of the machine that other programs may use in a turn that counts.
@@ -137,12 +138,18 @@ def _network(
     (cases,) = cut_by_time(build, [work.stages], rows)
     imbalance = _imbalance(work, cases[0].cuts)
     seen: list[list[Forecast]] = []
-    turns: list[list[Turn]] = []
+    turns: list[list[list[Turn]]] = []
     with ExitStack() as stack:
         worlds = [stack.enter_context(World(c.method, _peer(c, work), work)) for c in cases]
+
+        def each() -> list[Turn]:
+            return [turn(partial(repetition, world, steps), quiet) for world in worlds]
+
         for _ in range(repetitions):
+            # Before and after, as the machine's speed drifts while much is rehearsed.
+            before = each()
             seen.append(expect(build, cases, shared=True))
-            turns.append([turn(partial(repetition, w, steps), quiet) for w in worlds])
+            turns.append([list(both) for both in zip(before, each(), strict=True)])
             done()
     added = [_added_mib(work, case) for case in cases]
     return [
@@ -164,13 +171,15 @@ def _row(
     case: Case,
     work: Work,
     seen: Sequence[Forecast],
-    turns: Sequence[Turn],
+    turns: Sequence[Sequence[Turn]],
     steps: int,
     quiet: Quiet,
 ) -> dict[str, Any]:
     """One method: what was foreseen and what came, of all rounds."""
     predicted = [1000 * one.tick_s / work.batch for one in seen]
-    measured_ms = [1000 * one.taken.wall_s / steps / work.batch for one in turns]
+    measured_ms = [
+        1000 * mean(one.taken.wall_s for one in both) / steps / work.batch for both in turns
+    ]
     ratios = [p / m for p, m in zip(predicted, measured_ms, strict=True)]
     return {
         "row": Named.parse(case.method).label,
@@ -181,7 +190,9 @@ def _row(
         "ratios": ratios,
         # Beyond weights; half of what is held of these are their gradients.
         "predicted_mib": [held.total - held.weights / 2 for held in seen[-1].held],
-        "disturbed": sum((one.taken.foreign or 0.0) > quiet.foreign for one in turns),
+        "disturbed": sum(
+            (one.taken.foreign or 0.0) > quiet.foreign for both in turns for one in both
+        ),
     }
 
 
@@ -212,6 +223,7 @@ class Frugal:
     def prepare(self, work: Work, rank: int) -> Training:
         """This process's stage, before its first batch."""
         give_back()
+        work.plain()()  # kernels keep what they took for themselves, which is not foreseen
         trainer = work.trainer(self.peer.method, self.peer.plan)
         weights = dict(trainer.stages[0].module.named_parameters())
         return Training(work.decoupled(trainer), work.batch, weights)

@@ -68,9 +68,11 @@ def plan(record: Record) -> str:
     legend = (
         "{stages} processes of one machine, cut by measured times. Ratios: foreseen over "
         "measured; of times the median and range over {repetitions} rounds of {steps} steps, "
-        "each foreseen anew. MiB: what training adds to each process at its fullest, where "
-        "freed memory goes back to the system at once. Over the best cut: how much longer the "
-        "longest stage is than with the best of all cuts, by a second timing of all layers. "
+        "each foreseen anew, between two turns of those steps. MiB: what training adds to each "
+        "process at its fullest, without what PyTorch and its kernels keep for themselves, "
+        "where freed memory goes back to the system at once. Over the best cut: how much "
+        "longer the longest stage is than with the best of all cuts, by a second timing of all "
+        "layers. "
         "{disturbed} turns were disturbed."
     ).format(**settings, disturbed=sum(row["disturbed"] for row in record.rows))
     return f"{lines_of(heads, lines)}\n\n{legend}\n\n{_goals(record.rows)}"

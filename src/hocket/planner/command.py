@@ -237,16 +237,16 @@ def stage_table(one: Forecast) -> Table:
         shown.add_column(title, overflow="fold")
     for title in ("forward, s", "backward, s", "update, s", "learning, s"):
         shown.add_column(title)
-    for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "all"):
+    for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets"):
         shown.add_column(title)
+    shown.add_column("all")
     rows = zip(("(start)", *one.cuts), one.times, one.held, strict=True)
     for k, (first, times, held) in enumerate(rows):
         seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
-        mib = (held.weights, held.optimizer, held.versions, held.inputs, held.graphs)
         shown.add_row(
             str(k),
             first,
             *(f"{part:.3g}" for part in seconds),
-            *(f"{part:.1f}" for part in (*mib, held.total)),
+            *(f"{part:.1f}" for part in (*dataclasses.astuple(held), held.total)),
         )
     return shown

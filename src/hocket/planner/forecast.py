@@ -1,7 +1,8 @@
 """What to expect of a method on a cut network, from what its stages took in a rehearsal."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from hocket.cut.link import Link
 from hocket.method import Method
@@ -22,6 +23,7 @@ class Held:
         versions: Copies of weights, for graphs that began with them.
         inputs: What was received, for batches in flight or in a buffer.
         graphs: What forwards keep for their backwards, and what comes and goes with them.
+        packets: What travels while it computes, one each way over each border.
     """
 
     weights: float
@@ -29,11 +31,12 @@ class Held:
     versions: float
     inputs: float
     graphs: float
+    packets: float
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.weights + self.optimizer + self.versions + self.inputs + self.graphs
+        return math.fsum(astuple(self))
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ def _times(stages: Sequence[Rehearsed], link: Link) -> tuple[StageTimes, ...]:
 
 
 def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held:
-    """What was held in the rehearsal, by what it is for; buffers are not rehearsed."""
+    """What is held, by what it is for: in the rehearsal, in buffers and in packets on their way."""
     memory, weights = method.memory(stage, stages), rehearsed.weight_bytes
     buffered = memory.inputs - 1 if method.replay is not None else 0
     known = {
@@ -164,6 +167,10 @@ def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held
     }
     total = rehearsed.peak_bytes + buffered * rehearsed.received_bytes
     known["graphs"] = max(0, total - sum(known.values()))
+    answered = method.signal.waits or method.signal.learns
+    crossing = rehearsed.received_bytes * (stage > 0)
+    crossing += rehearsed.sent_bytes * (stage < stages - 1)
+    known["packets"] = crossing * (2 if answered else 1)
     return Held(**{name: size / MIB for name, size in known.items()})
 
 

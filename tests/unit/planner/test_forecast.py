@@ -61,14 +61,15 @@ def test_what_a_signal_learns_takes_its_time():
 def test_memory_is_what_was_held_by_what_it_is_for():
     first, last = expected(FDG()).held  # two batches in flight at stage 0
     assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 8.0)
-    assert (first.inputs, first.graphs, first.total) == (2.0, 8.0, 30.0)
-    assert (last.inputs, last.versions, last.total) == (1.0, 0.0, 30.0)
+    assert (first.inputs, first.graphs, first.packets) == (2.0, 8.0, 2.0)
+    assert (last.inputs, last.versions, last.packets) == (1.0, 0.0, 2.0)
+    assert (first.total, last.total) == (32.0, 32.0)
 
 
 def test_a_buffer_holds_more_than_was_rehearsed():
     first, last = expected(DGLAsync(buffer=30)).held
-    assert (first.inputs, first.total) == (1.0, 30.0)
-    assert (last.inputs, last.total) == (30.0, 59.0)
+    assert (first.inputs, first.packets, first.total) == (1.0, 1.0, 31.0)
+    assert (last.inputs, last.packets, last.total) == (30.0, 1.0, 60.0)
 
 
 def test_stages_that_share_a_machine_are_slower_while_they_work_together():
@@ -105,4 +106,4 @@ def test_the_quickest_is_chosen_unless_one_as_quick_is_less_stale_or_smaller():
     chosen, why = best([bp, fdg, close])
     assert chosen is close
     assert "within 3 % of the quickest (fdg on 2 stages), with gradients 0 updates late" in why
-    assert "instead of 1 and 20 MiB in the fullest stage instead of 30" in why
+    assert "instead of 1 and 21 MiB in the fullest stage instead of 32" in why
