@@ -155,7 +155,7 @@ def _times(stages: Sequence[Rehearsed], link: Link) -> tuple[StageTimes, ...]:
 
 
 def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held:
-    """What is held, by what it is for: in the rehearsal, in buffers and in packets on their way."""
+    """What is held, by what it is for: as rehearsed, and in buffers and packets beside it."""
     memory, weights = method.memory(stage, stages), rehearsed.weight_bytes
     buffered = memory.inputs - 1 if method.replay is not None else 0
     known = {
