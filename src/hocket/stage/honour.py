@@ -67,10 +67,10 @@ class NoForward(TorchFunctionMode):
     and what a custom autograd function computes in it, runs without gradients; a forward that
     is to be differentiated switches them on, or is followed by a backward of its own.
 
-    It looks at what Python calls, not at what autograd does by itself: under a dispatch mode,
-    which sees both, autograd copies gradients that it else hands on, and the backward of a
-    ResNet takes some 5 % longer. A call with tensors is handed to the mode, which is off while
-    that call lasts; so the backward itself is to be given edges of the graph.
+    It looks at what Python calls, not at what autograd does by itself: a dispatch mode would
+    take every operation of the backward through Python. A call with tensors is handed to the
+    mode, which is off while that call lasts; so the backward itself is to be given edges of
+    the graph.
 
     Args:
         stage: The stage, for the message.
