@@ -270,7 +270,10 @@ def test_under_torchrun_an_exception_is_told_once(tmp_path, line):
     own, _, torchs = err.partition("torch/distributed/elastic")
     assert own.count("Traceback (most recent call last)") == 1
     assert "ValueError: the user's own\n(stage 1, batch 4, tick 5: F1.4)\n" in own
-    assert "hocket.errors.WitnessError: stage 1 failed: ValueError: the user's own\n" in own
+    # torchrun ends the other process as soon as it sees the first one gone, which may be before
+    # that has said why it ends as well.
+    heard = "hocket.errors.WitnessError: stage 1 failed: ValueError: the user's own\n" in err
+    assert heard or "closing signal SIGTERM" in torchs
     assert "terminate called" not in err
     assert "reset by peer" not in err
     assert torchs
