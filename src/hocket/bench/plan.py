@@ -148,7 +148,7 @@ def _network(
         for _ in range(repetitions):
             # Before and after, as the machine's speed drifts while much is rehearsed.
             before = each()
-            seen.append(expect(build, cases, shared=True))
+            seen.append(expect(build, cases, shared=True, returns=False))
             turns.append([list(both) for both in zip(before, each(), strict=True)])
             done()
     added = [_added_mib(work, case) for case in cases]
@@ -188,6 +188,8 @@ def _row(
         "measured_ms": median(measured_ms),
         "ratio": median(ratios),
         "ratios": ratios,
+        # What the machine alone changes: how long the second turn was, the first being 1.
+        "drifts": [after.taken.wall_s / before.taken.wall_s for before, after in turns],
         # Beyond weights; half of what is held of these are their gradients.
         "predicted_mib": [held.total - held.weights / 2 for held in seen[-1].held],
         "disturbed": sum(

@@ -1,6 +1,7 @@
 """Tables of what was measured of networks that were not written here, and of their plans."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from hocket.bench.markdown import lines_of, mean, percent
@@ -68,13 +69,18 @@ def plan(record: Record) -> str:
     legend = (
         "{stages} processes of one machine, cut by measured times. Ratios: foreseen over "
         "measured; of times the median and range over {repetitions} rounds of {steps} steps, "
-        "each foreseen anew, between two turns of those steps. MiB: what training adds to each "
+        "each foreseen anew, between two turns of those steps, of which one took {drift:.0%} "
+        "more or less than the other (median). MiB: what training adds to each "
         "process at its fullest, without what PyTorch and its kernels keep for themselves, "
         "where freed memory goes back to the system at once. Over the best cut: how much "
         "longer the longest stage is than with the best of all cuts, by a second timing of all "
         "layers. "
         "{disturbed} turns were disturbed."
-    ).format(**settings, disturbed=sum(row["disturbed"] for row in record.rows))
+    ).format(
+        **settings,
+        drift=median(abs(drift - 1) for row in record.rows for drift in row["drifts"]),
+        disturbed=sum(row["disturbed"] for row in record.rows),
+    )
     return f"{lines_of(heads, lines)}\n\n{legend}\n\n{_goals(record.rows)}"
 
 

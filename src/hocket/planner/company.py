@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
@@ -41,8 +41,23 @@ class Case:
     cuts: tuple[str, ...]
 
 
-def rehearsed(build: Build, cases: Sequence[Case], through: Through = iter) -> list[Stages]:
+def rehearsed(
+    build: Build,
+    cases: Sequence[Case],
+    through: Through = iter,
+    *,
+    rests: bool = False,
+    returns: bool = True,
+) -> list[Stages]:
     """What the stages of each case take and hold, in this process.
+
+    Args:
+        build: Gives the network and a batch.
+        cases: The methods, and where they are cut.
+        through: Goes through what is to be rehearsed.
+        rests: Whether a stage rests before whatever takes a packet, as one that waits does.
+        returns: Whether to go there and back, so that a machine that becomes slower is so for
+            all of them.
 
     Raises:
         CutError: The network cannot be cut so.
@@ -51,17 +66,17 @@ def rehearsed(build: Build, cases: Sequence[Case], through: Through = iter) -> l
     network, inputs, targets = build()
     divided: dict[tuple[str, ...], list[nn.Module]] = {}
     found: dict[Case, list[Stages]] = {case: [] for case in cases}
-    # There and back, so that a machine that becomes slower is so for all of them.
-    for case in through([*cases, *reversed(cases)]):
+    for case in through([*cases, *(reversed(cases) if returns else ())]):
         if case.cuts not in divided:
             _, divided[case.cuts] = divide(network, Plan(case.cuts), inputs)
-        stages = rehearse(_setup(case, inputs), divided[case.cuts], inputs, targets)
+        modules = divided[case.cuts]
+        stages = rehearse(_setup(case, inputs), modules, inputs, targets, rests=rests)
         found[case].append(stages)
-    return [_middle(found[case]) for case in cases]
+    return [_all(found[case]) for case in cases]
 
 
 def rehearsed_together(
-    build: Build, cases: Sequence[Case], processes: int, threads: int
+    build: Build, cases: Sequence[Case], processes: int, threads: int, *, returns: bool = True
 ) -> list[Stages]:
     """The same where so many processes of this machine rehearse the same at the same time.
 
@@ -69,29 +84,33 @@ def rehearsed_together(
         HocketError: A process failed.
     """
     with TemporaryDirectory(prefix="hocket-") as folder:
-        if launch(_rehearse, folder, build, cases, processes=processes, threads=threads):
+        asked = folder, build, cases, returns
+        if launch(_rehearse, *asked, processes=processes, threads=threads):
             raise HocketError("a process that rehearsed failed; what it said is above")
         files = [Path(folder, str(rank)) for rank in range(processes)]
         told = [json.loads(file.read_text()) for file in files]
         each: list[list[Stages]] = [
             [tuple(Rehearsed(**stage) for stage in stages) for stages in own] for own in told
         ]
-    return [_middle(stages) for stages in zip(*each, strict=True)]
+    return [_all(stages) for stages in zip(*each, strict=True)]
 
 
-def _rehearse(folder: str, build: Build, cases: Sequence[Case]) -> int:
+def _rehearse(folder: str, build: Build, cases: Sequence[Case], returns: bool) -> int:
     """What each process does."""
-    plain = [[asdict(stage) for stage in stages] for stages in rehearsed(build, cases)]
+    found = rehearsed(build, cases, returns=returns)
+    plain = [[asdict(stage) for stage in stages] for stages in found]
     Path(folder, str(distributed.get_rank())).write_text(json.dumps(plain))
     return 0
 
 
-def _middle(seen: Sequence[Stages]) -> Stages:
-    """The same stages as they were seen several times: with the medians of their times."""
+def _all(seen: Sequence[Stages]) -> Stages:
+    """The same stages as they were seen several times: with all of their times."""
     found = []
     for stage in zip(*seen, strict=True):
-        kinds = stage[0].seconds
-        seconds = {kind: median(one.seconds[kind] for one in stage) for kind in kinds}
+        seconds = {
+            kind: tuple(chain.from_iterable(one.seconds[kind] for one in stage))
+            for kind in stage[0].seconds
+        }
         found.append(replace(stage[0], seconds=seconds))
     return tuple(found)
 

@@ -59,6 +59,7 @@ def expect(
     *,
     link: Link = ONE_MACHINE,
     shared: bool = False,
+    returns: bool = True,
     through: Through = iter,
 ) -> list[Forecast]:
     """What to expect of some methods, all on the same number of stages.
@@ -68,6 +69,7 @@ def expect(
         cases: The methods, and where they are cut.
         link: What packets go over.
         shared: Whether the stages share this machine.
+        returns: Whether to rehearse there and back, against a drift of the machine's speed.
         through: Goes through what is to be rehearsed.
 
     Raises:
@@ -77,11 +79,14 @@ def expect(
     """
     plain = [Case(PLAIN, case.cuts) for case in cases]
     every = list(dict.fromkeys([Case(PLAIN, ()), *plain, *cases]))
-    alone = dict(zip(every, rehearsed(build, every, through), strict=True))
+    # Stages that share a machine are alone where a method makes them wait, and slower after it.
+    seen = rehearsed(build, every, through, rests=shared, returns=returns)
+    alone = dict(zip(every, seen, strict=True))
     together: dict[Case, Stages] | None = None
     if shared:
         stages = len(cases[0].cuts) + 1
-        own = rehearsed_together(build, every, stages, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        own = rehearsed_together(build, every, stages, threads, returns=returns)
         together = dict(zip(every, own, strict=True))
     return [
         forecast(

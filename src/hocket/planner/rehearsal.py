@@ -5,9 +5,10 @@ takes and holds is in the numbers: copies of weights, heads, synthesizers, norms
 """
 
 import copy
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,17 @@ from torch import Tensor, nn
 from hocket.cut.profile import clock
 from hocket.engine.assemble import Setup, signals_of, stage_of
 from hocket.planner.living import Living
-from hocket.program import Column, Kind
+from hocket.planner.simulate import Jitter
+from hocket.program import Column, Kind, source
 from hocket.relay.packet import Activation, Gradient
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.tree import Tree, copied, tensors
 
-REPETITIONS = 2
+REPETITIONS = 5
+UPDATES = 2
+# What waits for longer is not much slower afterwards.
+REST_S = 0.05
 # Of gradients that come back: small, as those of a mean over a batch are.
 SCALE = 1e-4
 
@@ -31,7 +36,7 @@ class Rehearsed:
     """What a stage took and held.
 
     Attributes:
-        seconds: Of each kind of action, the median; 0 for what it never does.
+        seconds: Of each kind of action, every time; none for what it never does.
         received_bytes: Of a batch, from before.
         sent_bytes: Of a batch, to the stage behind.
         weight_bytes: Parameters and buffers, with those of its head or synthesizer.
@@ -39,16 +44,36 @@ class Rehearsed:
         peak_bytes: All that it held at its fullest, with its weights.
     """
 
-    seconds: dict[Kind, float]
+    seconds: dict[Kind, tuple[float, ...]]
     received_bytes: int
     sent_bytes: int
     weight_bytes: int
     optimizer_bytes: int
     peak_bytes: int
 
+    def mean_s(self, kind: Kind) -> float:
+        """Seconds of an action; 0 of what it never does.
+
+        Not the median: a training takes its slow ticks too.
+        """
+        return fmean(self.seconds[kind] or (0.0,))
+
+    @property
+    def jitter(self) -> Jitter:
+        """How its times vary."""
+        return {
+            kind: tuple(one / self.mean_s(kind) for one in seen)
+            for kind, seen in self.seconds.items()
+        }
+
 
 def rehearse(
-    setup: Setup, modules: Sequence[nn.Module], inputs: Tree, targets: Tree
+    setup: Setup,
+    modules: Sequence[nn.Module],
+    inputs: Tree,
+    targets: Tree,
+    *,
+    rests: bool = False,
 ) -> tuple[Rehearsed, ...]:
     """What each stage takes and holds, where it is and with the present number of threads.
 
@@ -59,6 +84,7 @@ def rehearse(
         modules: The layers of each stage.
         inputs: A batch, of the size that training will use.
         targets: Its targets.
+        rests: Whether a stage rests before whatever takes a packet, as one that waits does.
 
     Raises:
         OptionError: A stage cannot honour the method.
@@ -80,7 +106,7 @@ def rehearse(
             _until_full(stage, column)
         found.append(
             Rehearsed(
-                seconds=_timed(stage, column, clock(inputs)),
+                seconds=_timed(stage, column, clock(inputs), rests),
                 received_bytes=_bytes(given.values),
                 sent_bytes=_bytes(later.seen.values),
                 weight_bytes=_bytes(own),
@@ -165,15 +191,19 @@ def _until_full(stage: Stage, column: Column) -> None:
             updates += action.kind == "U"
 
 
-def _timed(stage: Stage, column: Column, now: Callable[[], float]) -> dict[Kind, float]:
-    """Seconds of each kind of action, over some forwards and as many updates at least."""
+def _timed(
+    stage: Stage, column: Column, now: Callable[[], float], rests: bool
+) -> dict[Kind, tuple[float, ...]]:
+    """Seconds of each kind of action, over some forwards and updates at least."""
     times_s: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
-    while len(times_s["F"]) < REPETITIONS or len(times_s["U"]) < REPETITIONS:
+    while len(times_s["F"]) < REPETITIONS or len(times_s["U"]) < UPDATES:
         for action in column.tick():
+            if rests and source(action, column.method, column.stages):
+                time.sleep(REST_S)
             start_s = now()
             stage.execute(action)
             times_s[action.kind].append(now() - start_s)
-    return {kind: median(seen) if seen else 0.0 for kind, seen in times_s.items()}
+    return {kind: tuple(seen) for kind, seen in times_s.items()}
 
 
 def _remembered(stage: Stage) -> int:

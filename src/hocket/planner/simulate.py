@@ -4,18 +4,25 @@ The program is that of the engines, and the clock is `hocket.timeline.replay`, w
 computes what a recorded training would have been.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import median
+from typing import TypeAlias
 
 from hocket.method import Method
-from hocket.program import Action, unroll
+from hocket.program import Action, Kind, unroll
 from hocket.timeline import Span, Timeline
 from hocket.timeline.replay import replay
 from hocket.timeline.span import ACTIONS
 
 # Until the shares of time that stages work together no longer change.
 ROUNDS = 4
+# Until the mean of times that vary is known well enough.
+VARIED = 100
+
+Jitter: TypeAlias = Mapping[Kind, Sequence[float]]
+"""Of each kind of action: single times over their mean."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +58,31 @@ class StageTimes:
         return StageTimes(*(mine + share * (theirs - mine) for mine, theirs in pairs))
 
 
-def simulate(method: Method, times: Sequence[StageTimes], batches: int) -> Timeline:
-    """What all stages would do, from when to when, for so many batches."""
+def simulate(
+    method: Method,
+    times: Sequence[StageTimes],
+    batches: int,
+    jitter: Sequence[Jitter] | None = None,
+) -> Timeline:
+    """What all stages would do, from when to when, for so many batches.
+
+    Args:
+        method: The method.
+        times: Of each stage.
+        batches: How many.
+        jitter: Of each stage; each action then takes its time times one of these, drawn by
+            chance and always the same.
+    """
     stages = len(times)
+    chance = random.Random(0)
     now_s = 0.0
     spans = []
     for tick, actions in enumerate(unroll(method, stages, batches)):
         for action in actions:
-            end_s = now_s + _seconds(action, times)
+            took_s = _seconds(action, times)
+            if jitter is not None:
+                took_s *= chance.choice(jitter[action.stage][action.kind])
+            end_s = now_s + took_s
             spans.append(Span(action.stage, action.kind, action.batch, tick, now_s, end_s))
             now_s = end_s
 
@@ -69,17 +93,22 @@ def simulate(method: Method, times: Sequence[StageTimes], batches: int) -> Timel
     return replay(Timeline(tuple(spans)), method, stages, packet_s=packet_s)
 
 
-def tick_s(method: Method, times: Sequence[StageTimes]) -> float:
+def tick_s(
+    method: Method, times: Sequence[StageTimes], jitter: Sequence[Jitter] | None = None
+) -> float:
     """Seconds from one batch to the next, once all stages are at work.
+
+    Stages that wait for each other wait for the one that is slow at the moment, so that times
+    that vary make a tick longer than their means do: give the jitter of each stage.
 
     >>> from hocket.methods import BP, FDG
     >>> stage = StageTimes(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.25)
     >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), FDG().slackened(1))]
     [6.5, 3.25, 3.0]
     """
-    steady, batches = _enough(method, len(times))
+    steady, batches = _enough(method, len(times), 0 if jitter is None else VARIED)
     flight = batches - 2 * steady
-    timeline = simulate(method, times, batches)
+    timeline = simulate(method, times, batches, jitter)
     begun = {(s.stage, s.batch): s.start_s for s in timeline.spans if s.kind == "F"}
     # The slowest stage, as no other can be ahead of it for long.
     return max(
@@ -120,12 +149,12 @@ def shared(
     return times
 
 
-def _enough(method: Method, stages: int) -> tuple[int, int]:
+def _enough(method: Method, stages: int, least: int = 0) -> tuple[int, int]:
     """After how many batches all stages are at work for long, and how many to simulate."""
     flight = method.delay(0, stages) + stages
     group = method.accumulate
     # Whole groups of accumulated gradients.
-    steady = group * -(-(2 * flight + 4) // group)
+    steady = group * -(-max(2 * flight + 4, least) // group)
     return steady, 2 * steady + flight
 
 

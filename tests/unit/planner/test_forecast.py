@@ -10,19 +10,22 @@ from hocket.planner.forecast import MIB, Scene, best, forecast
 from hocket.planner.rehearsal import Rehearsed
 
 STAGE = Rehearsed(
-    seconds={"F": 2.0, "B": 4.0, "U": 0.2, "T": 0.0},
+    seconds={"F": (2.0,), "B": (4.0,), "U": (0.2,), "T": ()},
     received_bytes=MIB,
     sent_bytes=MIB,
     weight_bytes=4 * MIB,
     optimizer_bytes=4 * MIB,
     peak_bytes=30 * MIB,
 )
-WHOLE = replace(STAGE, seconds={"F": 4.0, "B": 8.0, "U": 0.4, "T": 0.0}, weight_bytes=8 * MIB)
+WHOLE = replace(
+    STAGE, seconds={"F": (4.0,), "B": (8.0,), "U": (0.4,), "T": ()}, weight_bytes=8 * MIB
+)
 FAST = Link(bytes_per_s=1e15)
 
 
 def slower(stage, factor):
-    return replace(stage, seconds={kind: factor * s for kind, s in stage.seconds.items()})
+    seconds = {kind: tuple(factor * s for s in seen) for kind, seen in stage.seconds.items()}
+    return replace(stage, seconds=seconds)
 
 
 def scene(own=(STAGE, STAGE), factor=1.0):
@@ -54,7 +57,7 @@ def test_uneven_stages_wait():
 
 
 def test_what_a_signal_learns_takes_its_time():
-    taught = replace(STAGE, seconds=STAGE.seconds | {"T": 1.0})
+    taught = replace(STAGE, seconds=STAGE.seconds | {"T": (1.0,)})
     assert expected(DGL(), own=(taught, STAGE)).times[0].total_s == pytest.approx(7.2)
 
 

@@ -68,6 +68,28 @@ def test_a_stage_that_waits_half_of_the_time_slows_the_other_half_as_much():
     assert 2.0 < times[1].forward_s < 4.0
 
 
+def jitter(*factors):
+    return [dict.fromkeys("FBUT", factors)] * 2
+
+
+@every
+def test_times_that_do_not_vary_are_as_their_mean(method):
+    assert tick_s(method, [stage()] * 2, jitter(1.0)) == pytest.approx(
+        tick_s(method, [stage()] * 2)
+    )
+
+
+def test_stages_that_wait_for_each_other_wait_for_the_one_that_is_slow_at_the_moment():
+    varied = {m: tick_s(m, [stage()] * 2, jitter(0.5, 1.5)) for m in (BP(), FDG(), DGL())}
+    assert varied[BP()] == pytest.approx(6.0, rel=0.05)  # nobody is at work beside another
+    assert varied[DGL()] == pytest.approx(3.0, rel=0.05)  # nobody waits for long
+    assert 3.3 < varied[FDG()] < 4.5
+
+
+def test_a_plan_that_is_asked_for_again_is_the_same():
+    assert len({tick_s(FDG(), [stage()] * 2, jitter(0.5, 1.5)) for _ in range(3)}) == 1
+
+
 def test_updates_count_once_for_a_group_of_gradients():
     times = [stage(update_s=3.0)] * 2
     assert tick_s(ADL(accumulate=3).slackened(1), times) == pytest.approx(4.0)
