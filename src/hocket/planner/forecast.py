@@ -133,7 +133,7 @@ def forecast(
         delay=tuple(method.delay(k, count) for k in range(count)),
         staleness=tuple(method.staleness(k, count) for k in range(count)),
         tick_s=tick_s(method, times, [stage.jitter for stage in busy.own]),
-        bp_s=sum(map(alone.whole.mean_s, alone.whole.seconds)),
+        bp_s=sum(map(alone.whole.usual_s, alone.whole.seconds)),
         ddp_s=_ddp_s(busy.whole, count, link),
         pipeline_s=min(
             _pipeline_s(_times(busy.plain, link), sent, link, parts) for parts in MICRO_BATCHES
@@ -144,11 +144,11 @@ def forecast(
 def _times(stages: Sequence[Rehearsed], link: Link) -> tuple[StageTimes, ...]:
     return tuple(
         StageTimes(
-            forward_s=stage.mean_s("F"),
-            backward_s=stage.mean_s("B"),
-            update_s=stage.mean_s("U"),
+            forward_s=stage.usual_s("F"),
+            backward_s=stage.usual_s("B"),
+            update_s=stage.usual_s("U"),
             packet_s=link.seconds(stage.sent_bytes),
-            learn_s=stage.mean_s("T"),
+            learn_s=stage.usual_s("T"),
         )
         for stage in stages
     )
@@ -176,9 +176,9 @@ def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held
 
 def _ddp_s(whole: Rehearsed, devices: int, link: Link) -> float:
     """A share of the batch each, then a ring of 2 (K - 1) steps with a K-th of the weights."""
-    passes_s = whole.mean_s("F") + whole.mean_s("B")
+    passes_s = whole.usual_s("F") + whole.usual_s("B")
     ring_s = 2 * (devices - 1) * link.seconds(whole.weight_bytes / devices)
-    return passes_s / devices + ring_s + whole.mean_s("U")
+    return passes_s / devices + ring_s + whole.usual_s("U")
 
 
 def _pipeline_s(

@@ -8,7 +8,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,10 @@ from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.tree import Tree, copied, tensors
 
+# Ticks that are timed, and updates in them at least.
 REPETITIONS = 5
 UPDATES = 2
-# What waits for longer is not much slower afterwards.
+# About what a stage waits for where some batches are done in a second.
 REST_S = 0.05
 # Of gradients that come back: small, as those of a mean over a batch are.
 SCALE = 1e-4
@@ -51,18 +52,19 @@ class Rehearsed:
     optimizer_bytes: int
     peak_bytes: int
 
-    def mean_s(self, kind: Kind) -> float:
-        """Seconds of an action; 0 of what it never does.
+    def usual_s(self, kind: Kind) -> float:
+        """Seconds of an action, the median; 0 of what it never does.
 
-        Not the median: a training takes its slow ticks too.
+        Not the mean: ticks in which memory is taken for the first time are slower, and fewer
+        in a training than in a rehearsal.
         """
-        return fmean(self.seconds[kind] or (0.0,))
+        return median(self.seconds[kind] or (0.0,))
 
     @property
     def jitter(self) -> Jitter:
         """How its times vary."""
         return {
-            kind: tuple(one / self.mean_s(kind) for one in seen)
+            kind: tuple(one / fmean(seen) for one in seen)
             for kind, seen in self.seconds.items()
         }
 

@@ -1,6 +1,7 @@
 """A stage is rehearsed as it trains: it takes time, and holds what its method says."""
 
 import copy
+from statistics import fmean, median
 
 import pytest
 import torch
@@ -70,8 +71,11 @@ def test_how_times_vary_is_told_apart_from_how_long_they_are():
     for stage in stages:
         assert stage.jitter["T"] == ()
         for kind in "FBU":
-            again = [factor * stage.mean_s(kind) for factor in stage.jitter[kind]]
-            assert again == pytest.approx(list(stage.seconds[kind]))
+            assert median(stage.seconds[kind]) == stage.usual_s(kind)
+            assert fmean(stage.jitter[kind]) == pytest.approx(1.0)
+            assert stage.jitter[kind] == pytest.approx(
+                [one / fmean(stage.seconds[kind]) for one in stage.seconds[kind]]
+            )
 
 
 def test_several_processes_rehearse_the_same():
