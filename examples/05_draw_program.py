@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import hocket
-from hocket.picture import draw_picture
 from hocket.program import draw
+from hocket.runs.plot import draw_picture
 
 STAGES, BATCHES = 3, 6
 # Pictures go to the folder given on the command line; without one there are none.

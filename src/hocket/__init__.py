@@ -3,12 +3,8 @@
 from hocket import data as data
 from hocket import zoo as zoo
 from hocket.checkpoint import Checkpoints as Checkpoints
-from hocket.cut import Plan as Plan
-from hocket.cut import cut as cut
 from hocket.errors import HocketError as HocketError
-from hocket.history import Score as Score
 from hocket.losses import cross_entropy as cross_entropy
-from hocket.method import Method as Method
 from hocket.methods import ADL as ADL
 from hocket.methods import BP as BP
 from hocket.methods import DDG as DDG
@@ -17,5 +13,9 @@ from hocket.methods import DNI as DNI
 from hocket.methods import DSP as DSP
 from hocket.methods import FDG as FDG
 from hocket.methods import FR as FR
+from hocket.methods.method import Method as Method
+from hocket.partition import Plan as Plan
+from hocket.partition import cut as cut
 from hocket.program import unroll as unroll
-from hocket.trainer import Trainer as Trainer
+from hocket.training.metrics import Score as Score
+from hocket.training.trainer import Trainer as Trainer

@@ -1,9 +1,18 @@
 """Objectives and scores for outputs whose last dimension counts the classes."""
 
+from typing import Protocol
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from hocket.tree import Tree
+
+
+class Loss(Protocol):
+    """The objective of the last stage: outputs and targets in, one number out."""
+
+    def __call__(self, output: Tree, targets: Tree, /) -> Tensor:
+        """The mean loss of a batch."""
 
 
 def cross_entropy(output: Tree, targets: Tree) -> Tensor:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from hocket.errors import OptionError, ProgramError, listed
-from hocket.method import Method
+from hocket.methods.method import Method
 
 Kind = Literal["F", "B", "U", "T"]
 

@@ -13,11 +13,12 @@ import torch
 from torch import distributed
 
 from contract.small import conv, data, sgd
-from hocket import Trainer, world
-from hocket.codec import VQ
+from hocket import Trainer
+from hocket.distributed import world
+from hocket.distributed.launch import launch
 from hocket.errors import HangError, OptionError, WitnessError
-from hocket.launch import launch
 from hocket.methods import DGLAsync
+from hocket.transport.codecs import VQ
 
 STAGES = 3
 EPOCHS = 2

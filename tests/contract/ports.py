@@ -13,14 +13,14 @@ from torch import distributed
 from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
+from benchmarks.faults.packets import damaged, mislabelled
+from hocket.distributed.world import World
 from hocket.errors import HangError, PacketError
-from hocket.faults.packets import damaged, mislabelled
-from hocket.relay.memory import Edge
-from hocket.relay.p2p import Connection, Horizon, Lower, Shipment, Upper
-from hocket.relay.packet import Activation, Gradient
 from hocket.timeline import Recorder
+from hocket.transport.connection import Connection, Horizon, Lower, Shipment, Upper
+from hocket.transport.mailbox import Edge
+from hocket.transport.packet import Activation, Gradient
 from hocket.tree import tensors
-from hocket.world import World
 
 ROOM = 4
 

@@ -10,9 +10,9 @@ import torch
 from contract.small import LINEARIZE, LOCKSTEP, WAITING, bits, different
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
-from hocket.checkpoint.folder import newest_first
-from hocket.codec import VQ, Cast, Integers
+from hocket.checkpoint.directory import newest_first
 from hocket.methods import options_of
+from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
 """More than a test's checkpoints."""

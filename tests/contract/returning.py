@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 
 from contract.small import Batches, conv, data, sgd
-from hocket import Checkpoints, Trainer, seat
-from hocket.checkpoint.folder import newest_first
-from hocket.codec import VQ
-from hocket.launch import launch
+from hocket import Checkpoints, Trainer
+from hocket.checkpoint.directory import newest_first
+from hocket.distributed import identity
+from hocket.distributed.launch import launch
+from hocket.distributed.restart import Restarts, persistently
 from hocket.methods import DGLAsync
-from hocket.restart import Restarts, persistently
-from hocket.train import has_checkpoints
+from hocket.runs.train import has_checkpoints
+from hocket.transport.codecs import VQ
 
 STAGES = 3
 LENGTH = 8
@@ -116,7 +117,7 @@ def train(
     weights are ``gathered``. Only the first stage reads what is evaluated on.
     """
     rank, place = int(os.environ["RANK"]), Path(folder, "checkpoints")
-    Path(folder, f"{rank}-{int(seat.returned())}.pid").write_text(str(os.getpid()))
+    Path(folder, f"{rank}-{int(identity.returned())}.pid").write_text(str(os.getpid()))
     others = [other for other in range(STAGES) if other != rank]
     began, dies_in_turn = 0, "turn" in points
 
@@ -128,16 +129,16 @@ def train(
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if seat.returned() and dies_in_turn:
+    if identity.returned() and dies_in_turn:
         until(lambda: all(learned(folder, o) >= KILLED_AT + MORE for o in others))
     events = []
     deadly = Deadly(folder, victim if dies_in_turn else None, rank, again)
     watch = [lambda event, _: events.append(event), deadly]
     trainer = trainer_of(watch, timeout_s=timeout_s, codec=codec)
     come_to("made")
-    if restarted and not seat.returned():
+    if restarted and not identity.returned():
         resume = any(trainer.gather(has_checkpoints(Path(folder), STAGES)))
-    if seat.returned() or resume:
+    if identity.returned() or resume:
         trainer.resume(place)
         began = trainer._rig.engine.now
     history = trainer.fit(
@@ -183,7 +184,7 @@ def resumed(folder, victim):
 
 
 def never_back(folder, victim, restarted):
-    if seat.returned():
+    if identity.returned():
         time.sleep(1000)
     return train(folder, victim, timeout_s=60.0 if restarted else 4.0, restarted=restarted)
 

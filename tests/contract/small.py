@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from hocket import Trainer, cross_entropy, cut
-from hocket.engine.trace import Event, Watcher
-from hocket.method import Method
+from hocket.engine.event import Event, Watcher
 from hocket.methods import METHODS
+from hocket.methods.method import Method
 from hocket.stage import Stage
-from unit.cut.networks import Skips
+from unit.partition.networks import Skips
 
 CLASSES = 3
 Batches = list[tuple[Tensor, Tensor]]

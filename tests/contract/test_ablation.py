@@ -17,9 +17,9 @@ from contract import worlds
 from contract.resumed import all_of, differences, resumable
 from contract.small import SHAPES, conv
 from contract.worlds import Case, trained
-from hocket import snapshot
-from hocket.checkpoint.folder import name_of, read_manifest, read_part
-from hocket.codec import VQ
+from hocket.checkpoint.directory import name_of, read_manifest, read_part
+from hocket.training import state as training_state
+from hocket.transport.codecs import VQ
 
 State = dict[str, Any]
 AT = name_of(7, 1)
@@ -209,7 +209,7 @@ def test_without_it_the_training_is_another_one(what, wholes):
     before = str(list(states.values()))
     leave_out(list(states.values()))
     assert before != str(list(states.values())), "there was something to leave out"
-    with patch.object(snapshot, "read_part", lambda place, part, manifest: states[part]):
+    with patch.object(training_state, "read_part", lambda place, part, manifest: states[part]):
         try:
             resumed = trained(case, 3, resume=folder / AT)
         except Exception:

@@ -25,8 +25,8 @@ from contract.small import (
     wide,
 )
 from hocket import Trainer, cross_entropy
-from hocket.method import Method
 from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, build
+from hocket.methods.method import Method
 from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr, predsim
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])

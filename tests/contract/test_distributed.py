@@ -10,7 +10,7 @@ import torch
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, Left, trained, trained_apart
-from hocket.codec import VQ, Cast, Integers
+from hocket.transport.codecs import VQ, Cast, Integers
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
 CASES = [

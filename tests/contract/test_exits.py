@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import CLASSES, conv, data, mlp, sgd, train, wide
 from hocket import Trainer, cross_entropy
 from hocket.methods import BP, DGL, DNI, FDG, METHODS
-from hocket.stage.answer import joined
+from hocket.stage.prediction import joined
 
 WITH_HEADS = {
     "dgl": DGL(),

@@ -5,10 +5,10 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
 from hocket import Trainer, cross_entropy
-from hocket.codec import VQ
-from hocket.engine.clock import Clock, Pace
+from hocket.engine.async_clock import Clock, Pace
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
+from hocket.transport.codecs import VQ
 from reference import dgl_async
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])

@@ -32,8 +32,8 @@ from contract.small import (
     true_gradients,
     weights_of,
 )
-from hocket.method import Method
 from hocket.methods import ADL, BP, DDG, DGL, DSP, FDG, FR, METHODS, build, options_of
+from hocket.methods.method import Method
 from hocket.signals import Delayed
 from reference import fdg
 

@@ -7,11 +7,11 @@ import torch
 from torch.nn import functional as F
 
 from hocket import BP, FDG, Plan, Trainer, cut, zoo
-from hocket.cut.check import require_same
-from hocket.cut.outline import outline
-from hocket.cut.pieces import pieces
-from hocket.cut.stages import balanced_borders
 from hocket.errors import CutError
+from hocket.partition.cut import balanced_borders
+from hocket.partition.cut_points import outline
+from hocket.partition.partial_module import pieces
+from hocket.partition.verify import require_same
 from hocket.tree import Tree
 
 pytest.importorskip("transformers")

@@ -9,7 +9,7 @@ from contract.resumed import CASES, EVERY, FREE, all_of, differences
 from contract.small import data, different, mlp, sgd
 from contract.worlds import NETS, trained
 from hocket import Checkpoints, Trainer
-from hocket.checkpoint.folder import newest_first
+from hocket.checkpoint.directory import newest_first
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import DGLAsync
 

@@ -11,9 +11,10 @@ from torch import distributed
 from contract.resumed import CASES, EVERY, all_of, differences, resumable
 from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, trained
-from hocket import Checkpoints, world
-from hocket.checkpoint.folder import name_of
-from hocket.launch import launch
+from hocket import Checkpoints
+from hocket.checkpoint.directory import name_of
+from hocket.distributed import world
+from hocket.distributed.launch import launch
 
 APART = [*CASES[: len(LOCKSTEP)], *CASES[len(LOCKSTEP) + 2 :: 3]]
 STAGES = [pytest.param(k, marks=pytest.mark.xdist_group(f"resumed in {k}")) for k in (2, 3)]

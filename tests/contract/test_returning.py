@@ -23,7 +23,7 @@ from contract.returning import (
     said,
     train,
 )
-from hocket.cli import main
+from hocket.cli.main import main
 
 pytestmark = pytest.mark.xdist_group("killed and started again")
 TURNS = EPOCHS * LENGTH

@@ -13,10 +13,11 @@ import torch
 
 from contract.small import conv, data, mlp, sgd, skips, wide
 from contract.spoiled import brittle
-from hocket import Checkpoints, Trainer, world
-from hocket.launch import launch
+from hocket import Checkpoints, Trainer
+from hocket.distributed import world
+from hocket.distributed.launch import launch
 from hocket.methods import METHODS
-from hocket.relay import carrier
+from hocket.transport import backends
 
 NETS = {"mlp": mlp, "conv": conv}
 MORE_NETS = NETS | {"wide": wide, "skips": skips, "brittle": brittle}
@@ -123,8 +124,8 @@ def directly() -> Iterator[None]:
     """As if every process had a GPU of its own, with gloo in the place of NCCL."""
     own = f"gpu {torch.distributed.get_rank()}"
     with (
-        patch.object(carrier, "backend", lambda device: "gloo"),
-        patch.object(carrier, "_identity", lambda device: own),
+        patch.object(backends, "backend", lambda device: "gloo"),
+        patch.object(backends, "_identity", lambda device: own),
     ):
         yield
 

@@ -14,12 +14,12 @@ from unittest.mock import patch
 import torch
 from torch import distributed, nn
 
+from benchmarks.faults.packets import damaged
 from hocket import Trainer
 from hocket.errors import NonFiniteError, WitnessError
-from hocket.faults.packets import damaged
 from hocket.methods import DGLAsync
-from hocket.relay.p2p import Shipment
-from unit.top.launched import addresses
+from hocket.transport.connection import Shipment
+from unit.distributed.launched import addresses
 
 TRAPPED_AT = 4
 """The batch whose forward goes wrong."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench.nodes import Link, Node, NodesError, two_nodes
+from benchmarks.harness.nodes import Link, Node, NodesError, two_nodes
 
 SOURCE = Path(__file__).parents[2] / "src"
 # What torchrun and the launcher tell their processes must not reach those of a test.

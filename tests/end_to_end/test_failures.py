@@ -17,10 +17,10 @@ import torch
 
 import hocket
 from end_to_end import failing
-from hocket.cli import main
+from hocket.cli.main import main
+from hocket.distributed.launch import launch
 from hocket.errors import HangError, LostError, TransitError
-from hocket.launch import launch
-from unit.top.launched import Line, forked, listening
+from unit.distributed.launched import Line, forked, listening
 
 SOURCE = str(Path(hocket.__file__).parents[1])
 PROC = Path("/proc/net/tcp").exists()

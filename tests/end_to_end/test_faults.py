@@ -1,6 +1,6 @@
 """Every kind of fault, at a stage and a tick: what is promised of it comes.
 
-`hocket bench faults` is the long form.
+`python -m benchmarks faults` is the long form.
 """
 
 import dataclasses
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import hocket
+from benchmarks.faults import trial
+from benchmarks.faults.draw import drawn, possible
+from benchmarks.faults.fault import Fault, schedule, written
+from benchmarks.faults.job import Job
+from benchmarks.faults.promise import PROMISES
+from benchmarks.faults.trial import tried, without_faults
 from hocket.errors import OptionError
-from hocket.faults import trial
-from hocket.faults.draw import drawn, possible
-from hocket.faults.fault import Fault, schedule, written
-from hocket.faults.job import Job
-from hocket.faults.promise import PROMISES
-from hocket.faults.trial import tried, without_faults
 
 SOURCE = str(Path(hocket.__file__).parents[1])
 pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.timeout(120)]
@@ -95,7 +95,7 @@ def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "--max-restarts", "2"),
-            *("-m", "hocket.faults.job", job.words, str(tmp_path)),
+            *("-m", "benchmarks.faults.job", job.words, str(tmp_path)),
         ],
         check=False,
         env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},

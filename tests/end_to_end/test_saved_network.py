@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hocket.run import Run
-from hocket.train import train
+from hocket.runs.config import Run
+from hocket.runs.train import train
 
 # The same network by hand, and the digits as they are documented: 1437 images for training, in
 # an order drawn once; pixels of 0 to 16 scaled to 0 to 1, less their mean, by their deviation.

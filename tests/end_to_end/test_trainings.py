@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hocket
-from hocket.cli import main
+from hocket.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_DIR = Path(os.environ.get("HOCKET_DATA", ROOT.parent / "shared" / "data"))

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from end_to_end.namespaces import Ended, environment, machines, on_both, torchrun
-from hocket.cli import main
+from hocket.cli.main import main
 from hocket.errors import HangError
 
 pytestmark = pytest.mark.timeout(300)

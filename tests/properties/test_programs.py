@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import OptionError, ProgramError
-from hocket.method import Method
 from hocket.methods import FDG, METHODS
+from hocket.methods.method import Method
 from hocket.program import Action, Program, Tick, check, draw, finish, parse, unroll
 from hocket.signals import Delayed, Local, Synthetic
 

@@ -14,7 +14,7 @@ from hocket.data.image_folder import folder
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, listed, unknown
-from hocket.typed import hints_of, wrong_options
+from hocket.options import hints_of, wrong_options
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
     {

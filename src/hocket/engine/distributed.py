@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
-from hocket.engine.announce import Announce, answers
+from hocket.distributed.world import World
 from hocket.engine.engine import Batch
+from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
-from hocket.engine.trace import Event, Watcher
+from hocket.engine.lookahead import Announce, answers
 from hocket.errors import DataError
-from hocket.method import Method
+from hocket.methods.method import Method
 from hocket.program import Action, Column, finish
-from hocket.relay.p2p import Connection, Horizon
-from hocket.relay.source import Source
-from hocket.stage.answer import Answer
+from hocket.stage.prediction import Answer
 from hocket.stage.stage import Stage
+from hocket.transport.connection import Connection, Horizon
+from hocket.transport.source import Source
 from hocket.tree import Tree, map_tensors, tensors
-from hocket.world import World
 
 
 class Distributed:

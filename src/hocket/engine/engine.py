@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
-from hocket.engine.trace import Event
-from hocket.stage.answer import Answer
+from hocket.engine.event import Event
+from hocket.stage.prediction import Answer
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from hocket.engine.trace import Event, Watcher
+from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.program import Action
 from hocket.stage.report import Report

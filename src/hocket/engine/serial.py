@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.compare import Compare
 from hocket.engine.engine import Batch
+from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
-from hocket.engine.trace import Event, Watcher
-from hocket.method import Method
+from hocket.engine.gradient_error import Compare
+from hocket.methods.method import Method
 from hocket.program import Program, Tick, finish
-from hocket.relay.source import Source
-from hocket.stage.answer import Answer
+from hocket.stage.prediction import Answer
 from hocket.stage.stage import Stage
+from hocket.transport.source import Source
 from hocket.tree import Tree
 
 

@@ -1,16 +1,5 @@
-"""The methods, one file each; this folder is their registry.
+"""The methods, one file each, and their registry."""
 
-Every module here has a ``PRESETS`` table: the names of its methods and what builds them.
-"""
-
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from hocket.errors import OptionError, listed, unknown
-from hocket.method import Method
 from hocket.methods.adl import ADL as ADL
 from hocket.methods.bp import BP as BP
 from hocket.methods.ddg import DDG as DDG
@@ -20,42 +9,7 @@ from hocket.methods.dni import DNI as DNI
 from hocket.methods.dsp import DSP as DSP
 from hocket.methods.fdg import FDG as FDG
 from hocket.methods.fr import FR as FR
-from hocket.typed import hints_of, wrong_options
-
-
-def _registry() -> dict[str, Callable[..., Method]]:
-    """The presets of all modules in this folder."""
-    found: dict[str, Callable[..., Method]] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
-        found |= importlib.import_module(f"{__name__}.{module}").PRESETS
-    return found
-
-
-METHODS: Mapping[str, Callable[..., Method]] = _registry()
-
-
-def options_of(name: str) -> dict[str, Any]:
-    """The options of a method and their defaults.
-
-    Raises:
-        OptionError: There is no such method.
-
-    >>> options_of("fdg")["shrink"]
-    1.0
-    """
-    if name not in METHODS:
-        raise OptionError(unknown("method", name, METHODS))
-    parameters = inspect.signature(METHODS[name]).parameters.values()
-    return {p.name: p.default for p in parameters if p.name != "name"}
-
-
-def build(name: str, **options: Any) -> Method:
-    """The method of that name with these options.
-
-    Raises:
-        OptionError: The method does not exist, or does not have or allow an option.
-    """
-    known = options_of(name)
-    if problems := wrong_options(options, known, hints_of(METHODS[name])):
-        raise OptionError(listed(f"method {name!r} cannot be built", problems))
-    return METHODS[name](**options)
+from hocket.methods.method import Method as Method
+from hocket.methods.registry import METHODS as METHODS
+from hocket.methods.registry import build as build
+from hocket.methods.registry import options_of as options_of

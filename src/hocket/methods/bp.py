@@ -1,6 +1,6 @@
 """Plain back-propagation, cut into stages: the baseline of every method."""
 
-from hocket.method import EpochEnd, Method, Reduce
+from hocket.methods.method import EpochEnd, Method, Reduce
 from hocket.signals import Delayed
 
 

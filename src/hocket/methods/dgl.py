@@ -1,6 +1,6 @@
 """DGL: every stage learns from a loss of its own, and no gradient crosses an edge."""
 
-from hocket.method import EpochEnd, Method, Reduce
+from hocket.methods.method import EpochEnd, Method, Reduce
 from hocket.signals import Local, Similarity
 from hocket.signals.heads import HeadKind
 

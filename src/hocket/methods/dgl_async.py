@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hocket.method import Method, Reduce, Replay, Sampler
 from hocket.methods.dgl import DGL
+from hocket.methods.method import Method, Reduce, Replay, Sampler
 from hocket.signals.heads import HeadKind
 
 

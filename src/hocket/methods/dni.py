@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from hocket.method import EpochEnd, Method
+from hocket.methods.method import EpochEnd, Method
 from hocket.signals import Synthetic
 
 

@@ -1,6 +1,6 @@
 """DSP: the schedule of FDG, with inputs kept instead of graphs and recomputed in backward."""
 
-from hocket.method import EpochEnd, Method, Order, Reduce
+from hocket.methods.method import EpochEnd, Method, Order, Reduce
 from hocket.signals import Delayed
 
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from hocket.method import EpochEnd, Linearize, Method, Order
+from hocket.methods.method import EpochEnd, Linearize, Method, Order
 from hocket.signals import Delayed
 
 

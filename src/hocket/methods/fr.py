@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from hocket.method import EpochEnd, Method, Order, Statistics
+from hocket.methods.method import EpochEnd, Method, Order, Statistics
 from hocket.signals import Delayed
 
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from hocket.cut.link import Link
-from hocket.method import Method
-from hocket.planner.rehearsal import Rehearsed
+from hocket.methods.method import Method
+from hocket.partition.link import Link
+from hocket.planner.rehearse import Rehearsed
 from hocket.planner.simulate import StageTimes, shared, tick_s
 
 MIB = 2**20

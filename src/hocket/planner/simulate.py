@@ -1,6 +1,6 @@
 """A training that has not been: its program, with the times of its parts, on a core per stage.
 
-The program is that of the engines, and the clock is `hocket.timeline.replay`, which also
+The program is that of the engines, and the clock is `hocket.planner.replay`, which also
 computes what a recorded training would have been.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import astuple, dataclass
 from statistics import median
 from typing import TypeAlias
 
-from hocket.method import Method
+from hocket.methods.method import Method
+from hocket.planner.replay import replay
 from hocket.program import Action, Kind, unroll
 from hocket.timeline import Span, Timeline
-from hocket.timeline.replay import replay
 from hocket.timeline.span import ACTIONS
 
 # Until the shares of time that stages work together no longer change.

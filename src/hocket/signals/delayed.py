@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hocket.errors import OptionError
-from hocket.method import Error, Loss
+from hocket.losses import Loss
+from hocket.signals.signal import Error
 from hocket.tree import Tree, tensors
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, listed
-from hocket.method import Error, Loss
+from hocket.losses import Loss
 from hocket.signals.heads import HeadKind, build_head
+from hocket.signals.signal import Error
 from hocket.signals.targets import fitting
 from hocket.tree import Tree
 

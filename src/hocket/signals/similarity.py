@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from hocket.errors import OptionError
-from hocket.method import Error, Loss
+from hocket.losses import Loss
 from hocket.signals.local import Local
 from hocket.signals.matching import build_matching
+from hocket.signals.signal import Error
 from hocket.tree import Tree
 
 

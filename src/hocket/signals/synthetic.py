@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hocket.method import Error, Loss
+from hocket.losses import Loss
+from hocket.signals.signal import Error
 from hocket.signals.synthesizers import build_synthesizer
 from hocket.signals.targets import fitting
 from hocket.tree import Tree, tensors

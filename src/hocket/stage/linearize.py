@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CheckpointError, LinearizeError
-from hocket.method import Linearize, Statistics
-from hocket.stage.past import Past, forwarded_again
-from hocket.stage.rewind import uncounted
+from hocket.methods.method import Linearize, Statistics
+from hocket.stage.forward_state import Past, forwarded_again
+from hocket.stage.rng import uncounted
 from hocket.tree import Tree, copied
 
 Graph: TypeAlias = Callable[[], Tree]

@@ -12,26 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from hocket.losses import classified
-from hocket.method import Error, Loss, Signal
+from hocket.losses import Loss, classified
 from hocket.modes import evaluating
 from hocket.program import Action
-from hocket.relay.buffer import Uses
-from hocket.relay.coded import Ledger
-from hocket.relay.packet import Activation, Gradient
-from hocket.relay.port import After, Before
-from hocket.stage.answer import Answer, joined
-from hocket.stage.guard import Guard, NonFinite, fault_in
-from hocket.stage.honour import NoForward
-from hocket.stage.lessons import Lessons, Untaught
+from hocket.signals.signal import Error, Signal
+from hocket.stage.compatibility import NoForward
+from hocket.stage.deferred_targets import Lessons, Untaught
+from hocket.stage.forward_state import Past, misfits, put_values, values_of
+from hocket.stage.in_flight import Forwarded, Pending
 from hocket.stage.linearize import Linearizer
-from hocket.stage.past import Past, misfits, put_values, values_of
-from hocket.stage.pending import Forwarded, Pending
+from hocket.stage.nonfinite import Guard, NonFinite, fault_in
+from hocket.stage.optimizer import Updater
+from hocket.stage.prediction import Answer, joined
 from hocket.stage.report import Report
-from hocket.stage.rewind import Pass, randomness, uncounted
+from hocket.stage.rng import Pass, randomness, uncounted
 from hocket.timeline import Recorder
+from hocket.transport.encoded import Ledger
+from hocket.transport.packet import Activation, Gradient
+from hocket.transport.port import After, Before
+from hocket.transport.replay_buffer import Uses
 from hocket.tree import Tree, copied, map_tensors, tensors
-from hocket.update.step import Updater
 
 
 class Stage:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from hocket.errors import OptionError, listed, unknown
-from hocket.typed import hints_of, wrong_options
+from hocket.options import hints_of, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet20,

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import hocket
-from hocket.cli import main
+from hocket.cli.main import main
 from hocket.methods import METHODS
-from hocket.run import Run
+from hocket.runs.config import Run
 
 LEFT = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")

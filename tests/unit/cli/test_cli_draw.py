@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.cli import main
+from hocket.cli.main import main
 from hocket.timeline import Timeline
 from unit.timeline.made import fdg
 

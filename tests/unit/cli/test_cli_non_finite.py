@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hocket import data
-from hocket.cli import main
+from hocket.cli.main import main
 from hocket.errors import NonFiniteError
-from hocket.restore import EXIT_CODE, Restore, note, patiently, skipped_in
+from hocket.runs.skipped_batches import EXIT_CODE, Restore, note, patiently, skipped_in
 
 SPOILED = 12
 NETWORK = """

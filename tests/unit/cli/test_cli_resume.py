@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hocket.checkpoint.folder import name_of
-from hocket.cli import main
-from hocket.logs import Logs
-from hocket.run import Run
+from hocket.checkpoint.directory import name_of
+from hocket.cli.main import main
+from hocket.runs.config import Run
+from hocket.runs.metrics_log import Logs
+from hocket.runs.train import train
 from hocket.timeline import Timeline
-from hocket.train import train
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
 
@@ -203,7 +203,7 @@ class Launched:
 )
 def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, said):
     launched = Launched(*codes)
-    monkeypatch.setattr("hocket.cli.launch", launched)
+    monkeypatch.setattr("hocket.cli.main.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
     code, told = call("train", *words)
     assert code == codes[-1]
@@ -257,7 +257,7 @@ def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
     call, monkeypatch, most, launches
 ):
     launched = Alone(*[137] * launches)
-    monkeypatch.setattr("hocket.cli.launch", launched)
+    monkeypatch.setattr("hocket.cli.main.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
     code, told = call("train", "--method", "dgl-async", *words)
     assert code == 137
@@ -272,7 +272,7 @@ def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
 
 def test_nobody_is_started_again_alone_where_stages_keep_step(call, monkeypatch):
     launched = Launched(0)
-    monkeypatch.setattr("hocket.cli.launch", launched)
+    monkeypatch.setattr("hocket.cli.main.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
     assert call("train", *words)[0] == 0
     assert launched.alone is None

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.cut.link import Link
 from hocket.methods import BP, DGL, FDG, DGLAsync
+from hocket.partition.link import Link
 from hocket.planner.forecast import MIB, Scene, best, forecast
-from hocket.planner.rehearsal import Rehearsed
+from hocket.planner.rehearse import Rehearsed
 
 STAGE = Rehearsed(
     seconds={"F": (2.0,), "B": (4.0,), "U": (0.2,), "T": ()},

@@ -13,7 +13,7 @@ from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DDG, DNI, FDG, METHODS
 from hocket.program import Action
-from hocket.stage.rewind import randomness, uncounted
+from hocket.stage.rng import randomness, uncounted
 
 
 def watched(method, modules, **options):

@@ -1,0 +1,1 @@
+"""Workloads, processes, timing and records: the tools that measurements share."""

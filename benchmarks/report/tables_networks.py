@@ -1,0 +1,118 @@
+"""Tables of what was measured of networks that were not written here, and of their plans."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.harness.record import Record
+from benchmarks.report.markdown import lines_of, mean, percent
+
+
+def curves(record: Record) -> str:
+    """One line for each number of stages and method."""
+    heads = (
+        "stages", "method", "batch per tick", "staleness of stage 0", "first loss", "last loss",
+        "test loss", "test error", "single seeds",
+    )  # fmt: skip
+    cases = dict.fromkeys((row["stages"], row["row"]) for row in record.rows)
+    lines = []
+    for count, label in cases:
+        mine = [row for row in record.rows if (row["stages"], row["row"]) == (count, label)]
+        whole = [row for row in mine if row["failure"] is None]
+        seeds = [percent(row["test_error"]) for row in whole]
+        broken = [f"seed {row['seed']} broke off" for row in mine if row["failure"]]
+        lines.append(
+            (
+                str(count),
+                label,
+                str(mine[0]["batch_per_tick"]),
+                mean([row["staleness"][0] for row in whole], "{:.2f}"),
+                _mean_loss(whole, 0),
+                _mean_loss(whole, -1),
+                mean([row["test_loss"] for row in whole], "{:.3f}"),
+                mean([row["test_error"] for row in whole], "{:.2%}"),
+                ", ".join(seeds + broken),
+            )
+        )
+    told = record.settings | {"parameters": record.rows[0]["parameters"]}
+    legend = (
+        "After {updates} updates of {batch} samples by {optimizer}, mean over seeds: {network} "
+        "with {parameters:,} parameters on {data}. First, last: training loss, mean of {every} "
+        "updates."
+    ).format(**told)
+    return f"{lines_of(heads, lines)}\n\n{legend}"
+
+
+def plan(record: Record) -> str:
+    """One line for each method on each network, and the worst of them below."""
+    heads = (
+        "network", "method", "cut at", "foreseen, ms/sample", "measured", "ratio", "range",
+        "foreseen, MiB", "measured", "ratio", "over the best cut",
+    )  # fmt: skip
+    lines = [
+        (
+            row["network"],
+            row["row"],
+            ", ".join(row["cuts"]),
+            f"{row['predicted_ms']:.2f}",
+            f"{row['measured_ms']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{min(row['ratios']):.2f} to {max(row['ratios']):.2f}",
+            ", ".join(f"{mib:.0f}" for mib in row["predicted_mib"]),
+            ", ".join(f"{mib:.0f}" for mib in row["measured_mib"]),
+            ", ".join(f"{ratio:.2f}" for ratio in memory_ratios(row)),
+            f"{row['imbalance']:.1%}",
+        )
+        for row in record.rows
+    ]
+    settings = record.settings
+    legend = (
+        "{stages} processes of one machine, cut by measured times. Ratios: foreseen over "
+        "measured; of times the median and range over {repetitions} rounds of {steps} steps, "
+        "each foreseen anew, between two turns of those steps, of which one took {drift:.0%} "
+        "more or less than the other (median). MiB: what training adds to each "
+        "process at its fullest, without what PyTorch and its kernels keep for themselves, "
+        "where freed memory goes back to the system at once. Over the best cut: how much "
+        "longer the longest stage is than with the best of all cuts, by a second timing of all "
+        "layers. "
+        "{disturbed} turns were disturbed."
+    ).format(
+        **settings,
+        drift=median(abs(drift - 1) for row in record.rows for drift in row["drifts"]),
+        disturbed=sum(row["disturbed"] for row in record.rows),
+    )
+    return f"{lines_of(heads, lines)}\n\n{legend}\n\n{_goals(record.rows)}"
+
+
+def memory_ratios(row: Mapping[str, Any]) -> list[float]:
+    """Foreseen over measured memory of each process."""
+    pairs = zip(row["predicted_mib"], row["measured_mib"], strict=True)
+    return [predicted / measured for predicted, measured in pairs]
+
+
+# How far off a forecast may be, and a cut's longest stage beyond the best one's.
+GOALS = {"time": 0.07, "memory": 0.10, "balance": 0.03}
+
+
+def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How often each goal is met, and where it is missed most."""
+    found = []
+    for what, goal in GOALS.items():
+        off = {
+            f"{row['row']} on {row['network']}": {
+                "time": abs(row["ratio"] - 1),
+                "memory": max(abs(ratio - 1) for ratio in memory_ratios(row)),
+                "balance": row["imbalance"],
+            }[what]
+            for row in rows
+        }
+        worst = max(off, key=lambda name: off[name])
+        met = sum(error <= goal for error in off.values())
+        told = f"worst {worst} with {off[worst]:.1%}"
+        found.append(f"{what} within {goal:.0%}: {met} of {len(off)}, {told}")
+    return f"Goals: {'; '.join(found)}."
+
+
+def _mean_loss(rows: Sequence[Mapping[str, Any]], point: int) -> str:
+    """The mean over seeds of one point of their curves."""
+    return mean([row["train_losses"][point] for row in rows], "{:.3f}")

@@ -1,8 +1,0 @@
-"""What one would use instead of Hocket, each as quick as it can be made, to be timed beside it.
-
-A peer says how many processes it takes and, in each of them, prepares a training.
-"""
-
-from hocket.bench.peers.peer import Peer as Peer
-from hocket.bench.peers.peer import Training as Training
-from hocket.bench.peers.rows import peer_of as peer_of

@@ -1,0 +1,1 @@
+"""The processes of one training: how they start, meet, fail and end."""

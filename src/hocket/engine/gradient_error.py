@@ -1,0 +1,158 @@
+"""How far a delayed gradient is from the true one, batch by batch.
+
+The true gradient of a batch is that of the whole network's loss at the weights that all stages
+have at the beginning of the tick in which a stage uses its late gradient (compare the error
+tracking of PETRA, ICLR 2025).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from hocket.engine.event import Event
+from hocket.errors import OptionError
+from hocket.losses import Loss
+from hocket.methods.method import Method
+from hocket.program import Tick
+from hocket.stage.stage import Stage
+from hocket.tree import Tree, map_tensors
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One late gradient beside the true one.
+
+    Attributes:
+        stage: The stage.
+        batch: The batch.
+        cosine: Cosine of the angle between the two, over all weights of the stage.
+        ratio: Norm of the late gradient over the norm of the true one.
+    """
+
+    stage: int
+    batch: int
+    cosine: float
+    ratio: float
+
+
+Listener: TypeAlias = Callable[[Comparison], None]
+
+
+class Compare:
+    """Compares the gradients of every n-th batch in a serial engine.
+
+    The true gradient is taken before the tick, so that it does not matter which stage updates
+    first. It costs a forward and a backward of the whole network for each tick in which a
+    compared batch is back-propagated.
+    """
+
+    def __init__(self, every: int, loss: Loss, listener: Listener) -> None:
+        self.stages: Sequence[Stage] = ()  # known once the engine is built
+        self._every = every
+        self._loss = loss
+        self._listener = listener
+        self._batches: dict[int, tuple[Tree, Tree]] = {}
+        self._true: dict[tuple[int, int], Tensor] = {}  # (stage, batch), of this tick
+        self._left: dict[int, int] = {}  # stages whose gradient of a batch is still to come
+
+    def enter(self, batch: int, inputs: Tree, targets: Tree) -> None:
+        """Keep a batch that is to be compared."""
+        if batch % self._every == 0:
+            self._batches[batch] = inputs, targets
+            self._left[batch] = len(self.stages)
+
+    def state(self) -> dict[str, Any]:
+        """The batches that are still to be compared, as plain values."""
+        return {"batches": dict(self._batches), "left": dict(self._left)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on with the batches of another one, if it had any."""
+        weights = (p for stage in self.stages for p in stage.module.parameters())
+        device = next((weight.device for weight in weights), torch.device("cpu"))
+        self._batches = map_tensors(lambda t: t.to(device), dict(state.get("batches", {})))
+        self._left = dict(state.get("left", {}))
+
+    def before(self, tick: Tick) -> None:
+        """Find the true gradients of the batches that will be back-propagated."""
+        due = [a for a in tick if a.kind == "B" and a.batch in self._batches]
+        for batch in {action.batch for action in due}:
+            stages = [self.stages[a.stage] for a in due if a.batch == batch]
+            self._true |= self._gradients(batch, stages)
+
+    def __call__(self, event: Event, stage: Stage) -> None:
+        """Compare, when a gradient is there."""
+        batch = event.action.batch
+        if event.action.kind != "B" or batch not in self._batches:
+            return
+        true = self._true.pop((stage.index, batch))
+        if not event.report.skipped:
+            self._tell(stage, batch, true)
+        self._left[batch] -= 1
+        if not self._left[batch]:
+            del self._batches[batch], self._left[batch]
+
+    def _tell(self, stage: Stage, batch: int, true: Tensor) -> None:
+        """Compare the gradient that the stage has just found."""
+        trained = _trained(stage)
+        late = _flat(stage.gradients[: len(trained)], trained)
+        product = late.norm() * true.norm()
+        self._listener(
+            Comparison(
+                stage=stage.index,
+                batch=batch,
+                cosine=float(late @ true / product) if product else 0.0,
+                ratio=float(late.norm() / true.norm()) if true.norm() else float("inf"),
+            )
+        )
+
+    def _gradients(self, batch: int, stages: Sequence[Stage]) -> dict[tuple[int, int], Tensor]:
+        """The true gradients of one batch at some stages."""
+        value, targets = self._batches[batch]
+        for each in self.stages:
+            value = each.replay(batch, value)
+        trained = [_trained(stage) for stage in stages]
+        weights = [weight for own in trained for weight in own]
+        loss = self._loss(value, targets)
+        flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
+        gradients = iter(flat)
+        return {
+            (stage.index, batch): _flat(list(islice(gradients, len(own))), own)
+            for stage, own in zip(stages, trained, strict=True)
+        }
+
+
+def _trained(stage: Stage) -> list[nn.Parameter]:
+    return [p for p in stage.module.parameters() if p.requires_grad]
+
+
+def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
+    """All gradients as one vector in float64, zeros where there is none."""
+    parts = [
+        torch.zeros(p.numel(), dtype=torch.float64)
+        if g is None
+        else g.detach().cpu().double().flatten()
+        for g, p in zip(gradients, like, strict=True)
+    ]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def compare_of(
+    method: Method, every: int, loss: Loss, listener: Listener | None
+) -> Compare | None:
+    """What compares the gradients of every n-th batch, if that is asked for.
+
+    Raises:
+        OptionError: A number goes without a listener, or the stages do not keep step.
+    """
+    if every < 0 or bool(every) != bool(listener):
+        raise OptionError("compare_every and on_comparison belong together; give both")
+    if every and method.replay is not None:
+        raise OptionError(
+            f"compare_every compares gradients tick by tick, but the stages of method "
+            f"{method.name!r} run freely; leave it at 0"
+        )
+    return Compare(every, loss, listener) if listener is not None else None

@@ -1,0 +1,164 @@
+"""Things chosen by name with options, in one word, and options checked against type hints.
+
+Methods, networks, data sets, optimizers and schedulers are all given in this form:
+``fdg:shrink=0.5,linearize=live``.
+"""
+
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from hocket.errors import OptionError, unknown
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name and the options that were given with it.
+
+    >>> Named.parse("MultiStepLR:milestones=[150,225],gamma=0.1").options
+    {'milestones': [150, 225], 'gamma': 0.1}
+    >>> str(Named("fdg", {"shrink": 0.5, "linearize": "live"}))
+    'fdg:shrink=0.5,linearize=live'
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={_written(value)}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+    @property
+    def label(self) -> str:
+        """How tables name it.
+
+        >>> Named.parse("fdg:shrink=0.5").label
+        'fdg shrink=0.5'
+        """
+        return str(self).replace(":", " ", 1).replace(",", " ")
+
+    @property
+    def slug(self) -> str:
+        """How files name it.
+
+        >>> Named.parse("fdg:shrink=0.5").slug
+        'fdg-shrink-0.5'
+        """
+        return re.sub(r"[^\w.]+", "-", str(self)).strip("-")
+
+    @staticmethod
+    def parse(text: str) -> "Named":
+        """Read a name with options; values are JSON, or words.
+
+        Raises:
+            OptionError: The text is not of the form ``name:key=value,key=value``.
+        """
+        name, _, rest = text.partition(":")
+        options: dict[str, Any] = {}
+        for part in _split(rest):
+            key, equals, value = part.partition("=")
+            key = key.strip().replace("-", "_")
+            if not (name and key and equals and value):
+                raise OptionError(
+                    f"cannot read {part!r} in {text!r}; write name:option=value,option=value"
+                )
+            if key in options:
+                raise OptionError(f"the option {key!r} stands twice in {text!r}; give it once")
+            options[key] = _read(value, text)
+        if not name:
+            raise OptionError(f"there is no name in {text!r}; write name:option=value")
+        return Named(name, options)
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas, where a comma in brackets is none."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts if text else []
+
+
+def _read(value: str, text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise OptionError(f"there is the value {constant} in {text!r}; give a finite number")
+
+    try:
+        return json.loads(value, parse_constant=refuse)
+    except json.JSONDecodeError:
+        return {"True": True, "False": False, "None": None}.get(value, value)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(list(value) if isinstance(value, tuple) else value).replace(", ", ",")
+
+
+def wrong_options(
+    given: Mapping[str, Any],
+    known: Collection[str],
+    hints: Mapping[str, Any],
+    what: str = "option",
+) -> list[str]:
+    """What to say of each name that is not known, and of each value that its hint forbids.
+
+    >>> wrong_options({"epochs": "many", "steps": 3}, ["epochs"], {"epochs": int})
+    ["unknown option 'steps'; there are: epochs", "epochs is 'many'; wanted a whole number"]
+    """
+    return [unknown(what, name, known) for name in given if name not in known] + [
+        f"{name} is {value!r}; wanted {_hint_in_words(hints[name])}"
+        for name, value in given.items()
+        if name in hints and not _fits(value, hints[name])
+    ]
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The type hints of a function's arguments, also of one with some arguments filled in."""
+    return typing.get_type_hints(function.func if isinstance(function, partial) else function)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option) for option in arguments)
+    if origin is Literal:
+        return any(type(value) is type(allowed) and value == allowed for allowed in arguments)
+    if origin in (list, tuple, Sequence):
+        inner = arguments[0] if arguments else Any
+        return isinstance(value, list | tuple) and all(_fits(item, inner) for item in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is Path:
+        return isinstance(value, str | Path)
+    if hint in (str, int, bool, type(None)):
+        return type(value) is hint
+    return True
+
+
+def _hint_in_words(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_hint_in_words(option) for option in arguments)
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin in (list, tuple, Sequence):
+        return f"a list, each {_hint_in_words(arguments[0]) if arguments else 'anything'}"
+    words = {
+        str: "text",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        Path: "a path",
+        type(None): "null",
+    }
+    return words.get(hint, str(hint))

@@ -1,0 +1,119 @@
+"""A network as a chain of layers, and runs of that chain as stages."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from hocket.errors import CutError, listed
+from hocket.partition.plan import Plan
+
+
+def chain(network: nn.Module) -> dict[str, nn.Module]:
+    """The layers of a sequential network by name, in order.
+
+    A plain nn.Sequential inside is opened; one of a class of its own is one layer.
+
+    Raises:
+        CutError: The network is not an nn.Sequential, or has no layers.
+
+    >>> list(chain(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))))
+    ['0', '1.0', '1.1']
+    """
+    if not is_chain(network):
+        raise CutError(
+            f"cannot cut a {type(network).__name__}: only an nn.Sequential tells which layer "
+            "follows which; pass one, or pass the stages as a list of modules"
+        )
+    layers: dict[str, nn.Module] = {}
+    # Not named_children: it leaves out the second use of a layer that is used twice.
+    for name, child in network._modules.items():
+        assert child is not None, "nn.Sequential holds modules only"
+        if type(child) is nn.Sequential and is_chain(child) and len(child) > 0:
+            layers |= {f"{name}.{inner}": layer for inner, layer in chain(child).items()}
+        else:
+            layers[name] = child
+    if not layers:
+        raise CutError("cannot cut a network without layers")
+    return layers
+
+
+def is_chain(module: nn.Module) -> bool:
+    """Whether the module does nothing but call its children in turn."""
+    plain = type(module).forward is nn.Sequential.forward
+    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    return isinstance(module, nn.Sequential) and plain and not hooked
+
+
+def between_layers(network: nn.Module, plan: Plan) -> bool:
+    """Whether the network is a sequence, and the plan does not cut inside one of its layers."""
+    if not is_chain(network):
+        return False
+    layers, modules = chain(network), dict(network.named_modules())
+    return not any(name in modules and name not in layers for name in plan.cuts)
+
+
+def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
+    """The stages of a plan: runs of the network's own layers.
+
+    Raises:
+        CutError: The plan does not fit the network, or stages would share parameters.
+    """
+    plan.require_for(network)
+    layers = chain(network)
+    names = list(layers)
+    missing = [cut for cut in plan.cuts if cut not in layers]
+    if missing:
+        raise CutError(
+            listed(
+                "the plan is for another network",
+                [f"it cuts before layer {cut!r}, which is none of {names}" for cut in missing],
+            )
+        )
+    first = [0, *(names.index(cut) for cut in plan.cuts), len(names)]
+    problems = [
+        f"stage {k} would be empty; it would begin at layer {names[a]!r} and end before "
+        f"{names[b] if b < len(names) else 'the end'!r}"
+        for k, (a, b) in enumerate(pairwise(first))
+        if a >= b
+    ]
+    if problems:
+        raise CutError(listed(f"cannot cut this network into {plan.stages} stages", problems))
+    runs = [names[a:b] for a, b in pairwise(first)]
+    stages = [nn.Sequential(*(layers[name] for name in run)) for run in runs]
+    require_separate(network, stages)
+    return list(stages)
+
+
+def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
+    """Refuse stages that are empty, share parameters or leave some out.
+
+    Raises:
+        CutError: With every stage that is empty and every parameter in two stages or in none.
+    """
+    if not stages:
+        raise CutError("there are no stages; give at least one module")
+    problems = [
+        f"stage {k} is empty; give it at least one layer"
+        for k, stage in enumerate(stages)
+        if isinstance(stage, nn.Sequential) and len(stage) == 0
+    ]
+    for kind, entries in (
+        ("parameter", list(network.named_parameters())),
+        ("buffer", list(network.named_buffers())),
+    ):
+        for name, tensor in entries:
+            homes = [
+                k
+                for k, stage in enumerate(stages)
+                if any(tensor is own for own in (*stage.parameters(), *stage.buffers()))
+            ]
+            if len(homes) > 1:
+                problems.append(
+                    f"{kind} {name!r} is shared by stages {', '.join(map(str, homes))}; "
+                    "keep its layers in one stage"
+                )
+            elif not homes:
+                problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
+    if problems:
+        raise CutError(listed(f"cannot cut this network into {len(stages)} stages", problems))

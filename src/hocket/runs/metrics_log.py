@@ -1,0 +1,138 @@
+"""What a training leaves behind while it runs: JSON Lines, and TensorBoard on request."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hocket.engine.gradient_error import Comparison
+from hocket.engine.event import Event
+from hocket.errors import OptionError
+from hocket.training.metrics import Epoch
+from hocket.runs.config import plain
+from hocket.stage.stage import Stage
+
+
+class Logs:
+    """Writes a row for each backward and update of every n-th batch, comparison and epoch.
+
+    Where a batch is skipped there is a row, too, that says what was not finite and where.
+
+    Args:
+        folder: The run folder; rows go to ``metrics.jsonl`` in it.
+        every: Log every n-th batch.
+        tensorboard: Whether to write event files into the folder, too.
+        part: What this process is called among several, which each write a file of their own:
+            ``metrics.stage1.jsonl``. The rows of epochs are for one of them to write.
+        after: What ``written`` gave, to go on from there; what came later is dropped, from the
+            files of TensorBoard, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every: int,
+        *,
+        tensorboard: bool,
+        part: str | None = None,
+        after: dict[str, int] | None = None,
+    ) -> None:
+        self._every = every
+        self._path = folder / (f"metrics.{part}.jsonl" if part else "metrics.jsonl")
+        self._path.touch()
+        for file in self._files():
+            kept = (after or {}).get(file.name, 0)
+            if not kept and file != self._path:
+                file.unlink()
+                continue
+            # Never to more than there is, which would fill it with zeros.
+            os.truncate(file, min(kept, file.stat().st_size))
+        self._board: Any = None
+        if tensorboard:
+            self._board = tensorboard_writer()(str(folder), filename_suffix=self._suffix)
+        # Buffered by lines: what was written stays if the process dies.
+        self._file = self._path.open("a", buffering=1)
+
+    def written(self) -> dict[str, int]:
+        """Bytes of each file so far."""
+        if self._board is not None:
+            self._board.flush()
+        return {file.name: file.stat().st_size for file in self._files()}
+
+    def _files(self) -> list[Path]:
+        """Those of this process, each start of it having its own for TensorBoard."""
+        return [self._path, *self._path.parent.glob(f"events.out.tfevents.*{self._suffix}")]
+
+    @property
+    def _suffix(self) -> str:
+        return f".{self._path.stem}"
+
+    def __enter__(self) -> "Logs":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def watch(self, event: Event, stage: Stage) -> None:
+        """Log a backward or an update; and whatever was not finite, of any batch."""
+        action, report = event.action, event.report
+        place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
+        if report.fault is not None:
+            self._row("skipped", **place, epoch=report.epoch, fault=report.fault)
+        elif action.kind in "BUT" and action.batch % self._every == 0 and not report.skipped:
+            found = {k: v for k, v in asdict(report).items() if v is not None}
+            del found["skipped"]
+            kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
+            self._row(kind, **place, **found)
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Log how far a gradient was from the true one."""
+        self._row("comparison", **asdict(comparison))
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Log an epoch."""
+        self._row("epoch", **asdict(epoch))
+
+    def _row(self, kind: str, **values: Any) -> None:
+        self._file.write(json.dumps(plain({"kind": kind, **values})) + "\n")
+        if self._board is None:
+            return
+        step = values.get("batch", values.get("number", 0))
+        stage = f"/stage{values['stage']}" if "stage" in values else ""
+        for name, value in values.items():
+            if name in ("loss", "gradient_norm", "staleness", "rate", "cosine", "ratio") and (
+                isinstance(value, int | float)
+            ):
+                self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
+        if kind == "epoch" and values["score"] and values["score"]["error"] is not None:
+            self._board.add_scalar("epoch/test_error", values["score"]["error"], step)
+            for k, error in enumerate(values["score"]["exits"]):
+                self._board.add_scalar(f"epoch/exit_error/stage{k}", error, step)
+            if values["score"]["ensemble"] is not None:
+                self._board.add_scalar(
+                    "epoch/ensemble_error", values["score"]["ensemble"], step
+                )
+
+
+def tensorboard_writer() -> Any:
+    """The class that writes for TensorBoard.
+
+    Raises:
+        OptionError: The package is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise OptionError(
+            "tensorboard is not installed; install it with: pip install 'hocket[tensorboard]'"
+        ) from error
+    return SummaryWriter

@@ -1,0 +1,46 @@
+"""Codecs by name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import torch
+
+from hocket.errors import OptionError, listed, unknown
+from hocket.options import Named, hints_of, wrong_options
+from hocket.transport.codecs.cast import Cast
+from hocket.transport.codecs.codec import Codec, Exact
+from hocket.transport.codecs.integers import Integers
+from hocket.transport.codecs.vq import VQ
+
+CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
+    {
+        "none": Exact,
+        "bf16": partial(Cast, torch.bfloat16),
+        "fp16": partial(Cast, torch.float16),
+        "int8": Integers,
+        "vq": VQ,
+    }
+)
+
+
+def codec_of(text: str) -> Codec:
+    """The codec that is written ``name:option=value,option=value``.
+
+    Raises:
+        OptionError: The codec or one of its options does not exist, or is out of range.
+
+    >>> codec_of("vq:groups=4").codes
+    256
+    """
+    asked = Named.parse(text)
+    if asked.name not in CODECS:
+        raise OptionError(unknown("codec", asked.name, CODECS))
+    build = CODECS[asked.name]
+    # What is filled in already is no option.
+    filled = build.args if isinstance(build, partial) else ()
+    known = list(inspect.signature(build).parameters) if not filled else []
+    if problems := wrong_options(asked.options, known, hints_of(build)):
+        raise OptionError(listed(f"cannot build codec {asked.name!r}", problems))
+    return build(**asked.options)

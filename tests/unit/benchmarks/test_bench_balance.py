@@ -1,0 +1,60 @@
+"""Pipelines are cut where a step should be shortest."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.harness.balance import Balance, even
+from benchmarks.peers.pipeline import as_v, in_turns, one_each
+from hocket.partition import Plan
+from hocket.partition.balance import split
+from unit.benchmarks.small_worlds import exact
+
+COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)
+
+
+def step(
+    costs: list[float], cuts: tuple[int, ...], homes: list[int], microbatches: int
+) -> float:
+    ends = [0, *cuts, len(costs)]
+    stages = [sum(costs[a:b]) for a, b in itertools.pairwise(ends)]
+    busy = [sum(s for s, home in zip(stages, homes, strict=True) if home == k) for k in homes]
+    return microbatches * max(busy) + max(homes) * max(stages)
+
+
+@pytest.mark.parametrize("homes", [one_each(2), one_each(3), in_turns(2), as_v(2), as_v(3)])
+@given(costs=COSTS, microbatches=st.integers(1, 8))
+def test_no_other_cut_has_a_shorter_step(
+    homes: list[int], costs: list[float], microbatches: int
+) -> None:
+    found = tuple(even(costs, homes, microbatches))
+    others = list(itertools.combinations(range(1, len(costs)), len(homes) - 1))
+    shortest = min(step(costs, cuts, homes, microbatches) for cuts in others)
+    assert found in others
+    assert step(costs, found, homes, microbatches) == shortest
+
+
+@given(costs=COSTS)
+def test_with_a_stage_for_every_process_the_largest_is_smallest(costs: list[float]) -> None:
+    def largest(cuts: list[int]) -> float:
+        return max(sum(costs[a:b]) for a, b in itertools.pairwise([0, *cuts, len(costs)]))
+
+    assert largest(even(costs, one_each(3), 4)) == largest(split(costs, 3))
+
+
+def test_layers_are_timed_once_for_each_size_of_micro_batch() -> None:
+    balance = Balance(exact())
+    plan = balance.plan(one_each(2), microbatches=2)
+    assert balance.plan(one_each(2), microbatches=2) == plan
+    balance.plan(as_v(2), microbatches=4)
+    assert list(balance.times_s) == [6, 3]
+    assert list(balance.times_s[6]) == [f"conv{n}" for n in range(5)] + ["head"]
+
+
+def test_what_was_timed_decides() -> None:
+    times_s = {f"conv{n}": 1.0 for n in range(5)} | {"head": 3.0}
+    balance = Balance(exact(), times_s={6: times_s, 3: times_s | {"head": 1.0}})
+    assert balance.plan(one_each(2), microbatches=2) == Plan(("conv4",))
+    assert balance.plan(one_each(2), microbatches=4) == Plan(("conv3",))

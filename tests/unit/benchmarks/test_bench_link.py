@@ -1,0 +1,88 @@
+"""Rows over links of several rates: every one at every rate, and what each sends."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import link as module
+from benchmarks.harness.nodes import NodesError, two_nodes
+from benchmarks.harness.record import Record
+from benchmarks.link import link
+from hocket.errors import OptionError
+
+
+@pytest.fixture
+def possible() -> None:
+    try:
+        with two_nodes():
+            pass
+    except NodesError as error:
+        pytest.skip(str(error))
+
+
+def measure(out: Path, **options: object) -> Record:
+    link(  # type: ignore[arg-type]
+        **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (16,), "batch": 8}
+        | {"repetitions": 2, "seconds": 0.05, "retries": 0, "channels_last": False}
+        | options
+    )
+    return Record.read(out)
+
+
+@pytest.mark.usefixtures("possible")
+def test_the_record_has_every_row_at_every_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["bp", "ddp", "fdg:slack=1"]
+    record = measure(tmp_path, rows=rows, mbit_s=(1000, 100))
+    labels = ["bp", "ddp", "fdg slack=1"]
+    assert [(row["row"], row["mbit_s"]) for row in record.rows] == [
+        (label, rate) for rate in (1000, 100) for label in labels
+    ]
+    alone, shared, decoupled = record.rows[:3]
+    assert (alone["processes"], shared["processes"], decoupled["processes"]) == (1, 2, 2)
+    assert decoupled["choices"]["delay"] == 4
+    assert all(row["ms_min"] <= row["ms_per_sample"] <= row["ms_max"] for row in record.rows)
+    assert alone["sent_mib"] == [0]
+    # All gradients of data parallelism cross the link, and one activation of a method.
+    weights_mib = record.settings["parameters"] * 4 / 2**20
+    assert max(shared["sent_mib"]) > weights_mib
+    assert 0 < max(decoupled["sent_mib"]) < weights_mib
+    assert "100 Mbit/s, fdg slack=1: " in capsys.readouterr().err
+
+
+def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"(?s)repetitions is 0.*mbit_s is -1; give.*seconds is 0.*no rows or no rates",
+    ):
+        measure(tmp_path, rows=(), repetitions=0, mbit_s=(-1,), seconds=0)
+    with pytest.raises(OptionError, match="unknown row 'dpd'"):
+        measure(tmp_path, rows=["dpd"])
+    with pytest.raises(OptionError, match="slack is -1 in the row fdg:slack=-1; use a number"):
+        measure(tmp_path, rows=["fdg:slack=-1"])
+    with pytest.raises(OptionError, match="unknown option 'slak'"):
+        measure(tmp_path, rows=["fdg:slak=1"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_that_cannot_be_two_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(NodesError, match="need root"):
+        measure(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_sent_is_counted_on_the_link_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = tmp_path / "dev"
+    heads = "Inter-| Receive | Transmit\n face |bytes packets ...\n"
+    counts.write_text(heads + "    lo: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n")
+    monkeypatch.setattr(module, "COUNTS", counts)
+    assert module.sent_bytes() == 0
+    with counts.open("a") as file:
+        file.write("hocket0: 3 0 0 0 0 0 0 0 4567 0 0 0 0 0 0 0\n")
+    assert module.sent_bytes() == 4567

@@ -1,0 +1,115 @@
+"""Two nodes are apart but for their link, and nothing is left of them."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+
+from benchmarks.harness.nodes import Link, Node, NodesError, two_nodes
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    with ExitStack() as stack:
+        try:
+            link = stack.enter_context(two_nodes())
+        except NodesError as error:
+            pytest.skip(str(error))
+        yield link
+
+
+def on(node: Node, work: Callable[[], None]) -> Thread:
+    """Do something there, in a thread of this process."""
+
+    def enter_and_work() -> None:
+        node.enter()
+        work()
+
+    thread = Thread(target=enter_and_work)
+    thread.start()
+    return thread
+
+
+def seconds_for(link: Link, size: int) -> float:
+    """How long so many bytes take from one node to the other."""
+    one, two = link.nodes
+    ready: list[socket.socket] = []
+    took: list[float] = []
+
+    def listen() -> None:
+        ready.append(socket.create_server((one.address, 29500)))
+
+    def receive() -> None:
+        connection, _ = ready[0].accept()
+        with ready[0], connection:
+            start, left = time.perf_counter(), size
+            while left:
+                left -= len(connection.recv(65536))
+            took.append(time.perf_counter() - start)
+
+    def send() -> None:
+        with socket.create_connection((one.address, 29500), timeout=5) as connection:
+            connection.sendall(bytes(size))
+
+    on(one, listen).join()
+    threads = [on(one, receive), on(two, send)]
+    for thread in threads:
+        thread.join()
+    return took[0]
+
+
+def test_a_link_lets_through_what_it_is_told(link: Link) -> None:
+    megabit = 125_000
+    link.limit(10)
+    assert seconds_for(link, 4 * megabit) > 0.3
+    link.limit(1000)
+    assert seconds_for(link, 4 * megabit) < 0.3
+
+
+def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link: Link) -> None:
+    seen: list[set[str]] = []
+    node = link.nodes[0]
+    on(node, lambda: seen.append({name for _, name in socket.if_nameindex()})).join()
+    assert {"lo", node.interface} <= seen[0]
+    assert not {"eth0", "wlan0"} & seen[0]
+    assert node.interface not in {name for _, name in socket.if_nameindex()}
+
+
+def test_nothing_is_left_of_them(link: Link) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with two_nodes() as other:
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        assert os.stat(other.nodes[0].namespace).st_ino
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_command_that_the_system_refuses_is_told(link: Link) -> None:
+    one, two = (replace(node, interface="none0") for node in link.nodes)
+    with pytest.raises(NodesError, match=r"`.*tc qdisc .* dev none0 .*`: .*none0"):
+        Link((one, two)).limit(10)
+
+
+def test_all_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool != "ip" else "/sbin/ip")
+    with pytest.raises(NodesError, match=r"(?s)need root; .*no tc and no nsenter; install"):
+        two_nodes().__enter__()
+
+
+def test_rights_that_are_withheld_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Libc:
+        def unshare(self, _: int) -> int:
+            return -1
+
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: Libc())
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(NodesError, match=r"unshare gives .*CAP_SYS_ADMIN, which containers"):
+        two_nodes().__enter__()

@@ -1,0 +1,176 @@
+"""Every peer trains what plain back-propagation trains, however it is split."""
+
+from operator import attrgetter
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.harness.balance import Balance
+from benchmarks.harness.repetition import Steps
+from benchmarks.harness.workers import World
+from benchmarks.harness.workload import Work
+from benchmarks.peers import peer_of
+from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.pipeline import SCHEDULES
+from benchmarks.peers.rows import BUILDERS, builder_of, checked
+from benchmarks.speed import ROWS
+from hocket.errors import CutError, OptionError
+from hocket.methods import METHODS
+from unit.benchmarks.small_worlds import Exact, exact, vectors, weights
+
+STEPS = 2
+
+
+def trained_plainly(work: Exact) -> dict[str, Tensor]:
+    network = work.in_format()
+    step = work.loop(network, work.batch_of_noise())
+    for _ in range(STEPS):
+        step()
+    return dict(network.named_parameters())
+
+
+def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
+    """The weights of each process."""
+    with World(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
+        world.ask(Steps(STEPS - 1))
+        return [
+            {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in own.items()}
+            for own in world.ask(weights)
+        ]
+
+
+@pytest.mark.parametrize(("row", "processes"), [("bp", 1), ("independent", 2)])
+def test_processes_of_their_own_train_the_same_bit_by_bit(row: str, processes: int) -> None:
+    work = exact()
+    plain = trained_plainly(work)
+    found = trained_by(row, work)
+    assert len(found) == processes
+    for own in found:
+        assert own.keys() == plain.keys()
+        assert all(torch.equal(own[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "ddp",
+        "ddp:static_graph=false,bucket_view=false,bucket_mib=0.001,broadcast_buffers=true",
+        "bp-all",
+    ],
+)
+def test_shared_batches_train_the_same(row: str) -> None:
+    work = exact()
+    plain = trained_plainly(work)
+    for own in trained_by(row, work):
+        assert own.keys() == plain.keys()
+        for name in plain:
+            torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
+
+
+def require_same(row: str, work: Exact) -> None:
+    plain = trained_plainly(work)
+    found = trained_by(row, work)
+    together = {name: weight for own in found for name, weight in own.items()}
+    assert sum(map(len, found)) == len(together)  # every weight has one home
+    assert together.keys() == plain.keys()
+    for name in plain:
+        torch.testing.assert_close(together[name], plain[name].detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_trains_the_same(schedule: str, microbatches: int) -> None:
+    require_same(f"{schedule}:microbatches={microbatches}", exact())
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+@pytest.mark.parametrize(
+    "work",
+    [exact(channels_last=False), vectors(), exact(stages=3)],
+    ids=["channels first", "vectors", "three processes"],
+)
+def test_schedules_train_the_same_in_other_worlds(schedule: str, work: Exact) -> None:
+    require_same(f"{schedule}:microbatches=6", work)
+
+
+def test_samples_are_those_of_all_processes() -> None:
+    work = exact()
+    for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
+        with World(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
+            assert world.ask(attrgetter("samples")) == [samples, samples]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_default_row_can_be_read(row: str) -> None:
+    name = checked(row).name
+    assert name in BUILDERS or name in METHODS
+    assert callable(builder_of(name))
+
+
+def test_a_row_says_what_was_chosen() -> None:
+    work = exact()
+    peer = peer_of("zbv:microbatches=3", work, Balance(work))
+    about = peer.about()
+    assert about["microbatches"] == 3
+    assert len(about["cuts"]) == 3
+    assert (peer.processes, peer.threads) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "match"),
+    [
+        ("gpip", "unknown row 'gpip' \\(did you mean 'gpipe'"),
+        ("bp:microbatches=2", "unknown option 'microbatches'; there are: none"),
+        ("zbv:schedule=gpipe", "unknown option 'schedule'"),
+        ("ddp:static_graph=1", "static_graph is 1; wanted true or false"),
+        ("1f1b:microbatches=5", "a batch of 12 has no 5 equal parts for micro-batches"),
+        ("1f1b:microbatches=0", "a batch of 12 has no 0 equal parts for micro-batches"),
+    ],
+)
+def test_what_is_no_row_is_refused(row: str, match: str) -> None:
+    with pytest.raises(OptionError, match=match):
+        peer_of(row, exact(), Balance(exact()))
+
+
+def test_a_batch_that_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(OptionError, match="no 5 equal parts for processes; choose a batch"):
+        peer_of("ddp", exact(stages=5), Balance(exact(stages=5)))
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    work = Work(
+        network="resnet8", shape=(3, 8, 8), batch=4, stages=3, threads=1, channels_last=True
+    )
+    with pytest.raises(CutError, match="resnet8 into 6 stages: it has 5 layers; ask for fewer"):
+        peer_of("zbv:microbatches=2", work, Balance(work))
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["fdg:checksum=false", "fdg:slack=1,linearize=live", "adl:accumulate=2", "ddg", "dgl"],
+)
+def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
+    work = exact()
+    balance = Balance(work)
+    peer = peer_of(row, work, balance)
+    assert isinstance(peer, Decoupled)
+    serial = work.trainer(peer.method, peer.plan)
+    for _ in range(work.until_full(peer.method) + STEPS):
+        work.decoupled(serial)()
+    with World(row, peer, work, timeout_s=30) as world:
+        world.ask(Steps(STEPS - 1))
+        found = world.ask(weights)
+    for stage, own in zip(serial.stages, found, strict=True):
+        plain = dict(stage.module.named_parameters())
+        assert own == {name: plain[name].tolist() for name in own}
+
+
+def test_a_method_s_own_options_and_slack_are_checked() -> None:
+    assert checked("fdg:shrink=0.5,slack=1").options == {"shrink": 0.5, "slack": 1}
+    with pytest.raises(OptionError, match=r"checksum is 'no' in the row .*; use true"):
+        checked("fdg:checksum=no")
+    with pytest.raises(OptionError, match="shrimp"):
+        checked("fdg:shrimp=1")
+    with pytest.raises(OptionError, match="no delay to which slack"):
+        checked("fr:forward_delay=0,backward_delay=0,slack=1")

@@ -1,0 +1,104 @@
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.record import Record, command_line, read_json, write_json
+from hocket.errors import DataError
+from hocket.runs.environment import source_digest
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "65536")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    begun = Record.begin("overhead", "python -m benchmarks overhead", {"steps": 1}, threads=1)
+    return begun.with_rows([{"row": "bp", "ratio": 1.0}])
+
+
+def test_a_record_is_read_as_it_was_written(record: Record, tmp_path: Path) -> None:
+    record.write(tmp_path / "new" / "folder")
+    assert Record.read(tmp_path / "new" / "folder") == record
+
+
+def test_a_record_is_plain_json(record: Record) -> None:
+    fields = dataclasses.asdict(record)
+    assert json.loads(json.dumps(fields, allow_nan=False)) == fields
+
+
+def test_a_record_knows_code_machine_and_allocator(record: Record) -> None:
+    assert record.source == source_digest()
+    assert record.commit is None or len(record.commit) == 40
+    assert (record.commit is None) == (record.dirty is None)
+    assert set(record.versions) == {"python", "torch", "hocket"}
+    assert record.machine["allocator"]["MALLOC_TOP_PAD_"] == "65536"
+    assert record.machine["threads"] == 1
+    assert record.machine["memory_mib"] > 0
+    assert record.date.endswith("+00:00")
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_json(tmp_path / "record.json", {"old": True})
+    with pytest.raises(TypeError):
+        write_json(path, {"new": object()})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, float("nan"))
+
+    def full(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_json(path, {"new": True})
+    assert read_json(path) == {"old": True}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_what_is_missing_or_no_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="measure first"):
+        Record.read(tmp_path)
+    (tmp_path / "record.json").write_text("{")
+    with pytest.raises(DataError, match="not JSON"):
+        Record.read(tmp_path)
+    write_json(tmp_path / "record.json", {"name": "x"})
+    with pytest.raises(DataError, match="is no record"):
+        Record.read(tmp_path)
+
+
+def test_the_command_has_what_differs_and_no_folders_of_this_machine() -> None:
+    def entry(
+        *,
+        out: Path = Path("records/x"),
+        data_dir: Path | None = None,
+        seeds: tuple[int, ...] = (0, 1),
+        rate: float = 0.1,
+        fast: bool = False,
+    ) -> None: ...
+
+    chosen = {
+        "out": Path("/home/someone/x"),
+        "data_dir": Path("/home/someone/data"),
+        "seeds": [2, 3],
+        "rate": 0.1,
+        "fast": True,
+    }
+    command = command_line("python -m benchmarks x", entry, chosen)
+    assert command == "python -m benchmarks x --out x --data-dir DIR --seeds 2 --seeds 3 --fast"
+    assert command_line("python -m benchmarks x", entry, {}) == "python -m benchmarks x"
+
+
+def test_a_record_of_a_measurement_has_its_choices_but_no_folders() -> None:
+    def pace(
+        *, out: Path = Path("records/pace"), factors: Sequence[float] = (1, 2)
+    ) -> None: ...
+
+    record = Record.of(pace, {"out": Path("x"), "factors": (1, 3)}, threads=2, parameters=5)
+    assert record.name == "pace"
+    assert record.command == "python -m benchmarks pace --out x --factors 1 --factors 3"
+    assert record.settings == {"factors": [1, 3], "parameters": 5}
+    assert record.machine["threads"] == 2

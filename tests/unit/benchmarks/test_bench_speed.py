@@ -1,0 +1,147 @@
+"""Rows take turns; ratios are to the base in the same round."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import speed as module
+from benchmarks.harness.record import Record
+from benchmarks.harness.repetition import Repetition
+from benchmarks.harness.rounds import Quiet, Repeat, Turn, rounds, summary, turn
+from benchmarks.speed import speed
+from hocket.errors import HocketError, OptionError
+
+QUIET = Quiet(foreign=0.04, retries=2, patience_s=0)
+
+
+def took(wall_s: float, foreign: float | None = 0.0) -> Repetition:
+    return Repetition(wall_s=wall_s, cpu_s=2 * wall_s, foreign=foreign, other_cpu_s=wall_s / 2)
+
+
+def replayed(*shares: float | None) -> Repeat:
+    replay: Iterator[float | None] = iter(shares)
+    return lambda: took(1.0, next(replay))
+
+
+@pytest.mark.parametrize(
+    ("shares", "taken", "dropped"),
+    [
+        ((0.01,), 0.01, 0),
+        ((None,), None, 0),
+        ((0.3, 0.04), 0.04, 1),
+        ((0.3, 0.2, 0.5), 0.2, 2),
+    ],
+)
+def test_a_disturbed_turn_is_repeated_but_not_for_ever(
+    shares: tuple[float | None, ...], taken: float | None, dropped: int
+) -> None:
+    found = turn(replayed(*shares), QUIET)
+    assert (found.taken.foreign, found.dropped) == (taken, dropped)
+
+
+def test_rows_take_turns_there_and_back() -> None:
+    order: list[str] = []
+
+    def row(name: str) -> Repeat:
+        def repeat() -> Repetition:
+            order.append(name)
+            return took(1.0)
+
+        return repeat
+
+    turns = rounds([row("a"), row("b"), row("c")], 3, QUIET)
+    assert "".join(order) == "abccbaabc"
+    assert [len(mine) for mine in turns] == [3, 3, 3]
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    base = [Turn(took(wall_s), 0) for wall_s in (1.0, 2.0, 4.0)]
+    row = [Turn(took(1.0), 0), Turn(took(1.0, 0.5), 2), Turn(took(4.0), 1)]
+    found = summary(row, base, samples=20, base_samples=10, quiet=QUIET)
+    assert found["ratios"] == pytest.approx([2.0, 4.0, 2.0])
+    assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (2.0, 2.0, 4.0)
+    assert found["samples_per_s"] == 20.0
+    assert found["cpu_s_per_sample"] == pytest.approx(0.1)
+    assert found["cpu_ratio"] == pytest.approx(0.5)
+    assert found["other_cpu"] == 0.25
+    assert (found["disturbed"], found["dropped"]) == (1, 3)
+
+
+def measure(out: Path, **options: object) -> Record:
+    speed(  # type: ignore[arg-type]
+        **{"out": out, "network": "mlp", "shape": (8,), "channels_last": False, "batch": 8}
+        | {"repetitions": 2, "steps": 1, "retries": 0}
+        | options
+    )
+    return Record.read(out)
+
+
+def test_the_record_has_every_row_and_the_base(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["ddp", "1f1b:microbatches=2", "ddp"]
+    record = measure(tmp_path, rows=rows, at_once=1)
+    assert [row["row"] for row in record.rows] == ["bp", "ddp", "1f1b microbatches=2"]
+    base, shared, piped = record.rows
+    assert base["ratios"] == [1.0, 1.0]
+    assert (base["processes"], shared["processes"]) == (1, 2)
+    assert shared["parameters"] == base["parameters"] * 2
+    assert sum(piped["parameters"]) == base["parameters"][0]
+    assert piped["choices"]["microbatches"] == 2
+    assert all(len(row["ratios"]) == len(row["foreign"]) == 2 for row in record.rows)
+    assert record.settings["rows"] == rows
+    assert "1f1b microbatches=2: " in capsys.readouterr().err
+
+
+def test_rows_of_hocket_tell_what_their_time_went_to(tmp_path: Path) -> None:
+    base, own = measure(tmp_path, rows=["fdg"], steps=3).rows
+    assert (base["waiting"], base["communication"]) == ([], [])
+    for waits, sends in zip(own["waiting"], own["communication"], strict=True):
+        assert 0 <= waits < 1
+        assert 0 <= sends < 1
+    assert len(own["waiting"]) == 2
+    assert max(own["communication"]) > 0
+
+
+def test_rows_are_compared_with_the_limit_that_had_its_turns_with_them(tmp_path: Path) -> None:
+    record = measure(tmp_path, rows=["independent", "ddp", "fdg"], at_once=2)
+    base, limit, beside, later = record.rows
+    assert limit["of_limit"] == 1.0
+    shares = [mine / most for mine, most in zip(beside["ratios"], limit["ratios"], strict=True)]
+    assert beside["of_limit"] == pytest.approx(sum(shares) / 2)
+    assert "of_limit" not in later
+    assert base["of_limit"] == pytest.approx(sum(1 / most for most in limit["ratios"]) / 2)
+    assert 0 <= beside["other_cpu"] < 1
+
+
+def test_the_base_alone_can_be_measured(tmp_path: Path) -> None:
+    assert [row["row"] for row in measure(tmp_path, rows=["bp"]).rows] == ["bp"]
+
+
+def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"(?s)steps is 0.*at_once is 0.*foreign is 2.0; give.*retries is -1.*no rows",
+    ):
+        measure(tmp_path, rows=(), steps=0, at_once=0, foreign=2.0, retries=-1)
+    with pytest.raises(OptionError, match="unknown row 'dpd'"):
+        measure(tmp_path, rows=["dpd"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_short_memory_is_told_before_the_system_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path / "meminfo"
+    memory.write_text("MemTotal: 10240000 kB\nMemFree: 5 kB\nMemAvailable: 1000000 kB\n")
+    monkeypatch.setattr(module, "MEMORY", memory)
+    with pytest.raises(HocketError, match="row 'bp' only 976 MiB of 10000 MiB are left"):
+        measure(tmp_path, rows=["bp"])
+
+
+def test_where_the_system_does_not_tell_its_memory_it_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MEMORY", tmp_path / "meminfo")
+    module._require_memory("bp")

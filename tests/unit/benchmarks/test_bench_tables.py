@@ -1,0 +1,229 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.record import Record
+from benchmarks.report.render import insert, provenance, render, stale, table
+from hocket.errors import DataError
+
+
+def overhead_record() -> Record:
+    common = {
+        "parameters": 200,
+        "extra_parameters": 0,
+        "plain_sample_s": 0.004,
+        "graphs": 3,
+        "inputs": 4,
+        "versions": 5,
+    }
+    kept = {"row": "fdg", "linearize": "stash", "goal": 1.1, "ratio": 1.05, "sample_s": 0.0042}
+    lost = {
+        "row": "fr",
+        "linearize": "recompute",
+        "goal": 1.45,
+        "ratio": 1.5,
+        "sample_s": 0.006,
+    }
+    heads = {"row": "dgl", "linearize": None, "goal": None, "ratio": 1.2, "sample_s": 0.0048}
+    rows: list[dict[str, Any]] = [
+        common | kept | {"ratio_min": 1.01, "ratio_max": 1.09, "peak_mib": 300.4},
+        common | lost | {"ratio_min": 1.4, "ratio_max": 1.6, "peak_mib": 200.0},
+        common
+        | heads
+        | {"ratio_min": 1.1, "ratio_max": 1.3, "peak_mib": None, "extra_parameters": 50},
+    ]
+    return Record.begin("overhead", "python -m benchmarks overhead", {}, threads=1).with_rows(rows)
+
+
+def accuracy_record() -> Record:
+    settings = {
+        "epochs": 2,
+        "network": "resnet8",
+        "data": "cifar10",
+        "stages": 2,
+        "rate": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "batch": 128,
+    }
+    record = Record.begin("accuracy", "python -m benchmarks accuracy --data-dir DIR", settings, 1)
+    rows: list[dict[str, Any]] = [
+        {
+            "row": label,
+            "seed": seed,
+            "epoch": epoch,
+            "batch_per_tick": 128,
+            "train_loss": 2.0 / epoch,
+            "test_loss": 2.5 / epoch,
+            "test_error": (0.8 + 0.02 * seed) / epoch,
+            "time_s": 10.0,
+            "staleness": [1.0, 0.0],
+            "source": record.source,
+            "failure": None,
+        }
+        for label in ("bp", "fdg shrink=0.5")
+        for seed in (0, 1)
+        for epoch in (1, 2)
+    ]
+    common = {"row": "ddg", "seed": 0, "batch_per_tick": 128, "source": record.source}
+    rows.append(common | {"epoch": 1, "failure": "the loss became nan"})
+    return record.with_rows(rows)
+
+
+def speed_record() -> Record:
+    settings = {
+        "network": "resnet20",
+        "batch": 128,
+        "stages": 2,
+        "repetitions": 5,
+        "steps": 4,
+        "foreign": 0.04,
+    }
+    common = {"threads": 1, "dropped": 1, "foreign": [0.01], "ratios": [1.0], "cpu_ratio": 1.0}
+    common |= {"cpu_s_per_sample": 0.004, "samples_per_s": 250.0, "disturbed": 0}
+    common |= {"communication": [], "waiting": [], "other_cpu": 0.0123}
+    even = {"ratio": 1.0, "ratio_min": 1.0, "ratio_max": 1.0}
+    rows: list[dict[str, Any]] = [
+        common
+        | even
+        | {"row": "bp", "processes": 1, "choices": {}, "peak_mib": [311.2], "parameters": [9]},
+        common
+        | even
+        | {"row": "ddp", "processes": 2, "choices": {"bucket_mib": 25}, "of_limit": 0.951}
+        | {"peak_mib": [180.1, 180.4], "parameters": [9, 9]},
+        common
+        | {"row": "zbv microbatches=4", "processes": 2, "peak_mib": [150.0, 90.6]}
+        | {"ratio": 1.6, "ratio_min": 1.5, "ratio_max": 1.7, "parameters": [4, 5]}
+        | {"choices": {"microbatches": 4, "cuts": ["a", "b", "c"]}, "disturbed": 2}
+        | {"communication": [0.01, 0.0], "waiting": [0.04, 0.123]},
+    ]
+    return Record.begin("speed", "python -m benchmarks speed", settings, threads=1).with_rows(rows)
+
+
+def link_record() -> Record:
+    settings = {
+        "network": "mlp",
+        "parameters": 18_903_050,
+        "batch": 128,
+        "repetitions": 5,
+        "threads": 1,
+        "mbit_s": [1000.0, 100.0],
+    }
+    rows = [
+        {"row": row, "mbit_s": rate, "processes": processes, "threads": 1, "choices": choices}
+        | {"ms_per_sample": ms, "ms_min": 0.9 * ms, "ms_max": 1.1 * ms, "sent_mib": sent}
+        for rate, slow in ((1000.0, 1), (100.0, 10))
+        for row, processes, choices, ms, sent in (
+            ("bp", 1, {}, 2.0, [0.0]),
+            ("ddp", 2, {"bucket_mib": 25}, 6.0 * slow, [72.0, 75.0]),
+            ("fdg slack=1", 2, {"cuts": ["hidden2"], "delay": 4}, 1.0, [1.0, 1.1]),
+        )
+    ]
+    return Record.begin("link", "python -m benchmarks link", settings, threads=1).with_rows(rows)
+
+
+RECORDS = pytest.mark.parametrize(
+    "record", [overhead_record(), accuracy_record(), speed_record(), link_record()]
+)
+
+
+@RECORDS
+def test_a_table_has_every_row_and_where_it_comes_from(record: Record) -> None:
+    shown = table(record)
+    for label in {row["row"] for row in record.rows}:
+        assert f"\n| {label} |" in shown
+    columns = {line.count("|") for line in shown.splitlines() if line.startswith("|")}
+    assert len(columns) == 1
+    assert shown.endswith(provenance(record))
+
+
+@RECORDS
+def test_the_provenance_has_everything_one_would_ask(record: Record) -> None:
+    line = provenance(record)
+    wanted = [f"`{record.command}`", record.date[:10], record.source, record.machine["cpu"]]
+    wanted += [*record.versions.values(), "threads: 1", "allocator"]
+    assert [word for word in wanted if word not in line] == []
+
+
+def test_goals_are_judged() -> None:
+    shown = table(overhead_record())
+    assert "| fdg | stash | 1.050 | 1.010 to 1.090 | 1.10 met | 4.200 | 4.000 | 300 |" in shown
+    assert "| 1.45 missed |" in shown
+    assert "| dgl | - | 1.200 | 1.100 to 1.300 | - | 4.800 | 4.000 | - |" in shown
+    assert "| 25.0% |" in shown
+
+
+def test_errors_are_of_the_last_epoch_and_break_downs_are_told() -> None:
+    shown = table(accuracy_record())
+    assert "| bp | 128 | 1.00 | 1.000 | 1.250 | 40.50% | 40.00%, 41.00% |" in shown
+    assert "| ddg | 128 | - | - | - | - | seed 0 broke off in epoch 1 |" in shown
+
+
+def test_processes_that_are_alike_are_told_once() -> None:
+    shown = table(speed_record())
+    assert "| 1.00 to 1.00 | - | 1.00 | 1.2% | - | - | 311 | - | 0 |" in shown
+    assert "| 0.95 | 1.00 | 1.2% | - | - | 180 | bucket_mib=25 | 0 |" in shown
+    assert "| 1.00 | 1.2% | 1%, 0% | 4%, 12% | 150, 91 | cut at a, b, c | 2 |" in shown
+    assert "more than 4% of the machine" in shown
+
+
+def test_every_rate_of_a_link_has_a_column() -> None:
+    shown = table(link_record())
+    assert "| row | nodes | 1000 Mbit/s | 100 Mbit/s | sent, MiB/step | choices |" in shown
+    assert (
+        "| ddp | 2 | 6.00 (5.40 to 6.60) | 60.00 (54.00 to 66.00) | 75.0 | bucket_mib=25 |"
+    ) in shown
+    assert "| 1.1 | cut at hidden2, delay 4 |" in shown
+    assert "mlp with 18,903,050 parameters on batches of 128" in shown
+
+
+def test_code_that_changed_in_between_is_told() -> None:
+    record = accuracy_record()
+    mixed = record.with_rows([*record.rows, record.rows[0] | {"source": "0123456789ab"}])
+    assert f"(source {record.source}, 0123456789ab)" in provenance(mixed)
+
+
+@RECORDS
+def test_a_folder_is_rendered_the_same_every_time(record: Record, tmp_path: Path) -> None:
+    record.write(tmp_path)
+    render(tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(files) == {"record.json", "README.md", f"{record.name}.svg"}
+    assert table(record) in files["README.md"].decode()
+    assert b"<svg" in files[f"{record.name}.svg"]
+    render(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+def test_an_excerpt_is_stale_until_it_is_rendered(tmp_path: Path) -> None:
+    folder, document = tmp_path / "records" / "speed", tmp_path / "page.md"
+    overhead_record().write(folder)
+    document.write_text("above\n<!-- record: speed -->\nold\n<!-- end -->\nbelow\n")
+    assert stale(document, tmp_path / "records") == ["speed"]
+    render(folder, into=document)
+    assert stale(document, tmp_path / "records") == []
+    text = document.read_text()
+    assert text.startswith("above\n<!-- record: speed -->\n| method |")
+    assert text.endswith("\n<!-- end -->\nbelow\n")
+
+
+def test_only_the_place_that_was_named_changes(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    places = [f"<!-- record: {name} -->\n{name}\n<!-- end -->\n" for name in ("a", "b")]
+    document.write_text("".join(places))
+    insert(document, "b", r"new \1 text")
+    assert document.read_text() == places[0] + places[1].replace("\nb\n", "\nnew \\1 text\n")
+
+
+def test_a_document_without_a_place_is_refused(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text("nothing here\n")
+    with pytest.raises(DataError, match="write the two lines"):
+        insert(document, "speed", "table")
+    assert stale(document, tmp_path) == []
+
+
+def test_a_record_of_another_kind_is_refused() -> None:
+    with pytest.raises(DataError, match="known are overhead, accuracy"):
+        table(Record.begin("weather", "hocket", {}, threads=1))

@@ -1,0 +1,85 @@
+"""The processes of a row stay alive, sleep between questions, and say what went wrong."""
+
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.balance import Balance
+from benchmarks.harness.repetition import repetition
+from benchmarks.harness.workers import World
+from benchmarks.peers import peer_of
+from hocket.errors import HocketError
+from unit.benchmarks.small_worlds import Fails, exact, processor_s, stumble, weights
+
+WORK = exact()
+
+
+def world(row: str) -> World:
+    return World(row, peer_of(row, WORK, Balance(WORK)), WORK, timeout_s=30)
+
+
+def test_processes_sleep_while_they_are_asked_nothing() -> None:
+    with world("ddp") as two:
+        repetition(two, steps=1)
+        before = two.ask(processor_s)
+        time.sleep(0.5)
+        after = two.ask(processor_s)
+    assert all(b - a < 0.1 for a, b in zip(before, after, strict=True))
+
+
+def test_nothing_is_left_when_they_end() -> None:
+    two = world("independent")
+    folder = Path(two._folder.name)
+    assert folder.is_dir()
+    assert folder.stat().st_mode & 0o077 == 0  # nobody else may join
+    running = [process.pid for process in two._processes]
+    two.close()
+    assert not folder.exists()
+    assert not {child.pid for child in multiprocessing.active_children()} & {*running}
+
+
+def test_steps_between_questions_go_on_from_each_other() -> None:
+    with world("bp") as one:
+        (begun,) = one.ask(weights)
+        repetition(one, steps=1)
+        assert one.ask(weights) != [begun]
+
+
+def test_memory_is_counted_for_each_process() -> None:
+    with world("independent") as two:
+        repetition(two, steps=1)
+        peaks = two.peak_mib()
+    assert len(peaks) == 2
+    assert all(0 <= peak < 1000 for peak in peaks)
+
+
+def test_the_process_that_fails_first_is_named_with_its_trace() -> None:
+    with pytest.raises(
+        HocketError, match=r"(?s)process 1 of the row 'odd' failed: Trace.*one o"
+    ):
+        World("odd", Fails(), WORK, timeout_s=30)
+
+
+def test_a_process_that_dies_is_named_with_its_code() -> None:
+    with pytest.raises(HocketError, match="process 1 of the row 'odd' failed: it ended with 3"):
+        World("odd", Fails(silently=True), WORK, timeout_s=30)
+
+
+def test_a_question_that_fails_ends_the_processes() -> None:
+    with (
+        pytest.raises(HocketError, match=r"(?s)the row 'ddp' failed: Trace.*no answer"),
+        world("ddp") as two,
+    ):
+        two.ask(stumble)
+    assert two._processes == []
+
+
+def test_a_repetition_counts_what_all_processes_worked() -> None:
+    with world("independent") as two:
+        repetition(two, steps=1)
+        found = repetition(two, steps=30)
+    assert found.wall_s > 0
+    assert 0 < found.cpu_s < 2.5 * found.wall_s
+    assert found.foreign is None or 0 <= found.foreign <= 1

@@ -1,0 +1,75 @@
+"""The rest of an epoch is what would have come, whatever the loader is."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from hocket.data.batches import Batches, InMemory
+from hocket.data.loader_state import chance_of, put_back, rest
+from hocket.errors import DataError
+
+
+class Drawing:
+    """A loader that draws from every global generator."""
+
+    def __iter__(self):
+        for _ in range(6):
+            yield torch.rand(2), random.random(), np.random.rand()
+
+
+def noisy(inputs, chance):
+    return inputs + torch.rand(inputs.shape, generator=chance)
+
+
+def served():
+    rows = torch.arange(12.0)
+    return Batches(InMemory(rows, rows, noisy), 2, seed=3, shuffle=True)
+
+
+def shuffling(**options):
+    return DataLoader(TensorDataset(torch.arange(12.0)), 2, shuffle=True, **options)
+
+
+LOADERS = {
+    "a list": lambda: [1, 2, 3, 4, 5, 6],
+    "Hocket's own": served,
+    "global generators": Drawing,
+    "a DataLoader": shuffling,
+    "a DataLoader with a generator": lambda: shuffling(
+        generator=torch.Generator().manual_seed(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("first", [0, 1, 4])
+@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+def test_it_is_what_would_have_come_in_this_epoch_and_the_next(make, first):
+    loader = make()
+    list(rest(loader, 0))  # an epoch before
+    chance = chance_of(loader)
+    whole = list(rest(loader, 0))
+    after = list(rest(loader, 0))
+    another = make()
+    put_back(chance, another)
+    assert str(list(rest(another, first))) == str(whole[first:])
+    assert str(list(rest(another, 0))) == str(after)
+
+
+def test_data_that_are_too_few_are_refused():
+    with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
+        list(rest([1, 2], 3))
+
+
+def test_batches_that_are_skipped_are_not_made():
+    made = []
+
+    def seen(inputs, chance):
+        made.append(inputs.tolist())
+        return inputs
+
+    rows = torch.arange(6.0)
+    list(rest(Batches(InMemory(rows, rows, seen), 2), 2))
+    assert made == [[4.0, 5.0]]

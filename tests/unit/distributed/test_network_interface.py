@@ -1,0 +1,84 @@
+import os
+import socket
+import sys
+
+import pytest
+
+from hocket.distributed import network_interface
+from hocket.errors import WorldError
+
+ONE_MACHINE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+TWO_MACHINES = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells interfaces")
+
+
+@pytest.fixture
+def own_address():
+    """An address of this machine that is not its loopback's, and the interface it is of."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            address = network_interface._address(probe, name)
+            if address is not None and not address.startswith("127."):
+                return address, name
+    pytest.skip("this machine has no network")
+
+
+@linux
+def test_this_machines_own_address_is_reached_over_its_interface(own_address):
+    address, name = own_address
+    assert network_interface.towards(address) == name
+    assert network_interface.towards("127.0.0.1") == network_interface.loopback()
+
+
+@linux
+def test_a_host_that_nobody_knows_is_reached_over_none():
+    assert network_interface.towards("no.such.host.invalid") is None
+
+
+@linux
+def test_several_machines_talk_over_the_interface_to_the_first(own_address):
+    address, name = own_address
+    assert network_interface.needed(TWO_MACHINES | {"MASTER_ADDR": address}) == name
+
+
+def test_processes_of_one_machine_talk_over_loopback(own_address):
+    address, _ = own_address
+    assert (
+        network_interface.needed(ONE_MACHINE | {"MASTER_ADDR": address})
+        == network_interface.loopback()
+    )
+
+
+def test_without_a_place_to_meet_gloo_chooses():
+    assert network_interface.needed({"WORLD_SIZE": "2"}) is None
+    assert network_interface.needed({"MASTER_ADDR": "127.0.0.1"}) is None
+
+
+@linux
+def test_an_address_that_other_machines_cannot_reach_is_refused():
+    with pytest.raises(WorldError, match=r"at '127\.0\.1\.1' \(MASTER_ADDR\).*give torchrun"):
+        network_interface.needed(TWO_MACHINES | {"MASTER_ADDR": "127.0.1.1"})
+
+
+@linux
+def test_processes_whose_machines_nobody_counted_may_meet_on_loopback():
+    found = network_interface.needed({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
+    assert found == network_interface.loopback()
+
+
+def test_what_the_user_has_chosen_stays(monkeypatch):
+    monkeypatch.setenv(network_interface.CHOICE, "eth7")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.1.1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    network_interface.choose()
+    assert os.environ[network_interface.CHOICE] == "eth7"
+
+
+def test_what_is_needed_is_chosen(monkeypatch):
+    monkeypatch.delenv(network_interface.CHOICE, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for name, value in ONE_MACHINE.items():
+        monkeypatch.setenv(name, value)
+    network_interface.choose()
+    assert os.environ.pop(network_interface.CHOICE) == network_interface.loopback()

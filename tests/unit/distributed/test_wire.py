@@ -1,0 +1,222 @@
+"""What goes over the wire comes out as it went in: structure, types, strides and bits."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.distributed import wire
+from hocket.errors import PacketError, TransitError
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64,
+    torch.complex128, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.uint16, torch.uint32, torch.uint64, torch.bool,
+]  # fmt: skip
+
+
+def sent(tree):
+    """A tree as the neighbour has it."""
+    found = []
+    spec = wire.encode(tree, found)
+    own = [wire.dense(tensor) for tensor in found]
+    header = wire.read(*wire.written({"spec": spec, "forms": list(map(wire.form, own))}))
+    rooms = [wire.empty(form) for form in header["forms"]]
+    for room, tensor in zip(rooms, own, strict=True):
+        if room.numel():
+            wire.memory(room).copy_(wire.memory(tensor))
+    return wire.decode(header["spec"], rooms)
+
+
+def same(a, b):
+    """Bit-equal, of the same types all the way down."""
+    if isinstance(a, torch.Tensor):
+        return (
+            isinstance(b, torch.Tensor)
+            and (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+            and a.contiguous().flatten().view(torch.uint8).tolist()
+            == b.contiguous().flatten().view(torch.uint8).tolist()
+        )
+    if isinstance(a, dict):
+        return (
+            isinstance(b, dict)
+            and list(a) == list(b)
+            and all(same(a[key], b[key]) for key in a)
+        )
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+@st.composite
+def dense_tensors(draw):
+    """Any bits, in any order of the dimensions; some are of size 0 or 1."""
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    dtype = draw(st.sampled_from(DTYPES))
+    order = draw(st.permutations(range(len(shape))))
+    make = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    size = torch.empty(0, dtype=dtype).element_size()
+    count = torch.Size(shape).numel() * size
+    bits = torch.randint(2 if dtype is torch.bool else 256, (count,), generator=make)
+    flat = bits.to(torch.uint8).view(dtype)
+    return flat.view([shape[d] for d in order]).permute(
+        [order.index(d) for d in range(len(shape))]
+    )
+
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | dense_tensors()
+)
+keys = st.text(max_size=3) | st.integers()
+trees = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(trees)
+def test_every_tree_arrives_as_it_was(tree):
+    assert same(tree, sent(tree))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3)], ids=str)
+def test_every_type_arrives(dtype, shape):
+    tensor = torch.ones(shape, dtype=dtype)
+    assert same(tensor, sent(tensor))
+
+
+def images():
+    return torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
+
+
+GAPLESS = {
+    "channels_last": images().contiguous(memory_format=torch.channels_last),
+    "transposed": images().transpose(1, 3),
+    "one channel": images()[:, :1].clone(memory_format=torch.channels_last),
+    "size 1 with a stride of its own": torch.arange(6.0).as_strided((2, 1, 3), (3, 77, 1)),
+    "in the middle of another": images()[1],
+}
+GAPS = {
+    "every other": images()[..., ::2],
+    "a slice of channels": images()[:, 1:],
+    "expanded": torch.arange(3.0).expand(4, 3),
+    "a number, expanded": torch.tensor(2.0).expand(2, 2),
+    "overlapping": torch.arange(5.0).as_strided((3, 3), (1, 1)),
+    "a transposed slice": images()[:, :, 1:].transpose(0, 3),
+}
+
+
+@pytest.mark.parametrize("name", GAPLESS)
+def test_strides_are_kept_and_nothing_is_copied(name):
+    tensor = GAPLESS[name]
+    assert wire.dense(tensor).data_ptr() == tensor.data_ptr()
+    assert same(tensor, sent(tensor))
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_a_tensor_with_gaps_arrives_as_its_clone(name):
+    assert same(GAPS[name].clone(), sent(GAPS[name]))
+
+
+def test_a_tensor_that_requires_a_gradient_arrives_without_its_graph():
+    arrived = sent(torch.ones(2, requires_grad=True) * 2)
+    assert same(arrived, torch.full((2,), 2.0))
+    assert not arrived.requires_grad
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch._neg_view(torch.tensor([1.0, 2.0]))],
+    ids=["conjugate", "negative"],
+)
+def test_what_is_only_marked_arrives_computed(marked):
+    arrived = sent(marked)
+    assert arrived.tolist() == marked.tolist()
+    assert not arrived.is_conj()
+    assert not arrived.is_neg()
+
+
+@pytest.mark.parametrize("length", [1, 900, 1012, 1013, 1024, 5000, 70_000])
+def test_a_header_of_any_length_arrives(length):
+    header = {"x": "é" * (length // 6) + "y" * (length % 6)}
+    first, rest = wire.written(header)
+    assert len(first) == wire.PREFIX
+    assert wire.remaining(first) == (len(rest) if rest is not None else 0)
+    assert (rest is None) == (len(json.dumps(header)) <= wire.PREFIX - wire.FRAME)
+    assert wire.read(first, rest) == header
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"x": ÿ}', "[1, 2]", "7"])
+def test_what_is_no_header_is_refused(text, monkeypatch):
+    monkeypatch.setattr(json, "dumps", str)
+    packed = wire.written(text)
+    with pytest.raises(PacketError, match=r"a packet arrived whose header is no (JSON|object)"):
+        wire.read(*packed)
+
+
+@given(st.integers(0, 9 * wire.PREFIX - 1), st.sampled_from([10, 5000]))
+def test_a_header_with_any_other_bit_is_refused(place, length):
+    parts = wire.written({"x": "y" * length})
+    bits = sum(8 * len(part) for part in parts if part is not None)
+    number, bit = divmod(place % bits, 8 * wire.PREFIX)
+    part = parts[min(number, 1)]
+    part[bit // 8 + wire.PREFIX * max(0, number - 1)] ^= 1 << bit % 8
+    with pytest.raises(TransitError, match=r"a damaged header: its checksum is .{8}, and was"):
+        wire.read(*parts)
+
+
+@given(dense_tensors(), st.integers(0))
+def test_a_tensor_with_any_other_bit_has_another_checksum(tensor, bit):
+    own = wire.dense(tensor).clone()
+    before = wire.checksum(own)
+    if own.numel():
+        bits = wire.memory(own)
+        bits[bit // 8 % len(bits)] ^= 1 << bit % 8
+        assert wire.checksum(own) != before
+
+
+class Own(tuple):
+    pass
+
+
+@pytest.mark.parametrize("leaf", [{1, 2}, range(3), 1j, Own((1,)), b"bytes"], ids=repr)
+def test_what_cannot_cross_is_refused(leaf):
+    kind = type(leaf).__name__
+    with pytest.raises(PacketError, match=f"a {kind} cannot cross to another process; let the"):
+        wire.encode((1, [leaf]), [])
+
+
+def test_a_tensor_that_is_not_dense_is_refused():
+    with pytest.raises(
+        PacketError, match=r"layout torch.sparse_coo .*let the stage give dense"
+    ):
+        wire.encode(torch.eye(2).to_sparse(), [])
+
+
+@pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
+def test_a_key_that_would_come_out_different_is_refused(key):
+    with pytest.raises(
+        PacketError, match=r"the key .* of a dict cannot cross .*; use a string"
+    ):
+        wire.encode({key: 1}, [])
+
+
+@pytest.mark.parametrize("name", ["float33", "nn", "Tensor"])
+def test_an_unknown_type_is_refused(name):
+    with pytest.raises(
+        PacketError, match=f"a packet has a tensor of the unknown type '{name}'"
+    ):
+        wire.empty([name, [2], [1]])

@@ -1,0 +1,135 @@
+"""The table of a method: what it refuses, and what it tells."""
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+
+from hocket.errors import OptionError
+from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, METHODS, build, options_of
+from hocket.methods.method import Memory, Method, Replay
+from hocket.signals import Delayed
+
+
+def table(**choices) -> Method:
+    asked = {"signal": Delayed(), "forward_delay": 1, "backward_delay": 1, **choices}
+    return Method(name="table", paper="none", **asked)
+
+
+WRONG = {
+    "order": ("update-first", "order is 'update-first'; use one of 'forward-first', 'backward"),
+    "linearize": ("stale", "linearize is 'stale'; use one of 'stash', 'live', 'recompute'"),
+    "reduce": ("max", "reduce is 'max'; use one of 'mean', 'sum'"),
+    "statistics": ("twice", "statistics is 'twice'; use one of 'forward', 'both'"),
+    "epoch_end": ("stop", "epoch_end is 'stop'; use one of 'carry', 'drain'"),
+    "accumulate": (0, "accumulate is 0; use a whole number of at least 1"),
+    "forward_delay": (-1, "forward_delay is -1; use a whole number of at least 0"),
+    "backward_delay": (1.5, "backward_delay is 1.5; use a whole number of at least 0"),
+    "first_stage_rate": (0.0, "first_stage_rate is 0.0; use a number above 0"),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_choice_out_of_its_range_is_refused(field):
+    value, text = WRONG[field]
+    with pytest.raises(OptionError) as caught:
+        table(**{field: value})
+    assert text in str(caught.value)
+    assert "method 'table' cannot be built" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_a_rate_that_is_no_rate_is_refused(value):
+    with pytest.raises(OptionError, match="first_stage_rate is"):
+        table(first_stage_rate=value)
+
+
+def test_all_wrong_choices_are_told_at_once():
+    with pytest.raises(OptionError) as caught:
+        table(**{field: value for field, (value, _) in WRONG.items()})
+    assert all(text in str(caught.value) for _, text in WRONG.values())
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live"])
+def test_a_second_count_without_a_second_pass_is_refused(linearize):
+    with pytest.raises(
+        OptionError, match="there is no second pass to count; use linearize='rec"
+    ):
+        table(statistics="both", linearize=linearize)
+    assert table(statistics="both", linearize="recompute").statistics == "both"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_a_value_under_its_own_name(name):
+    method = build(name)
+    assert method == METHODS[name]()
+    assert hash(method) == hash(METHODS[name]())
+    assert method.name == name
+    assert method.paper
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.accumulate = 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_of_a_method_can_be_given(name):
+    options = options_of(name)
+    assert "name" not in options
+    assert build(name, **options) == build(name)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_option_that_a_method_does_not_have_is_refused(name):
+    with pytest.raises(OptionError, match="'shape'"):
+        build(name, shape=3)
+
+
+def test_a_method_that_does_not_exist_is_refused_with_a_near_one():
+    with pytest.raises(OptionError, match=r"'fdgg'.*'fdg'"):
+        build("fdgg")
+
+
+def test_delays_are_those_of_the_papers():
+    """With modules counted from 1: D = (K-k)(df + db)."""
+    assert [FDG().delay(k, 4) for k in range(4)] == [6, 4, 2, 0]
+    assert [DDG().delay(k, 4) for k in range(4)] == [3, 2, 1, 0]
+    assert [FR().delay(k, 4) for k in range(4)] == [3, 2, 1, 0]
+    assert [DSP().delay(k, 4) for k in range(4)] == [6, 4, 2, 0]
+    for method in (BP(), DGL(), DNI(), DNI(backward_delay=1)):
+        assert [method.delay(k, 4) for k in range(4)] == [0, 0, 0, 0]
+
+
+def test_locks_are_those_of_the_literature():
+    assert BP().locks() == ("forward", "backward", "update")
+    assert DDG().locks() == FR().locks() == ("forward",)
+    assert FDG().locks() == ADL().locks() == DSP().locks() == DGL().locks() == ()
+    assert DNI().locks() == ("forward",)
+
+
+def test_memory_is_that_of_the_papers():
+    """In graphs: DDG K-k+1, FDG 2(K-k)+1 forward-first; FR keeps inputs instead."""
+    for k in range(4):
+        assert DDG().memory(k, 4).graphs == 4 - k
+        assert FDG(order="forward-first").memory(k, 4).graphs == 2 * (3 - k) + 1
+        assert FR().memory(k, 4) == Memory(graphs=1, inputs=4 - k, versions=1)
+        assert FDG(linearize="live").memory(k, 4).versions == 1
+        assert BP().memory(k, 4) == Memory(graphs=1, inputs=1, versions=1)
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        ({"buffer": 0}, "buffer is 0; it holds at least 1 batch"),
+        ({"reuse": -1}, "reuse is -1; use a limit of at least 1, or 0 for none"),
+        ({"sampler": "best"}, "sampler is 'best'; use 'freshest' or 'official'"),
+        ({"sampler": "official", "reuse": 1}, "nothing could ever be drawn"),
+    ],
+    ids=str,
+)
+def test_an_impossible_replay_is_refused(choices, told):
+    with pytest.raises(OptionError, match=told):
+        Replay(**choices)
+
+
+def test_what_wants_an_answer_for_each_batch_cannot_draw_from_a_buffer():
+    with pytest.raises(OptionError, match="the signal wants an answer for each batch"):
+        replace(FDG(), replay=Replay())

@@ -1,0 +1,169 @@
+"""No other split is better, whatever is counted and whatever is limited."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import nn
+
+from hocket import cut
+from hocket.errors import CutError, OptionError
+from hocket.partition import cut as cutting
+from hocket.partition.balance import split
+from hocket.partition.cut import fastest
+from hocket.partition.link import Link
+from hocket.partition.profile import LayerCost
+from unit.partition.networks import Block, skips
+
+numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
+
+
+def largest(costs, cuts, packets):
+    ends = [0, *cuts, len(costs)]
+    border = [0, *packets[1:], 0]
+    return max(sum(costs[a:b]) + border[a] + border[b] for a, b in itertools.pairwise(ends))
+
+
+def held(room, cuts, count):
+    ends = itertools.pairwise([0, *cuts, count])
+    return max(room(part, a, b) for part, (a, b) in enumerate(ends))
+
+
+@given(numbers, st.data())
+def test_no_split_has_a_smaller_largest_part(costs, data):
+    parts = data.draw(st.integers(1, len(costs)))
+    sent = st.lists(st.integers(0, 9), min_size=len(costs), max_size=len(costs))
+    packets = data.draw(st.one_of(st.just([0] * len(costs)), sent))
+    found = split([float(cost) for cost in costs], parts, packets=packets)
+    every = itertools.combinations(range(1, len(costs)), parts - 1)
+    assert len(found) == parts - 1
+    assert found == sorted(set(found))
+    assert all(0 < cut < len(costs) for cut in found)
+    best = min(largest(costs, cuts, packets) for cuts in every)
+    assert largest(costs, found, packets) == best
+
+
+@given(numbers, st.data())
+def test_no_split_below_the_limit_is_better_and_the_smallest_limit_is_told(costs, data):
+    parts = data.draw(st.integers(1, len(costs)))
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=len(costs), max_size=len(costs)))
+    limit = data.draw(st.integers(1, 60))
+
+    def room(part, first, end):
+        return (parts - part) * sum(weights[first:end])  # early stages hold more
+
+    every = list(itertools.combinations(range(1, len(costs)), parts - 1))
+    fitting = [cuts for cuts in every if held(room, cuts, len(costs)) <= limit]
+    none = [0] * len(costs)
+    if fitting:
+        found = split(costs, parts, room=room, limit=limit)
+        assert tuple(found) in fitting
+        best = min(largest(costs, cuts, none) for cuts in fitting)
+        assert largest(costs, found, none) == best
+        return
+    least = min(held(room, cuts, len(costs)) for cuts in every)
+    with pytest.raises(
+        CutError, match=f"smallest limit that one fits into is {least:.3f}|{least}"
+    ):
+        split(costs, parts, room=room, limit=limit)
+    split(costs, parts, room=room, limit=least)
+
+
+@given(numbers)
+def test_among_equals_the_earliest_cuts_win(costs):
+    assume(len(costs) > 1)
+    (found,) = split(costs, 2)
+    none = [0] * len(costs)
+    best = largest(costs, [found], none)
+    assert all(largest(costs, [earlier], none) > best for earlier in range(1, found))
+
+
+@pytest.mark.parametrize("parts", [0, 4])
+def test_more_parts_than_layers_or_less_than_one_are_refused(parts):
+    with pytest.raises(CutError, match=f"split 3 layers into {parts} parts; ask for 1 to 3"):
+        split([1.0, 1.0, 1.0], parts)
+
+
+def layer(seconds, *, out=0, kept=0, weights=0):
+    return LayerCost(seconds / 3, 2 * seconds / 3, out, kept, weights)
+
+
+def test_a_large_packet_moves_the_cut():
+    even = [layer(1.0, out=10), layer(1.0, out=10**9), layer(1.0, out=10), layer(1.0)]
+    assert fastest(even, 2, Link(bytes_per_s=1e12)) == [1]
+    assert fastest(even, 2, Link(bytes_per_s=1e9)) == [0]
+
+
+def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():
+    mib = 2**20
+    costs = [layer(1.0, weights=mib), layer(1.0, kept=3 * mib), layer(1.0), layer(1.0)]
+    assert fastest(costs, 2) == [1]
+    assert fastest(costs, 2, limit_mib=4.0) == [0]
+    with pytest.raises(CutError) as caught:
+        fastest(costs, 2, limit_mib=2.0)
+    text = (
+        "no cut into 2 stages fits into 2 MiB: the smallest limit that one fits into is 3.000"
+    )
+    assert text in str(caught.value)
+    assert "MiB; allow that, or use more stages" in str(caught.value)
+
+
+def test_a_network_is_cut_by_measured_times(monkeypatch):
+    network, sample = skips()
+    times = {"(start)": 1.0, "blocks.0": 9.0, "head": 1.0}
+    real = cutting.profile
+
+    def timed(layers, given):
+        costs = real(layers, given, repetitions=1)
+        return {n: layer(times.get(n, 0.0), out=c.output_bytes) for n, c in costs.items()}
+
+    monkeypatch.setattr(cutting, "profile", timed)
+    stages = cut(network, stages=2, sample=sample, by="time", link=Link(1e9))
+    assert "blocks.0.fc1.weight" in stages[1].state_dict()
+    assert "stem.weight" in stages[0].state_dict()
+
+
+def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
+    network = nn.Sequential(Block(4))
+    assert len(cut(network, stages=2, sample=torch.randn(3, 4), by="time")) == 2
+    with pytest.raises(CutError, match="into 2 stages: it has 1 layers"):
+        cut(network, stages=2, sample=torch.randn(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"by": "luck"}, "by is 'luck'; use 'operations' or 'time'"),
+        ({"limit_mib": 3.0}, "a limit of memory needs a number of stages and by='time'"),
+    ],
+)
+def test_options_that_contradict_are_refused(options, text):
+    network, sample = skips()
+    with pytest.raises(OptionError, match=text):
+        cut(network, stages=2, sample=sample, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "link"),
+    [
+        ("1Gbit", Link(125e6)),
+        ("8kbit,2ms", Link(1000.0, 2e-3)),
+        ("100Mbit,1s", Link(12.5e6, 1.0)),
+        ("16bit,5ns", Link(2.0, 5e-9)),
+    ],
+)
+def test_links_are_read(text, link):
+    assert Link.parse(text) == link
+
+
+@pytest.mark.parametrize("text", ["fast", "10", "10Gbit,50", "1.2.3Gbit", "10Gbit,1.1.1us", ""])
+def test_what_is_no_link_is_refused(text):
+    with pytest.raises(OptionError, match="write bits in a second and a latency: 10Gbit,50us"):
+        Link.parse(text)
+
+
+def test_a_link_that_carries_nothing_is_refused():
+    with pytest.raises(OptionError, match="the link '0Gbit' carries nothing"):
+        Link.parse("0Gbit")

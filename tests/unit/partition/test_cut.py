@@ -1,0 +1,197 @@
+"""Networks are cut between layers, evenly, and never through what is shared."""
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import conv, data, mlp, sgd
+from hocket import Plan, Trainer
+from hocket.errors import CutError
+from hocket.methods import FDG
+from hocket.partition import balanced, chain, stages_of
+from hocket.partition.flops import operations
+from hocket.partition.sequential import require_separate
+
+
+class Branches(nn.Module):
+    """Not a chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, values):
+        return values + self.layer(values)
+
+
+class Residual(nn.Sequential):
+    """A sequence with a forward of its own."""
+
+    def forward(self, values):
+        return values + super().forward(values)
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(2, 2),
+        nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(2, 2))),
+        Residual(nn.Linear(2, 2)),
+        nn.Sequential(),
+        Branches(),
+    )
+
+
+def test_nested_sequences_are_opened_and_nothing_else():
+    assert list(chain(network())) == ["0", "1.0", "1.1.0", "2", "3", "4"]
+
+
+def test_a_sequence_with_a_hook_is_one_layer():
+    inner = nn.Sequential(nn.ReLU(), nn.ReLU())
+    inner.register_forward_hook(lambda *_: None)
+    assert list(chain(nn.Sequential(inner, nn.ReLU()))) == ["0", "1"]
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Tanh()], ids=["weights", "none"])
+def test_a_layer_that_is_used_twice_is_not_forgotten(layer):
+    """The stages together compute what the network does, or the cut is refused."""
+    network, x = nn.Sequential(layer, nn.Linear(2, 2), layer, nn.Linear(2, 2)), torch.ones(1, 2)
+    try:
+        stages = stages_of(network, Plan(("3",)))
+    except CutError:
+        return
+    assert torch.equal(nn.Sequential(*stages)(x), network(x))
+
+
+@pytest.mark.parametrize("cuts", [(), ("1.0",), ("1.1.0", "2"), ("1.0", "2", "3", "4")])
+def test_stages_are_runs_of_the_networks_own_layers(cuts):
+    whole = network()
+    stages = stages_of(whole, Plan(cuts))
+    assert len(stages) == Plan(cuts).stages == len(cuts) + 1
+    assert [id(layer) for stage in stages for layer in stage] == [
+        id(layer) for layer in chain(whole).values()
+    ]
+    x = torch.randn(3, 2)
+    assert torch.equal(nn.Sequential(*stages)(x), whole(x))
+
+
+def test_what_is_no_chain_is_refused():
+    with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
+        chain(Branches())
+
+
+def test_a_network_without_layers_is_refused():
+    with pytest.raises(CutError, match="cannot cut a network without layers"):
+        chain(nn.Sequential())
+
+
+@pytest.mark.parametrize("stages", [0, -1, 7])
+def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
+    text = f"into {stages} stages: it has 6 layers; ask for 1 to 6 stages"
+    with pytest.raises(CutError, match=text):
+        Trainer(network(), stages=stages, optimizer=sgd)
+    with pytest.raises(CutError, match=text):
+        balanced(network(), stages, torch.ones(1, 2))
+
+
+def test_the_plan_of_another_network_is_refused():
+    with pytest.raises(CutError, match="the plan is for another network") as caught:
+        stages_of(network(), Plan(("1.0", "head", "1")))
+    text = str(caught.value)
+    assert "it cuts before layer 'head', which is none of ['0', '1.0', '1.1.0'" in text
+    assert "it cuts before layer '1'" in text
+    assert "'1.0', which" not in text
+
+
+@pytest.mark.parametrize(
+    ("cuts", "text"),
+    [
+        (("0",), "stage 0 would be empty; it would begin at layer '0' and end before '0'"),
+        (("2", "2"), "stage 1 would be empty; it would begin at layer '2' and end before '2'"),
+        (("4", "1.0"), "stage 1 would be empty; it would begin at layer '4' and end before"),
+    ],
+)
+def test_empty_stages_are_refused(cuts, text):
+    with pytest.raises(CutError) as caught:
+        stages_of(network(), Plan(cuts))
+    assert f"cannot cut this network into {len(cuts) + 1} stages" in str(caught.value)
+    assert text in str(caught.value)
+
+
+def test_shared_parameters_are_refused_with_their_stages():
+    a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    b.weight = a.weight
+    tied = nn.Sequential(a, nn.ReLU(), b)
+    with pytest.raises(
+        CutError,
+        match=r"parameter '0\.weight' is shared by stages 0, 1; keep its layers in one",
+    ):
+        stages_of(tied, Plan(("2",)))
+    assert len(stages_of(tied, Plan(()))) == 1
+
+
+def test_shared_statistics_are_refused_too():
+    norms = nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2, affine=False)
+    norms[1].running_mean = norms[0].running_mean
+    with pytest.raises(CutError, match=r"buffer '0\.running_mean' is shared by stages 0, 1"):
+        stages_of(nn.Sequential(*norms), Plan(("1",)))
+
+
+def test_stages_that_leave_something_out_are_refused():
+    whole = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    with pytest.raises(CutError) as caught:
+        require_separate(whole, [whole[0]])
+    for name in ["parameter '1.weight'", "parameter '1.bias'", "buffer '1.running_mean'"]:
+        assert f"{name} is in no stage; add its layer to one" in str(caught.value)
+
+
+def test_empty_lists_of_stages_and_empty_stages_are_refused():
+    with pytest.raises(CutError, match="there are no stages; give at least one module"):
+        Trainer([], optimizer=sgd)
+    with pytest.raises(CutError, match="stage 1 is empty; give it at least one layer"):
+        Trainer([nn.Linear(2, 2), nn.Sequential()], optimizer=sgd)
+
+
+def test_one_stage_given_twice_is_refused():
+    stage = nn.Linear(2, 2)
+    with pytest.raises(CutError, match="is shared by stages 0, 1"):
+        Trainer([stage, stage], optimizer=sgd)
+
+
+# Balance.
+
+
+def test_operations_are_counted_without_a_trace():
+    stages = conv(2, dropout=0.4)
+    whole = nn.Sequential(*stages)
+    before = [v.clone() for v in whole.state_dict().values()]
+    counts = operations(whole, data(conv, 1)[0][0])
+    assert len(counts) == len(chain(whole))
+    assert counts[0] > counts[2] > 0
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, whole.state_dict().values(), strict=True)
+    )
+    assert all(layer.training for layer in whole.modules())
+
+
+def test_a_trainer_balances_at_its_first_batch_and_tells_its_plan():
+    layers = [nn.Linear(5, 5), nn.Linear(5, 50), nn.Linear(50, 50), nn.Linear(50, 3)]
+    whole = nn.Sequential(*layers).double()
+    trainer = Trainer(whole, stages=2, method=FDG(), optimizer=sgd)
+    assert trainer.plan is None
+    trainer.step(*data(mlp, 1)[0])
+    assert trainer.plan == Plan(("2",))
+    assert [list(stage.module) for stage in trainer.stages] == [layers[:2], layers[2:]]
+    trainer.finish()
+
+
+def test_the_network_keeps_its_names():
+    whole = nn.Sequential(nn.Linear(5, 5), nn.Sequential(nn.Tanh(), nn.Linear(5, 3))).double()
+    names = list(whole.state_dict())
+    trainer = Trainer(whole, stages=Plan(("1.1",)), method=FDG(), optimizer=sgd)
+    before = {name: value.clone() for name, value in whole.state_dict().items()}
+    for batch in data(mlp, 3):
+        trainer.step(*batch)
+    trainer.finish()
+    after = trainer.network.state_dict()
+    assert list(after) == names
+    assert all(not torch.equal(before[name], after[name]) for name in names)

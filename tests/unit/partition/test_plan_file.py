@@ -1,0 +1,64 @@
+"""A plan comes back from its file, and is for its own network only."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import Plan, Trainer, cut
+from hocket.errors import CutError, OptionError
+from hocket.partition.plan import signature
+from hocket.runs.build import plan_of
+from hocket.runs.config import Run
+from unit.partition.networks import Skips, skips
+
+
+def test_a_plan_is_written_and_read(tmp_path):
+    network, sample = skips()
+    plan = Plan(("blocks.1", "head"), signature(network))
+    plan.write(tmp_path / "plan.json", said={"speed_up": 2.0})
+    again = Plan.read(tmp_path / "plan.json")
+    assert (again, again.signature) == (plan, plan.signature)
+    assert json.loads((tmp_path / "plan.json").read_text())["said"] == {"speed_up": 2.0}
+    assert len(cut(network, stages=again, sample=sample)) == 3
+    assert plan_of(Run(plan=str(tmp_path / "plan.json"), stages=3)) == plan
+    with pytest.raises(OptionError, match="stages is 2; give --stages 3, or"):
+        plan_of(Run(plan=str(tmp_path / "plan.json"), stages=2))
+
+
+def test_the_plan_of_another_network_is_refused_by_its_signature():
+    network, sample = skips()
+    plan = Plan(("blocks.1",), signature(Skips(blocks=2)))
+    text = (
+        f"signature is {plan.signature}, that of this Skips is {signature(network)}; plan again"
+    )
+    with pytest.raises(CutError, match=text):
+        cut(network, stages=plan, sample=sample)
+    chain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with pytest.raises(CutError, match="the plan is for another network: its signature is"):
+        Trainer(chain, stages=Plan(("1",), "0"), optimizer=lambda w: torch.optim.SGD(w, lr=1.0))
+
+
+def test_a_plan_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(OptionError, match=r"cannot write the plan to .*; name another file"):
+        Plan(()).write(tmp_path / "no" / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "No such file or directory; name a file to read"),
+        ("{", r"it is not JSON \(.*\); plan again"),
+        ("[]", "found no mark 'hocket plan 1' in it; plan again"),
+        ('{"format": "hocket plan 1", "cuts": [1], "signature": ""}', "no texts; plan again"),
+        ('{"format": "hocket plan 1", "cuts": ["a"]}', "no texts; plan again"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path: Path, content, text):
+    file = tmp_path / "plan.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(OptionError, match=f"cannot read the plan .*plan.json': .*{text}"):
+        Plan.read(file)

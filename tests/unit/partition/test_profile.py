@@ -1,0 +1,77 @@
+"""Layers are timed as they train, and stay as they were."""
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import zoo
+from hocket.partition import chain
+from hocket.partition.cut import measured
+from hocket.partition.cut_points import outline
+from hocket.partition.profile import profile
+
+
+class Two(nn.Module):
+    """Gives a tensor and its sign, which has no gradient; takes either."""
+
+    def forward(self, values):
+        values = values[0] if isinstance(values, tuple) else values
+        return values * 2, values.detach().sign().long()
+
+
+def test_every_layer_takes_time_and_larger_layers_more():
+    layers = {"small": nn.Linear(200, 4), "large": nn.Linear(4, 200_000)}
+    times = profile(layers, torch.randn(4, 200), repetitions=3)
+    assert list(times) == ["small", "large"]
+    assert 0 < times["small"].total_s < times["large"].total_s
+    assert all(cost.forward_s > 0 and cost.backward_s > 0 for cost in times.values())
+
+
+def test_the_network_is_left_alone():
+    network = zoo.resnet8()
+    before = copy.deepcopy(network.state_dict())
+    profile(chain(network), torch.randn(2, 3, 8, 8), repetitions=2)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(weight.grad is None for weight in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layers", "sample"),
+    [
+        (chain(zoo.gpt(vocab=7, context=4)), torch.zeros(2, 4, dtype=torch.long)),
+        ({"two": Two(), "again": Two()}, torch.ones(2, requires_grad=True)),
+        ({"flatten": nn.Flatten(), "linear": nn.Linear(4, 2)}, torch.ones(2, 2, 2)),
+    ],
+    ids=["tokens", "several tensors", "nothing to differentiate at first"],
+)
+def test_anything_that_trains_can_be_timed(layers, sample):
+    assert profile(layers, sample, repetitions=1).keys() == layers.keys()
+
+
+def test_bytes_of_weights_of_what_is_sent_and_of_what_a_graph_keeps():
+    layers = {"linear": nn.Linear(3, 5), "tanh": nn.Tanh(), "twice": nn.Linear(5, 2)}
+    costs = profile(layers, torch.randn(7, 3), repetitions=1)
+    assert [cost.weight_bytes for cost in costs.values()] == [80, 0, 48]
+    assert [cost.output_bytes for cost in costs.values()] == [140, 140, 56]
+    # The input of the first, the output of the second and again as input of the third.
+    assert [cost.kept_bytes for cost in costs.values()] == [84, 140, 140]
+
+
+def test_the_way_to_a_part_of_a_forward_is_not_counted():
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            time.sleep(0.02)
+            return self.second(self.first(x))
+
+    network, sample = Slow(), torch.ones(2, 3)
+    seen = outline(network, sample)
+    costs = measured(seen)
+    assert list(costs) == ["(start)", "second"]
+    assert costs["second"].forward_s < 0.02 < costs["(start)"].forward_s

@@ -1,0 +1,314 @@
+"""What cannot be cut is refused with every reason, and what goes wrong later is told."""
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import Plan, Trainer, cut
+from hocket.errors import CutError
+from hocket.partition import divide
+from hocket.partition.cut_points import outline
+from hocket.partition.partial_module import pieces
+from hocket.partition.verify import require_same
+from unit.partition.networks import Glued, Skips, Two, skips, through
+
+
+def refused(network, sample, plan=("second",)):
+    with pytest.raises(CutError) as caught:
+        cut(network, stages=Plan(plan), sample=sample)
+    return str(caught.value)
+
+
+def test_tied_weights_are_named_and_kept_in_one_stage():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(5, 4)
+            self.second = nn.Linear(4, 4)
+            self.head = nn.Linear(4, 5, bias=False)
+            self.head.weight = self.embed.weight
+            self.after = nn.Linear(5, 5)
+
+        def forward(self, ids):
+            return self.after(self.head(self.second(self.embed(ids))).relu())
+
+    network, sample = Tied(), torch.tensor([1, 2])
+    text = refused(network, sample)
+    assert "not before 'second': parameter 'embed.weight' is tied to 'head.weight'" in text
+    assert "cut so that both are in one stage, or build the network without the tie" in text
+    plan, _ = divide(network, 2, sample)
+    assert plan == Plan(("after",))
+    with pytest.raises(CutError) as caught:
+        cut(network, stages=3, sample=sample)
+    assert "it has 2 layers; ask for 1 to 2 stages" in str(caught.value)
+    assert "not before 'second' and 1 other modules: parameter 'embed.weight' is tied" in str(
+        caught.value
+    )
+
+
+class Again(nn.Module):
+    """Uses its first layer twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.first(self.second(self.first(x)))
+
+
+def test_a_module_that_is_used_on_both_sides_is_named():
+    text = refused(Again(), torch.ones(2, 4))
+    assert "module 'first' is used 2 times; keep its uses in one stage" in text
+
+
+def test_a_cut_before_a_module_that_is_called_twice_is_refused():
+    text = refused(Again(), torch.ones(2, 4), plan=("first",))
+    assert "not before 'first': module 'first' is called 2 times" in text
+
+
+class Direct(nn.Module):
+    """A parameter, and two buffers, read on both sides of its second layer."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+        self.scale = nn.Parameter(torch.ones(4))
+        self.register_buffer("early", torch.ones(4))
+        self.register_buffer("late", torch.ones(4))
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.kind == "parameter":
+            return self.second(self.first(x) * self.scale) * self.scale
+        if self.kind == "buffers":
+            return self.second(self.first(x) * self.early) * self.late
+        if self.kind == "values":
+            x = self.first(x)
+            return self.second(-x if x.sum() > 0 else x)
+        if self.kind == "view":
+            x = self.first(x).relu()
+            y, z = x.view(-1), self.second(x.detach())
+            x.add_(1)
+            return z + y.view(-1, 4) + x
+        if self.kind == "unreported":
+            x = self.first(x)
+            with torch._C.DisableTorchFunction():  # as an extension in C++ may be
+                y = x * 2
+            return self.second(x) + y
+        assert self.kind == "sizes"
+        flat = self.first(x).sum(0)
+        return self.second(flat).expand(len(x), 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("parameter", "parameter 'scale' is used on both sides; keep its uses in one stage"),
+        ("buffers", "the network itself has buffers that are used on both sides"),
+        ("values", "what is done depends on numbers computed before it"),
+        ("view", "is changed in place after it, and a view of it is used as well"),
+        ("unreported", "a tensor comes from where it cannot be followed to"),
+        ("sizes", "sizes of the inputs matter after it, and nothing that is sent shows them"),
+    ],
+)
+def test_what_stands_in_the_way_of_a_cut_is_told(kind, text):
+    found = refused(Direct(kind), torch.ones(2, 4))
+    assert "not before 'second': " in found
+    assert text in found
+
+
+def test_where_the_code_looks_at_numbers_is_told_with_its_line():
+    assert "test_refusals.py, line " in refused(Direct("values"), torch.ones(2, 4))
+
+
+def test_all_reasons_come_at_once():
+    class All(Direct):
+        def forward(self, x):
+            x = self.first(x) * self.early * self.scale
+            if x.sum() > 0:
+                x = x + 1
+            return self.second(x) * self.scale
+
+    text = refused(All("none"), torch.ones(2, 4))
+    assert "depends on numbers" in text
+    assert "parameter 'scale' is used on both sides" in text
+
+
+def test_what_is_kept_in_a_module_and_read_from_there_is_refused():
+    class Inner(nn.Module):
+        def forward(self, x):
+            self.kept = x * 2
+            return x.detach()
+
+    class Leaky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.inner = Inner()
+            self.second = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.inner(self.first(x))
+            return self.second(x) + self.inner.kept
+
+    text = refused(Leaky(), torch.ones(2, 4))
+    assert "something computed inside 'inner' is used without being returned" in text
+
+
+def test_plans_of_other_networks_and_impossible_places_are_refused():
+    network, sample = skips()
+    text = refused(network, sample, plan=("layer1", "head"))
+    assert "the plan is for another network" in text
+    assert "it cuts before layer 'layer1', and there is no such module" in text
+    assert "not before 'stem': the network begins with it" in refused(
+        network, sample, ("stem",)
+    )
+    assert "it begins where 'blocks.1' does; cut before that" in refused(
+        network, sample, ("blocks.1.fc1",)
+    )
+    assert "not before 'blocks': it is not called in the forward" in refused(
+        network, sample, ("blocks",)
+    )
+    assert "'head' comes before 'blocks.1' in the plan, and not in the forward" in refused(
+        network, sample, ("head", "blocks.1")
+    )
+
+
+def test_a_module_that_only_training_calls_is_no_border():
+    class Trained(Two):
+        def forward(self, x):
+            return self.second(self.first(x)) if self.training else self.first(x)[:, :4]
+
+    text = refused(Trained(), torch.ones(2, 4))
+    assert "not before 'second': in evaluation it is not called, or elsewhere" in text
+
+
+@pytest.mark.parametrize(
+    ("network", "stages", "where"),
+    [
+        (Skips(), 2, ""),
+        (nn.Sequential(nn.Identity(), nn.Linear(4, 4)), 2, "layer '1' fails: "),
+        (nn.Sequential(nn.Identity(), nn.Linear(4, 4)), Plan(("1",)), ""),
+    ],
+    ids=["a network", "a sequence", "a sequence and a plan"],
+)
+def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, where):
+    told = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
+    with pytest.raises(CutError, match=told):
+        cut(network, stages=stages, sample=torch.ones(2, 7))
+
+
+@pytest.mark.parametrize("stages", [0, 30])
+def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
+    with pytest.raises(
+        CutError, match=f"into {stages} stages: it has 5 layers; ask for 1 to 5"
+    ):
+        cut(Glued(), stages=stages, sample=torch.randn(2, 1, 8, 8))
+
+
+def test_less_than_one_stage_is_refused_before_there_is_a_sample():
+    with pytest.raises(CutError, match="into 0 stages: ask for at least 1 stage"):
+        Trainer(Glued(), stages=0, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))
+
+
+# What can only be found out when it runs.
+
+
+class Turns(nn.Module):
+    """Takes a longer way for large batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.third = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        if len(x) == 7:
+            return self.third(x)
+        if len(x) == 8:
+            return self.third(self.second(x * 1))
+        kept = x
+        if len(x) > 5:
+            kept = x * 2 * 3
+        return self.third(self.second(x) + kept)
+
+
+def test_another_path_than_that_of_the_sample_is_an_error():
+    stages = cut(Turns(), stages=Plan(("second", "third")), sample=torch.ones(2, 4))
+    with pytest.raises(CutError, match="never came to its end: the forward took another path"):
+        through(pieces(outline(Turns(), torch.ones(2, 4)), [0]), torch.ones(7, 4))
+    with pytest.raises(CutError, match=r"did not compute what the next one needs"):
+        through(
+            cut(Later(), stages=Plan(("second",)), sample=torch.ones(2, 4)), torch.ones(8, 4)
+        )
+    assert through(stages, torch.ones(4, 4)).shape == (4, 4)
+
+
+class Later(Turns):
+    """What crosses comes later in large batches."""
+
+    def forward(self, x):
+        x = self.first(x)
+        x = x.sin() if len(x) < 5 else x
+        return self.second(x.relu())
+
+
+def test_other_sizes_than_the_samples_are_refused_where_they_matter():
+    class Averaged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv1d(1, 2, 1)
+            self.second = nn.Conv1d(2, 2, 1)
+
+        def forward(self, x):
+            length = x.shape[-1]
+            return self.second(self.first(x)) / length
+
+    network = Averaged()
+    stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
+    assert torch.equal(through(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
+    with pytest.raises(CutError, match=r"received a tensor of shape \(2, 2, 9\), and was cut"):
+        through(stages, torch.ones(2, 1, 9))
+
+
+def test_sizes_do_not_matter_where_the_forward_does_not_look():
+    network = nn.Module()
+    network.first, network.second = nn.Conv1d(1, 2, 1), nn.Conv1d(2, 2, 1)
+    network.forward = lambda x: network.second(network.first(x).relu())
+    stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
+    assert torch.equal(through(stages, torch.ones(2, 1, 9)), network(torch.ones(2, 1, 9)))
+
+
+# The check.
+
+
+def test_stages_that_compute_something_else_are_refused():
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    others = [nn.Sequential(network[0], nn.ReLU()), nn.Sequential(network[1], network[2])]
+    with pytest.raises(CutError) as caught:
+        require_same(network, others, torch.randn(5, 4))
+    text = str(caught.value)
+    assert "cut into 2 stages, this network is not what it was" in text
+    assert "in its present mode the outputs differ" in text
+    assert "in its present mode the gradient of '0.weight' and '0.bias'" in text
+    assert "the buffer of '1.running_mean'" in text
+    assert "in evaluation the outputs differ" in text
+    assert "cut elsewhere, or give the stages as a list of modules" in text
+
+
+def test_stages_that_fail_or_give_something_else_are_refused():
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(CutError, match="in evaluation the stages fail: mat1 and mat2"):
+        require_same(network, [network[0], nn.Linear(3, 3)], torch.randn(5, 4))
+
+    class Twice(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(CutError, match="there are 2 outputs instead of 1"):
+        require_same(network, [network[0], Twice()], torch.randn(5, 4))

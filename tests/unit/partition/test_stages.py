@@ -1,0 +1,214 @@
+"""Stages that are parts of a network's own forward compute what the network computes."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import Plan, Trainer, cut
+from hocket.methods import BP, DDG, FDG, FR
+from hocket.partition import divide
+from hocket.partition.cut_points import outline
+from hocket.partition.partial_module import pieces
+from hocket.partition.verify import require_same
+from hocket.tree import map_tensors, tensors
+from unit.partition.networks import NETWORKS, Block, Skips, glued, skips, through, words
+
+every = pytest.mark.parametrize("made", NETWORKS)
+
+
+@every
+def test_a_network_may_be_cut_at_every_border_at_once(made):
+    network, sample = made()
+    seen = outline(network, sample)
+    assert len(seen.borders) >= 1
+    require_same(network, pieces(seen, range(len(seen.borders))), sample)
+
+
+@every
+def test_a_network_may_be_cut_at_any_border_alone(made):
+    network, sample = made()
+    for border in outline(network, sample).borders:
+        plan, stages = divide(network, Plan((border.name,)), sample)
+        assert plan == Plan((border.name,))
+        assert len(stages) == 2
+
+
+@every
+def test_one_stage_is_the_network(made):
+    network, sample = made()
+    (stage,) = cut(network, stages=1, sample=sample)
+    pairs = zip(stage.parameters(), network.parameters(), strict=True)
+    assert all(own is weight for own, weight in pairs)
+
+
+@every
+def test_stages_hold_every_parameter_and_buffer_once_under_its_name(made):
+    network, sample = made()
+    seen = outline(network, sample)
+    for places in itertools.combinations(range(len(seen.borders)), 1):
+        found = [name for stage in pieces(seen, places) for name in stage.state_dict()]
+        assert sorted(found) == sorted(network.state_dict())
+    for stage in pieces(seen, range(len(seen.borders))):
+        for name, weight in stage.named_parameters():
+            assert weight is network.get_parameter(name)
+
+
+@every
+def test_batches_may_be_of_another_size_than_the_sample(made):
+    network, sample = made()
+    stages = cut(network, stages=2, sample=sample)
+    for times in (1, 4):
+        batch = map_tensors(
+            lambda v, times=times: v[:1].repeat(times, *[1] * (v.dim() - 1)), sample
+        )
+        for module in (network, *stages):
+            module.eval()
+        given = network(**batch) if isinstance(batch, dict) else None
+        if given is None:
+            given = network(*batch) if isinstance(batch, tuple) else network(batch)
+        pairs = zip(tensors(given), tensors(through(stages, batch)), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_cuts_inside_a_block_carry_the_skip():
+    network, sample = skips()
+    stages = cut(network, stages=Plan(("blocks.1.fc2",)), sample=sample)
+    sent = stages[0](sample)
+    assert [tuple(value.shape) for value in sent] == [(3, 5), (3, 5), (3, 5)]
+    assert "blocks.1.fc1.weight" in stages[0].state_dict()
+    assert "blocks.1.fc2.weight" in stages[1].state_dict()
+
+
+def test_hooks_of_the_user_run_once_and_in_their_stage():
+    network, sample = skips()
+    seen = []
+    network.blocks[1].fc1.register_forward_hook(lambda *_: seen.append("fc1"))
+    network.head.register_forward_pre_hook(lambda *_: seen.append("head"))
+    stages = cut(network, stages=Plan(("blocks.1", "head")), sample=sample)
+    seen.clear()
+    value = stages[0](sample)
+    assert seen == []
+    value = stages[1](value)
+    assert seen == ["fc1"]
+    stages[2](value)
+    assert seen == ["fc1", "head"]
+
+
+@pytest.mark.parametrize("who", ["stages", "network"])
+def test_evaluation_mode_is_asked_for_at_every_forward(who):
+    """Dropout that a forward calls as a function follows the mode of its module."""
+    network, sample = glued()
+    stages = cut(network, stages=Plan(("fc1",)), sample=sample)
+    modules = stages if who == "stages" else [network]
+    assert not torch.equal(through(stages, sample), through(stages, sample))
+    for module in modules:
+        module.eval()
+    assert torch.equal(through(stages, sample), through(stages, sample))
+    assert network.training == (who == "stages")
+    for module in modules:
+        module.train()
+    assert not torch.equal(through(stages, sample), through(stages, sample))
+
+
+def test_a_network_in_evaluation_mode_is_cut_and_left_so():
+    network, sample = glued()
+    network.eval()
+    stages = cut(network, stages=2, sample=sample)
+    assert not any(module.training for module in network.modules())
+    assert torch.equal(through(stages, sample), network(sample))
+
+
+def test_cutting_leaves_the_network_alone():
+    network, sample = skips()
+    network(sample).sum().backward()
+    network.blocks[0].norm1.eval()
+    before = copy.deepcopy(network)
+    gradients = [weight.grad.clone() for weight in network.parameters()]
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    torch.manual_seed(3)
+    cut(network, stages=2, sample=sample)
+    assert torch.equal(torch.rand(1), wanted)
+    for (name, a), b in zip(
+        network.state_dict().items(), before.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name
+    for weight, gradient in zip(network.parameters(), gradients, strict=True):
+        assert torch.equal(weight.grad, gradient)
+    assert [m.training for m in network.modules()] == [m.training for m in before.modules()]
+    assert not hasattr(nn.Module.__call__, "__wrapped__")
+    assert type(network) is Skips
+
+
+def test_stages_can_be_copied_and_moved():
+    network, sample = words()
+    stages = copy.deepcopy(cut(network, stages=2, sample=sample))
+    for stage in stages:
+        stage.double()
+    assert all(p.dtype == torch.float32 for p in network.parameters())
+    ids = sample["ids"]
+    scores = through(stages, {"ids": ids, "mask": sample["mask"].double()})["scores"]
+    assert torch.equal(scores, network.double()(ids, sample["mask"].double())["scores"])
+
+
+@pytest.mark.parametrize("method", [BP(), FDG(), DDG(), FR()], ids=lambda m: m.name)
+def test_a_trainer_takes_any_network(method):
+    network, sample = skips()
+    trainer = Trainer(
+        network,
+        stages=3,
+        method=method,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+    )
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    for _ in range(6):
+        trainer.step(sample, torch.tensor([0, 1, 2]))
+    trainer.finish()
+    assert trainer.plan is not None
+    assert trainer.plan.stages == 3
+    after = trainer.state_dict()
+    assert list(after) == list(before)
+    # A bias in front of a norm has no gradient but that of rounding, which may be 0.
+    moved = [name for name in before if not name.endswith("fc1.bias")]
+    assert all(not torch.equal(after[name], before[name]) for name in moved)
+    assert trainer.evaluate([(sample, torch.tensor([0, 1, 2]))]).loss > 0
+
+
+def test_one_step_of_back_propagation_is_that_of_the_network():
+    network, sample = skips()
+    plain, targets = copy.deepcopy(network), torch.tensor([0, 1, 2])
+    network.drop.p = plain.drop.p = 0.0
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    trainer = Trainer(
+        network,
+        stages=Plan(("blocks.1.norm1", "blocks.2")),
+        method=BP(),
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
+    )
+    for _ in range(3):
+        trainer.step(sample, targets)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(plain(sample), targets).backward()
+        optimizer.step()
+    for (name, a), b in zip(
+        network.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name
+
+
+def test_evaluating_before_the_first_batch_cuts_in_training_mode():
+    network, sample = glued()
+    trainer = Trainer(
+        network, stages=2, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1)
+    )
+    trainer.evaluate([(sample, torch.tensor([0, 1, 2]))])
+    assert all(stage.module.training for stage in trainer.stages)
+
+
+def test_a_block_of_a_sequence_may_be_cut_inside():
+    network = nn.Sequential(Block(4), Block(4), nn.Linear(4, 2))
+    plan, _ = divide(network, Plan(("1.fc2",)), torch.randn(3, 4))
+    assert plan == Plan(("1.fc2",))

@@ -1,0 +1,173 @@
+"""A run is a value: it can be written, read back, and every mistake in its file is named."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import OptionError
+from hocket.runs.config import Run, publish, run_of
+
+
+def message(values, where="run.json"):
+    with pytest.raises(OptionError) as caught:
+        run_of(values, where)
+    return str(caught.value)
+
+
+def test_a_run_without_choices_is_a_short_training_that_needs_no_files():
+    run = Run()
+    assert (run.method, run.network, run.data, run.device) == ("fdg", "mlp", "digits", "cpu")
+    assert run.data_dir is None
+    assert run.out is None
+
+
+def test_a_run_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Run().epochs = 3
+
+
+def test_as_a_dict_it_is_plain_json():
+    values = Run(out=Path("runs/x"), data_dir=Path("data")).as_dict()
+    assert json.loads(json.dumps(values)) == values
+    assert values["out"] == "runs/x"
+    assert values["data_dir"] == "data"
+    assert values.keys() == {field.name for field in dataclasses.fields(Run)}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run(),
+        Run(
+            method="adl:accumulate=2",
+            stages=4,
+            plan="layer1_0,layer2_0,layer3_0",
+            network="resnet20",
+            data="cifar10:subset=100",
+            data_dir=Path("data"),
+            epochs=3,
+            batch_size=7,
+            optimizer="Adam",
+            scheduler="StepLR:step_size=2",
+            scheduler_per="update",
+            warmup_rate=0.5,
+            seed=9,
+            device="cuda:0",
+            precision="bf16",
+            channels_last=True,
+            threads=2,
+            log_every=3,
+            compare_every=5,
+            tensorboard=True,
+            out=Path("runs/mine"),
+        ),
+    ],
+)
+def test_what_is_written_is_read_back(run, tmp_path):
+    run.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == run
+
+
+def test_what_a_file_leaves_out_has_its_default(tmp_path):
+    (tmp_path / "run.json").write_text('{"epochs": 2, "warmup_rate": 1, "data_dir": "d"}')
+    found = Run.read(tmp_path / "run.json")
+    assert found == Run(epochs=2, warmup_rate=1, data_dir=Path("d"))
+
+
+def test_an_unknown_key_is_named_with_what_was_probably_meant():
+    said = message({"epoch": 3})
+    assert said.startswith("cannot use run.json:")
+    assert "'epoch'" in said
+    assert "did you mean 'epochs'" in said
+
+
+def test_an_unknown_key_like_no_other_is_named_alone():
+    said = message({"zzz": 3})
+    assert "'zzz'" in said
+    assert "did you mean" not in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("stages", "two", "a whole number"),
+        ("stages", 2.0, "a whole number"),
+        ("stages", True, "a whole number"),
+        ("method", 3, "text"),
+        ("warmup_rate", "0.1", "a number"),
+        ("warmup_rate", True, "a number"),
+        ("channels_last", 1, "true or false"),
+        ("data_dir", 3, "a path or null"),
+        ("precision", "fp16", "'fp32' or 'bf16'"),
+        ("scheduler_per", "batch", "'epoch' or 'update'"),
+        ("stages", None, "a whole number"),
+        ("epochs", [3], "a whole number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_shown_with_what_was_wanted(key, value, wanted):
+    assert f"{key} is {value!r}; wanted {wanted}" in message({key: value})
+
+
+def test_all_wrong_keys_and_values_are_told_at_once():
+    said = message({"epoch": 3, "stages": "x", "seed": None, "precision": "fp8"})
+    for part in ("'epoch'", "stages is 'x'", "seed is None", "precision is 'fp8'"):
+        assert part in said
+
+
+def test_all_numbers_out_of_range_are_told_at_once():
+    wrong = {
+        "stages": 0,
+        "epochs": 0,
+        "batch_size": -1,
+        "warmup_epochs": -2,
+        "seed": -1,
+        "threads": -1,
+        "log_every": 0,
+        "compare_every": -1,
+        "warmup_rate": 0,
+    }
+    said = message(wrong)
+    for key, value in wrong.items():
+        assert f"{key} is {value}; use a number" in said
+    assert said.startswith("this run is impossible:")
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.1, float("nan")])
+def test_the_warm_up_factor_is_in_0_to_1(rate):
+    with pytest.raises(OptionError, match=r"warmup_rate is .*; use a number in \(0, 1\]"):
+        Run(warmup_rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("{", "is not JSON"),
+        ("", "is not JSON"),
+        ("[1, 2]", "holds no object of keys and values"),
+        ('"text"', "holds no object of keys and values"),
+    ],
+)
+def test_a_file_that_is_no_run_is_named(content, said, tmp_path):
+    file = tmp_path / "mine.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(OptionError) as caught:
+        Run.read(file)
+    assert said in str(caught.value)
+    assert "mine.json" in str(caught.value)
+
+
+def test_a_folder_is_no_run_file(tmp_path):
+    with pytest.raises(OptionError, match="cannot read the run file"):
+        Run.read(tmp_path)
+
+
+def test_publish_replaces_a_file_and_leaves_nothing_else(tmp_path):
+    file = tmp_path / "summary.json"
+    publish(file, {"state": "old"})
+    publish(file, {"state": "new", "loss": float("nan")})
+    assert json.loads(file.read_text()) == {"state": "new", "loss": None}
+    assert list(tmp_path.iterdir()) == [file]

@@ -1,0 +1,41 @@
+"""What a process holds is what it uses, once it has been told to give back what is free."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hocket.runs.peak_memory import STATUS
+
+HELD_MIB = 80
+PROGRAM = """
+from hocket.runs.peak_memory import _status_mib, give_back
+give_back()
+before = _status_mib("VmRSS")
+held = [b"x" * 2**21 for _ in range(40)]
+print(_status_mib("VmRSS") - before)
+del held
+print(_status_mib("VmRSS") - before)
+"""
+GREEDY = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**33),
+    "MALLOC_MMAP_THRESHOLD_": str(2**33),
+    "MALLOC_TOP_PAD_": str(2**26),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
+
+@pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells what a process holds")
+@pytest.mark.parametrize("settings", [{}, GREEDY], ids=["as installed", "greedy"])
+def test_what_was_freed_is_given_back_whatever_the_environment_says(settings):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    held, left = map(float, done.stdout.split())
+    assert held == pytest.approx(HELD_MIB, rel=0.05)
+    assert left < 0.1 * HELD_MIB

@@ -1,0 +1,44 @@
+"""Recipes are runs: each of them is complete, and everything it names exists."""
+
+import pytest
+
+from hocket import zoo
+from hocket.data import DATA
+from hocket.errors import OptionError
+from hocket.options import Named
+from hocket.runs.build import method_of, optimizer_of, plan_of, rates_of, scheduler_of
+from hocket.runs.config import run_of
+from hocket.runs.recipes import RECIPES, recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_everything_a_recipe_names_exists(name):
+    run = run_of(recipe(name), name)
+    assert Named.parse(run.network).name in zoo.NETWORKS
+    assert Named.parse(run.data).name in DATA
+    method_of(run.method)
+    plan_of(run)
+    optimizer_of(run)
+    scheduler_of(run)
+    assert rates_of(run) is None or len(rates_of(run)) == run.stages
+
+
+def test_a_recipe_is_a_copy():
+    recipe("fdg-cifar")["epochs"] = 1
+    assert recipe("fdg-cifar")["epochs"] == 300
+
+
+def test_the_settings_of_the_fdg_paper():
+    run = run_of(recipe("fdg-cifar-warmup"), "recipe")
+    assert (run.epochs, run.batch_size, run.warmup_epochs) == (300, 128, 3)
+    assert Named.parse(run.optimizer).options == {
+        "lr": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 0.0005,
+    }
+    assert Named.parse(run.scheduler).options["milestones"] == [150, 225, 275]
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest():
+    with pytest.raises(OptionError, match=r"unknown recipe 'fdg-cifer' .*'fdg-cifar'"):
+        recipe("fdg-cifer")

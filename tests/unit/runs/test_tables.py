@@ -1,0 +1,159 @@
+"""What people read: every method is listed, with the numbers of its formulas."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hocket.errors import OptionError
+from hocket.methods import METHODS, options_of
+from hocket.runs.summary import StageSummary, Summary
+from hocket.runs.tables import (
+    METHOD_COLUMNS,
+    method_rows,
+    method_table,
+    option_table,
+    summary_tables,
+)
+from hocket.training.metrics import Epoch, Score
+from hocket.transport.replay_buffer import Uses
+
+
+def rows(stages):
+    return {row[0]: dict(zip(METHOD_COLUMNS, row, strict=True)) for row in method_rows(stages)}
+
+
+def printed(table):
+    console = Console(width=300, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_every_method_has_a_row(stages):
+    assert list(rows(stages)) == list(METHODS)
+
+
+def test_the_numbers_are_those_of_the_papers():
+    found = rows(4)
+    assert found["fdg"]["delay"] == "6 4 2 0"
+    assert found["fdg"]["staleness"] == "5 3 1 0"
+    assert found["ddg"]["delay"] == "3 2 1 0"
+    assert found["bp"]["delay"] == "0 0 0 0"
+    assert found["adl"]["staleness"] == "1.25 0.75 0.25 0"
+    assert found["fdg"]["locks"] == "none"
+    assert found["ddg"]["locks"] == "forward"
+    assert found["bp"]["locks"] == "forward, backward, update"
+    assert found["fr"]["graphs"] == "1 1 1 1"
+    assert found["dgl"]["delays"] == "1,-"
+    assert all(row["paper"] for row in found.values())
+
+
+def test_tables_hold_all_of_it():
+    text = printed(method_table(3))
+    options = printed(option_table())
+    for name in METHODS:
+        assert name in text
+        assert name in options
+        for option, default in options_of(name).items():
+            assert f"{option}={default}" in options
+
+
+def test_no_stages_are_refused():
+    with pytest.raises(OptionError, match="stages is 0; use at least 1"):
+        method_rows(0)
+
+
+def test_a_training_stopped_in_its_first_epoch_has_dashes():
+    stage = StageSummary(
+        layers=2,
+        parameters=1234,
+        extra_parameters=5,
+        delay=2,
+        staleness=float("nan"),
+        skipped=0,
+        busy=0.75,
+        communication=0.0,
+        waiting=0.0,
+        sent_mib=0.0,
+        peak_mib=100.0,
+        compression=None,
+        lost=None,
+        perplexity=None,
+        unsent=0,
+        uses=None,
+    )
+    summary = Summary(
+        state="interrupted",
+        message="",
+        folder=Path("runs/x"),
+        epochs=(),
+        seconds=0.5,
+        samples_per_s=0.0,
+        stages=(stage,),
+        cuts=(),
+    )
+    whole, stages, times = (printed(table) for table in summary_tables(summary))
+    assert "interrupted: runs/x" in whole
+    assert whole.splitlines()[4].count(" - ") == 3, "training loss, test loss and error"
+    assert "1,234" in stages
+    assert "75.0%" in times
+    assert "2 ticks" in stages
+
+
+def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
+    score = Score(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
+    epoch = Epoch(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
+    summary = Summary("finished", "", Path("runs/x"), (epoch,), 1.0, 1.0, (), ())
+    *_, exits = (printed(table) for table in summary_tables(summary))
+    rows = [line.split("│")[1:3] for line in exits.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["head of stage 0", "50.00%"],
+        ["head of stage 1", "37.50%"],
+        ["network", "25.00%"],
+        ["ensemble", "12.50%"],
+    ]
+    without = replace(summary, epochs=(replace(epoch, score=Score(0.5, 0.25, 8)),))
+    assert len(summary_tables(without)) == len(summary_tables(summary)) - 1
+
+
+def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
+    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
+    common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
+    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "uses": None, "unsent": 0}
+    stages = (
+        StageSummary(**common, compression=31.4, lost=0.123, perplexity=97.6),
+        StageSummary(**common, compression=3.99, lost=0.004, perplexity=None),
+        StageSummary(**common, compression=None, lost=None, perplexity=None),
+    )
+    summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a", "b"))
+    *_, codes = (printed(table) for table in summary_tables(summary))
+    rows = [[w for w in line.split() if w != "│"][1:] for line in codes.splitlines()]
+    assert ["31.4", "times", "12.3%", "98"] in rows
+    assert ["4.0", "times", "0.4%", "-"] in rows
+
+
+def test_what_became_of_packets_has_a_table_where_stages_draw():
+    common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
+    common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
+    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
+    uses = Uses(
+        arrived=1200,
+        drawn=1100,
+        reused=30,
+        dropped=90,
+        lost=4,
+        refused=7,
+        buffer_bytes=3 * 2**20,
+    )
+    stages = (
+        StageSummary(**common, perplexity=None, unsent=12, uses=None),
+        StageSummary(**common, perplexity=None, unsent=0, uses=uses),
+    )
+    summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a",))
+    *_, draws = (printed(table) for table in summary_tables(summary))
+    rows = [[w for w in line.split() if w != "│"] for line in draws.splitlines()]
+    assert ["1", "12", "1,200", "1,100", "30", "90", "4", "7", "3.0", "MiB"] in rows
+    assert [row for row in rows if row[:1] == ["0"]] == []

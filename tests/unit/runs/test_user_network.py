@@ -1,0 +1,90 @@
+"""`--network` takes a function of the user's own file or module."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import data
+from hocket.errors import OptionError
+from hocket.runs.build import network_name, network_of
+from hocket.runs.config import Run
+from hocket.runs.user_network import OwnNetwork
+
+DIGITS = data.load("digits", batch_size=32)
+FILE = """
+import torch
+from torch import nn
+
+import beside
+
+
+def small(num_classes, in_features, width=4):
+    layers = nn.Linear(in_features, width), nn.Linear(width, num_classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def failing():
+    return 1 / 0
+
+
+def number(classes=3):
+    return classes
+
+
+_hidden = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "nets_of_mine.py").write_text(FILE)
+    (tmp_path / "beside.py").write_text("")
+    yield
+    for name in ("nets_of_mine", "beside"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("module", ["nets_of_mine.py", "./nets_of_mine.py", "nets_of_mine"])
+def test_a_file_and_a_module_give_the_network_fitted_to_the_data(module):
+    run = Run(network=f"{module}:small:width=6")
+    network = network_of(run, DIGITS)
+    assert isinstance(network, nn.Sequential)
+    assert network[1].weight.shape == (6, 64)
+    assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert network_name(run) == "small"
+    again = network_of(run, DIGITS)
+    assert torch.equal(network[1].weight, again[1].weight)
+
+
+@pytest.mark.parametrize("text", ["mlp", "mlp:hidden=[3]", "resnet20:wide", "fdg:a=b:c"])
+def test_names_with_options_are_none_of_the_users_own(text):
+    assert OwnNetwork.parse(text) is None
+    assert network_name(Run(network="mlp:hidden=[3]")) == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("network", "text"),
+    [
+        (
+            "nowhere:small",
+            r"cannot import 'nowhere' for the network 'nowhere:small':\n.*ModuleNo",
+        ),
+        ("nowhere.py:small", "FileNotFoundError: .*nowhere.py"),
+        ("nowhere.py:small", "name a module, or a file that ends in .py"),
+        (
+            "nets_of_mine:smal",
+            "unknown function of 'nets_of_mine': 'smal' .did you mean",
+        ),
+        ("nets_of_mine:_hidden", "unknown function of 'nets_of_mine': '_hidden'"),
+        ("nets_of_mine:small:depth=2", "small does not take these options: got an unexpected"),
+        ("nets_of_mine:failing", "failing fails: ZeroDivisionError: .*; mend the function"),
+        ("nets_of_mine:number", "number gives a int; let it return an nn.Module"),
+    ],
+)
+def test_what_goes_wrong_is_told(network, text):
+    with pytest.raises(OptionError, match=f"(?s){text}"):
+        network_of(Run(network=network), DIGITS)

@@ -1,0 +1,73 @@
+"""A name with options is read as it was written, and what cannot be read is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.errors import OptionError
+from hocket.options import Named
+
+words = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True).filter(
+    lambda word: word not in ("true", "false", "null")
+)
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+scalars = numbers | st.booleans() | st.none() | words
+values = scalars | st.lists(scalars, max_size=4)
+options = st.dictionaries(
+    st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), values, max_size=4
+)
+
+
+@given(words, options)
+def test_what_is_printed_is_read_back(name, chosen):
+    named = Named(name, chosen)
+    assert Named.parse(str(named)) == named
+
+
+@given(words, options)
+def test_types_survive_as_well(name, chosen):
+    found = Named.parse(str(Named(name, chosen))).options
+    assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in chosen.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("fdg", {}),
+        ("fdg:", {}),
+        ("fdg:shrink=0.5", {"shrink": 0.5}),
+        ("fdg:forward-delay=2", {"forward_delay": 2}),
+        ("fdg: shrink = 0.5", {"shrink": 0.5}),
+        (
+            "fdg:a=True,b=False,c=None,d=true,e=null",
+            dict(a=True, b=False, c=None, d=True, e=None),
+        ),
+        ("fdg:a=[1,2],b=[],c=x", {"a": [1, 2], "b": [], "c": "x"}),
+        ("fdg:a=b=c", {"a": "b=c"}),
+    ],
+)
+def test_values_are_json_or_words(text, wanted):
+    assert Named.parse(text) == Named("fdg", wanted)
+
+
+def test_a_tuple_is_written_as_a_list():
+    assert str(Named("Adam", {"betas": (0.9, 0.99)})) == "Adam:betas=[0.9,0.99]"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no name in ''"),
+        (":", "there is no name in ':'"),
+        (":shrink=1", "cannot read 'shrink=1' in ':shrink=1'"),
+        ("fdg:shrink", "cannot read 'shrink' in 'fdg:shrink'"),
+        ("fdg:shrink=", "cannot read 'shrink=' in 'fdg:shrink='"),
+        ("fdg:=1", "cannot read '=1' in 'fdg:=1'"),
+        ("fdg:a=1,b", "cannot read 'b' in 'fdg:a=1,b'"),
+    ],
+)
+def test_what_is_no_name_with_options_is_refused(text, said):
+    with pytest.raises(OptionError) as caught:
+        Named.parse(text)
+    assert said in str(caught.value)
+    assert "write name:option=value" in str(caught.value)

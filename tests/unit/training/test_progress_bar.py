@@ -1,0 +1,34 @@
+"""What is shown of a training fits where it is shown."""
+
+from hocket.training.progress_bar import progress_bar
+
+
+def shown(capsys, *, wanted):
+    with progress_bar(2, 3, shown=wanted) as bar:
+        bar.batch([])
+        bar.batch([1.5])
+        bar.epoch(0, 1.25, 0.125)
+        bar.epoch(1, 1.0, None)
+    captured = capsys.readouterr()
+    assert captured.out == "", "standard output is for results"
+    return captured.err
+
+
+def test_a_log_gets_a_line_per_epoch(capsys):
+    assert shown(capsys, wanted=True).splitlines() == [
+        "epoch 1/2: training loss 1.2500, test error 12.50%",
+        "epoch 2/2: training loss 1.0000",
+    ]
+
+
+def test_silence_on_request(capsys):
+    assert shown(capsys, wanted=False) == ""
+
+
+def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard error for a terminal
+    monkeypatch.setenv("COLUMNS", "100")
+    text = shown(capsys, wanted=True)
+    assert "2/6" in text
+    assert "loss 1.500" in text
+    assert "epoch 1/2: training loss 1.2500, test error 12.50%" in text

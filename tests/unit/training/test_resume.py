@@ -1,0 +1,268 @@
+"""What a trainer goes on from, what it refuses, and what it says of it."""
+
+from functools import partial
+from itertools import islice
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import conv, data, different, mlp, sgd
+from hocket import Checkpoints, Trainer, zoo
+from hocket.checkpoint.directory import name_of
+from hocket.errors import CheckpointError, DataError, HocketError
+from hocket.methods import ADL, DDG, DGL, FDG
+from hocket.stage.forward_state import Past
+from hocket.stage.linearize import Immediate
+
+
+def trainer_of(modules, method=None, **options):
+    options = {"optimizer": partial(sgd, lr=0.01), "resumable": True} | options
+    return Trainer(modules, method=method or FDG(), **options)
+
+
+def stepped(trainer, batches):
+    for batch in batches:
+        trainer.step(*batch)
+    return trainer
+
+
+def state(trainer):
+    return [value for stage in trainer.stages for value in stage.module.state_dict().values()]
+
+
+BATCHES = data(mlp, 6)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The checkpoint of four steps."""
+    stepped(trainer_of(mlp(3)), BATCHES[:4]).save(tmp_path, note={"mine": [1]})
+    return tmp_path
+
+
+def test_a_loop_of_ones_own_goes_on_from_its_position(tmp_path):
+    whole, epochs = trainer_of(mlp(3)), 3
+    for _ in range(epochs):
+        stepped(whole, BATCHES)
+        whole.end_epoch()
+    whole.finish()
+
+    trainer = trainer_of(mlp(3))
+    stepped(trainer, BATCHES)
+    trainer.end_epoch()
+    stepped(trainer, BATCHES[:2]).save(tmp_path, note={"mine": [1]})
+
+    trainer = trainer_of(mlp(3))
+    at = trainer.resume(tmp_path)
+    assert (at.epoch, at.batch, at.note, at.history) == (1, 2, {"mine": [1]}, ())
+    for epoch in range(at.epoch, epochs):
+        stepped(trainer, islice(BATCHES, at.batch if epoch == at.epoch else 0, None))
+        trainer.end_epoch()
+    trainer.finish()
+    assert not different(state(trainer), state(whole))
+
+
+def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
+    trainer = trainer_of(mlp(3))
+    with trainer.saving(Checkpoints(tmp_path, every=2)) as save:
+        for x, y in BATCHES[:5]:
+            trainer.step(x, y)
+            save()
+    assert sorted(place.name for place in tmp_path.iterdir()) == [name_of(2, 0), name_of(4, 0)]
+    again = trainer_of(mlp(3))
+    assert again.resume(tmp_path).tick == 4
+    assert not different(state(trainer), state(stepped(again, BATCHES[4:5])))
+
+
+def test_a_fit_that_was_over_is_over(tmp_path):
+    first, again = trainer_of(mlp(2)), trainer_of(mlp(2))
+    kind = Checkpoints(tmp_path)
+    history = first.fit(BATCHES, epochs=2, progress=False, checkpoints=kind)
+    at = again.resume(tmp_path)
+    assert list(at.history) == again.fit(BATCHES, epochs=2, progress=False) == history
+    assert not different(state(first), state(again))
+    assert [epoch.number for epoch in again.fit(BATCHES, epochs=1, progress=False)] == [2]
+
+
+def test_where_there_is_none_it_is_said(tmp_path):
+    with pytest.raises(
+        CheckpointError, match=r"cannot go on from .*\n.*no folder of a checkpoint"
+    ):
+        trainer_of(mlp(2)).resume(tmp_path)
+
+
+def test_a_damaged_one_is_passed_over_by_name(saved):
+    trainer = stepped(trainer_of(mlp(3)), BATCHES[:5])
+    trainer.save(saved)
+    part = saved / name_of(5, 0) / "stage1.pt"
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    again = trainer_of(mlp(3))
+    with pytest.warns(
+        UserWarning, match=r"a newer checkpoint is not used: .*stage1.pt' is dam"
+    ):
+        assert again.resume(saved).batch == 4
+    (saved / name_of(4, 0) / "stage0.pt").unlink()
+    again = trainer_of(mlp(3))
+    before = [p.clone() for p in again.network.parameters()]
+    with pytest.raises(CheckpointError, match=r"(?s)stage1.pt.*cannot read .*stage0.pt"):
+        again.resume(saved)
+    assert not different(before, again.network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": DDG()}, r"method is Method\(name='ddg'.*, and was Method\(name='fdg'"),
+        ({"seed": 1}, "seed is 1, and was 0"),
+        ({"precision": "bf16"}, "precision is bf16, and was fp32"),
+    ],
+)
+def test_another_training_is_refused(saved, options, words):
+    with pytest.raises(CheckpointError, match=f"(?s)is of another training:.*{words}"):
+        trainer_of(mlp(3), **options).resume(saved)
+
+
+def wider(modules):
+    modules[1][0], modules[1][3] = nn.Linear(5, 6).double(), nn.Linear(6, 5).double()
+
+
+def longer(modules):
+    modules[1].append(nn.BatchNorm1d(5).double())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (wider, r"stage 1: '0.bias' has shape \(4,\) .*, wanted \(6,\)"),
+        (longer, r"it has no 1.5.weight, .* of the same shape and type"),
+    ],
+)
+def test_another_network_is_refused_before_anything_is_changed(saved, change, words):
+    modules = mlp(3)
+    change(modules)
+    trainer = trainer_of(modules)
+    before = [p.clone() for p in trainer.network.parameters()]
+    with pytest.raises(CheckpointError, match=f"(?s)is of another network.*{words}"):
+        trainer.resume(saved)
+    assert not different(before, trainer.network.parameters())
+
+
+def test_another_optimizer_is_refused(saved):
+    trainer = trainer_of(mlp(3), optimizer=partial(torch.optim.Adam, lr=0.01))
+    words = "stage 0: updated by SGD and NoneType, wanted Adam and NoneType"
+    with pytest.raises(CheckpointError, match=words):
+        trainer.resume(saved)
+
+
+def test_a_trainer_that_has_trained_does_not_resume(saved):
+    with pytest.raises(HocketError, match="has trained already; resume with a new one"):
+        stepped(trainer_of(mlp(3)), BATCHES[:1]).resume(saved)
+
+
+def test_other_threads_and_versions_are_told(saved, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    with pytest.warns(UserWarning, match="number of PyTorch's threads was 1 and is 7"):
+        trainer_of(mlp(3)).resume(saved)
+
+
+def test_data_that_are_not_those_of_before_are_told(saved):
+    trainer = trainer_of(mlp(3))
+    trainer.resume(saved)
+    with pytest.raises(DataError, match="have 3 batches"):
+        trainer.fit(BATCHES[:3], epochs=1, progress=False)
+
+
+def test_a_checkpoint_of_another_method_has_batches_where_there_can_be_none():
+    with pytest.raises(CheckpointError, match="gradients come without delay"):
+        Immediate().again(nn.Identity(), torch.ones(1), Past({}, {}))
+
+
+# Other stages.
+
+OTHER = r"the 2 stages of the checkpoint are not those .* [12] batches that were in flight"
+
+
+def adam(params):
+    return torch.optim.Adam(params, lr=0.01)
+
+
+@pytest.mark.parametrize("method", [FDG(), ADL(accumulate=2), DGL()], ids=lambda m: m.name)
+@pytest.mark.parametrize("stages", [1, 3, 4])
+def test_weights_and_optimizers_go_on_in_other_stages(method, stages, tmp_path):
+    def trainer(count):
+        torch.manual_seed(0)
+        network = zoo.mlp(in_features=5, hidden=[6, 6, 6], num_classes=3).double()
+        return trainer_of(
+            network,
+            method,
+            stages=count,
+            optimizer=adam,
+            scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5),
+        )
+
+    def remembered(of):
+        named = {id(p): name for name, p in of.network.named_parameters()}
+        return {
+            named[id(p)]: own
+            for stage in of.stages
+            for p, own in stage.updater.optimizer.state.items()
+            if id(p) in named
+        }
+
+    first = trainer(2)
+    first.fit(BATCHES, epochs=1, progress=False)
+    stepped(first, BATCHES[:3]).save(tmp_path)
+    then = {name: value.clone() for name, value in first.network.state_dict().items()}
+    other = trainer(stages)
+    with pytest.warns(UserWarning, match=OTHER):
+        at = other.resume(tmp_path)
+    assert (at.epoch, at.batch) == (1, 3)
+    assert not different(then.values(), other.network.state_dict().values())
+    own, was = remembered(other), remembered(first)
+    assert own.keys() == was.keys()
+    for name in own:
+        assert not different(own[name].values(), was[name].values())
+    for stage in other.stages:
+        assert [group["lr"] for group in stage.updater.optimizer.param_groups] == [0.005]
+    before = other.stages[0].updater.version
+    stepped(other, BATCHES[3:])
+    other.finish()
+    assert other.stages[0].updater.version > before
+
+
+def test_another_network_is_refused_in_other_stages_too(saved):
+    modules = mlp(2)
+    trainer = trainer_of(modules)
+    before = [p.clone() for p in trainer.network.parameters()]
+    with pytest.raises(CheckpointError, match=r"is of another network: it has no 1.5.weight"):
+        trainer.resume(saved)
+    assert not different(before, trainer.network.parameters())
+
+
+def test_another_optimizer_is_refused_in_other_stages_too(tmp_path):
+    def trainer(stages, optimizer):
+        torch.manual_seed(0)
+        network = zoo.mlp(in_features=5, hidden=[6, 6], num_classes=3).double()
+        return trainer_of(network, stages=stages, optimizer=optimizer)
+
+    stepped(trainer(2, sgd), BATCHES[:2]).save(tmp_path)
+    with pytest.raises(CheckpointError, match="updated by SGD, and are to be by Adam"):
+        trainer(3, adam).resume(tmp_path)
+
+
+def test_comparisons_go_on(tmp_path):
+    """What is compared is known again, also of batches in flight."""
+    found = []
+    for stop in (None, 4):
+        seen, batches = [], data(conv, 8)
+        options = {"compare_every": 2, "on_comparison": seen.append}
+        trainer = trainer_of(conv(3), **options)
+        if stop is not None:
+            stepped(trainer, batches[:stop]).save(tmp_path)
+            trainer = trainer_of(conv(3), **options)
+            batches = batches[trainer.resume(tmp_path).batch :]
+        stepped(trainer, batches)
+        trainer.finish()
+        found.append(seen)
+    assert found[0] == found[1] != []

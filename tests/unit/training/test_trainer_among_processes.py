@@ -1,0 +1,82 @@
+"""What a trainer offers for several processes, seen from one; and what it refuses."""
+
+import itertools
+
+import pytest
+
+from contract.small import data, different, mlp, sgd
+from hocket import Trainer
+from hocket.errors import OptionError
+from hocket.methods import BP, DGL, FDG
+from hocket.runs.config import Run
+
+REFUSED = {
+    "batchnorm": ("none", "batchnorm is 'none'; use 'local' or 'shared'"),
+    "replicas": (3, "replicas is 3, but there is only this process; start 6, with `hocket run"),
+}
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_an_option_out_of_its_range_is_refused(option):
+    value, text = REFUSED[option]
+    with pytest.raises(OptionError) as caught:
+        Trainer(mlp(2), optimizer=sgd, **{option: value})
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("slack", -1, "slack is -1; use a number of at least 0"),
+        ("replicas", 0, "replicas is 0; use a number of at least 1"),
+        ("timeout_s", 0.0, "timeout_s is 0.0; use a number above 0"),
+    ],
+)
+def test_a_run_refuses_them_too(field, value, text):
+    with pytest.raises(OptionError) as caught:
+        Run(**{field: value})
+    assert text in str(caught.value)
+
+
+def test_slack_lengthens_every_delay_there_is():
+    assert [FDG().slackened(2).delay(k, 3) for k in range(3)] == [12, 6, 0]
+    assert DGL().slackened(2).forward_delay == 3
+    assert FDG().slackened(0) == FDG()
+    assert BP().slackened(0) == BP()
+
+
+def test_slack_needs_a_delay():
+    with pytest.raises(OptionError, match="'bp' has no delay to which slack could be added"):
+        BP().slackened(1)
+
+
+def test_alone_a_process_leads_and_gathers_from_itself():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    assert trainer.leads
+    assert trainer.part is None
+    assert trainer.gather({"a": 1}) == [{"a": 1}]
+    assert trainer.sent_bytes == 0
+    trainer.fit(data(mlp, 2), epochs=1, progress=False)
+    assert trainer.sent_bytes == 0
+    state = trainer.state_dict()
+    assert different(state.values(), trainer.network.state_dict().values()) == []
+
+
+def test_a_trace_has_a_span_for_every_action_and_its_stages_take_turns():
+    events = []
+    trainer = Trainer(
+        mlp(3), optimizer=sgd, trace=True, watchers=[lambda event, _: events.append(event)]
+    )
+    trainer.fit(data(mlp, 4), epochs=1, progress=False)
+    spans = trainer.timeline().spans
+    assert [(s.kind, s.stage, s.batch, s.tick) for s in spans] == [
+        (e.action.kind, e.action.stage, e.action.batch, e.tick) for e in events
+    ]
+    assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(spans))
+
+
+def test_without_a_trace_only_totals_are_kept():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    trainer.fit(data(mlp, 2), epochs=1, progress=False)
+    assert trainer.timeline().spans == ()
+    assert all(stage.recorder.totals.busy_s > 0 for stage in trainer.stages)

@@ -1,0 +1,136 @@
+"""What every codec keeps of a tensor, and what each of them loses."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.distributed import wire
+from hocket.errors import NonFiniteError, OptionError
+from hocket.transport.codecs import CODECS, VQ, Cast, Exact, Integers, codec_of
+from hocket.tree import tensors
+
+ALL = [
+    Exact(),
+    Cast(torch.bfloat16),
+    Cast(torch.float16),
+    Integers(),
+    VQ(groups=2, codes=4),
+    VQ(groups=1, codes=300),
+]
+LOSSY = ALL[3:]
+
+
+def maps(dtype=torch.float32, *, last=True):
+    chance = torch.Generator().manual_seed(0)
+    made = torch.randn(10, 4, 6, 5, generator=chance, dtype=dtype)
+    return made.contiguous(memory_format=torch.channels_last) if last else made
+
+
+TENSORS = {
+    "channels_last": maps(),
+    "contiguous": maps(last=False),
+    "double": maps(torch.float64),
+    "vectors": maps().reshape(300, 4),
+    "sequences": maps().reshape(30, 10, 4),
+    "bfloat16": maps(torch.bfloat16),
+}
+
+
+def carried(coded):
+    """What arrives of it in another process."""
+    found = []
+    spec = wire.encode(coded, found)
+    return wire.decode(spec, [wire.dense(tensor) for tensor in found])
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("codec", ALL, ids=str)
+def test_shape_type_and_format_come_back(codec, name):
+    tensor = TENSORS[name]
+    encoder, decoder = codec.encoder(0), codec.decoder()
+    for _ in range(3):
+        got = decoder.decode(carried(encoder.encode(tensor)))
+        assert (got.shape, got.dtype, got.stride()) == (
+            tensor.shape, tensor.dtype, tensor.stride(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ALL, ids=str)
+def test_equal_seeds_give_equal_codes(codec):
+    one, other = codec.encoder(7), codec.encoder(7)
+    for _ in range(3):
+        pairs = zip(tensors(one.encode(maps())), tensors(other.encode(maps())), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_exact_changes_nothing():
+    tensor = maps()
+    assert Exact().decode(Exact().encode(tensor)) is tensor
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20))
+def test_rounding_is_within_half_a_step(numbers):
+    tensor = torch.tensor(numbers)
+    largest = float(tensor.abs().max())
+    for codec, bound in (
+        (Cast(torch.bfloat16), largest * 2**-8),
+        (Cast(torch.float16), max(largest * 2**-11, 2**-25)),
+        (Integers(), largest / 127 * 0.51),
+    ):
+        got = codec.decode(codec.encode(tensor))
+        assert float((got - tensor).abs().max()) <= bound
+
+
+def test_zeros_stay_zeros():
+    zeros = torch.zeros(3, 2)
+    assert torch.equal(Integers().decode(Integers().encode(zeros)), zeros)
+    assert Integers().encode(torch.empty(0, 2))[0].shape == (0, 2)
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_not_hidden(codec, value):
+    tensor = maps(last=False).clone()
+    tensor[3, 1, 2, 2] = value
+    with pytest.raises(NonFiniteError, match=f"to be sent holds {value}, for which its codec"):
+        codec.encoder(0).encode(tensor)
+
+
+def test_numbers_of_16_bits_are_not_widened():
+    tensor = maps(torch.bfloat16)
+    assert Cast(torch.bfloat16).encode(tensor)[0] is tensor
+
+
+@pytest.mark.parametrize("text", ["none", "bf16", "fp16", "int8", "vq", "vq:groups=2,codes=16"])
+def test_codecs_are_made_of_words(text):
+    assert codec_of(text) == {
+        "none": Exact(),
+        "bf16": Cast(torch.bfloat16),
+        "fp16": Cast(torch.float16),
+        "int8": Integers(),
+        "vq": VQ(),
+        "vq:groups=2,codes=16": VQ(groups=2, codes=16),
+    }[text]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "int4",
+            f"unknown codec 'int4' (did you mean 'int8'?); there are: {', '.join(CODECS)}",
+        ),
+        ("vq:code=3", "unknown option 'code' (did you mean 'codes'?)"),
+        ("vq:codes=many", "codes is 'many'; wanted a whole number"),
+        ("bf16:codes=3", "unknown option 'codes'; there are: none"),
+        ("bf16:dtype=3", "unknown option 'dtype'; there are: none"),
+        ("int8:bits=4", "unknown option 'bits'; there are: none"),
+    ],
+)
+def test_words_that_make_none_are_refused(text, said):
+    with pytest.raises(OptionError) as caught:
+        codec_of(text)
+    assert said in str(caught.value)

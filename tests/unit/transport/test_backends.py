@@ -1,0 +1,9 @@
+"""What a carrier does beside carrying, which the contracts of ports and engines test."""
+
+import torch
+
+from hocket.transport.backends import backend
+
+
+def test_cpus_have_no_way_of_their_own():
+    assert backend(torch.device("cpu")) is None

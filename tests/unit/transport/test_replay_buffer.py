@@ -1,0 +1,130 @@
+"""What arrives is kept or overwritten, the least used is drawn, and all of it is counted."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.errors import PacketError
+from hocket.methods.method import Replay
+from hocket.transport.packet import Activation, Gradient
+from hocket.transport.replay_buffer import Buffer, Lower, Upper
+
+# Arrivals and draws in any order, in rings of any size, with or without a limit.
+rings = st.integers(1, 6)
+limits = st.integers(0, 3)
+histories = st.lists(st.sampled_from(["put", "draw"]), max_size=60)
+
+
+def packet(number):
+    return Activation(number, 0, torch.full((2, 3), number), (False,), torch.zeros(2))
+
+
+def drawn(buffer):
+    found = buffer.draw()
+    return None if found is None else found.batch
+
+
+def filled(*, arrivals, **rule):
+    buffer = Buffer(Replay(**rule))
+    for number in range(arrivals):
+        buffer.put(packet(number))
+    return buffer
+
+
+@given(rings, limits, histories)
+def test_a_draw_is_the_least_used_of_the_last_and_of_those_the_freshest(room, limit, history):
+    buffer = Buffer(Replay(buffer=room, reuse=limit))
+    uses: list[int] = []  # of every packet that ever arrived
+    for step in history:
+        if step == "put":
+            buffer.put(packet(len(uses)))
+            uses.append(0)
+            continue
+        kept = range(max(0, len(uses) - room), len(uses))
+        wanted = min(kept, key=lambda n: (uses[n], -n), default=None)
+        if wanted is not None and limit and uses[wanted] >= limit:
+            wanted = None
+        assert drawn(buffer) == wanted
+        if wanted is not None:
+            uses[wanted] += 1
+
+
+@given(rings, limits, histories, st.sampled_from(["freshest", "official"]))
+def test_every_packet_is_used_or_dropped_or_waits(room, limit, history, sampler):
+    if sampler == "official" and limit == 1:
+        limit = 2
+    buffer = Buffer(Replay(buffer=room, reuse=limit, sampler=sampler))
+    for step in history:
+        buffer.put(packet(0)) if step == "put" else buffer.draw()
+    uses = buffer.uses
+    assert uses.arrived == history.count("put")
+    assert uses.drawn + uses.refused == history.count("draw")
+    assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived
+    assert len(buffer) == min(room, uses.arrived)
+
+
+def test_in_a_tie_of_a_full_ring_the_official_sampler_takes_the_oldest():
+    assert drawn(filled(buffer=3, arrivals=3)) == 2
+    assert drawn(filled(buffer=3, arrivals=3, sampler="official")) == 0
+    assert drawn(filled(buffer=3, arrivals=2, sampler="official")) == 1
+
+
+def test_the_official_sampler_takes_what_is_behind_the_oldest_for_old():
+    buffer = filled(buffer=4, arrivals=6, sampler="official")  # the ring holds 4 5 2 3
+    assert [drawn(buffer) for _ in range(5)] == [2, 5, 4, 3, 2]
+
+
+def test_the_official_sampler_allows_one_use_less():
+    buffer = filled(buffer=2, arrivals=1, reuse=3, sampler="official")
+    assert [drawn(buffer) for _ in range(3)] == [0, 0, None]
+    buffer = filled(buffer=2, arrivals=1, reuse=3)
+    assert [drawn(buffer) for _ in range(4)] == [0, 0, 0, None]
+
+
+def test_the_official_sampler_does_not_count_in_a_ring_of_one():
+    buffer = filled(buffer=1, arrivals=1, reuse=2, sampler="official")
+    assert [drawn(buffer) for _ in range(3)] == [0, 0, 0]
+    assert (buffer.uses.drawn, buffer.uses.reused) == (3, 2)
+
+
+def test_the_bytes_are_those_of_the_fullest_ring():
+    buffer = filled(buffer=2, arrivals=3)
+    assert buffer.uses.buffer_bytes == 2 * (2 * 3 * 8 + 2 * 4)
+
+
+def test_what_is_drawn_is_a_batch_of_the_stages_own():
+    buffer = Buffer(Replay(buffer=1))
+    lower, upper = Lower(buffer), Upper(buffer)
+    assert not lower.draw(0, epoch=0)
+    upper.send(packet(7))
+    for turn in (0, 1):
+        assert lower.draw(turn, epoch=3 + turn)
+        found = lower.receive(turn)
+        assert (found.batch, found.epoch) == (turn, 3 + turn)
+        assert torch.equal(found.values, packet(7).values)
+
+
+def test_nothing_comes_without_a_draw_and_nothing_goes_back():
+    buffer = Buffer(Replay(buffer=1))
+    with pytest.raises(PacketError, match="nothing was drawn from the buffer for turn 4"):
+        Lower(buffer).receive(4)
+    with pytest.raises(PacketError, match="a gradient of batch 2 was sent back into a buffer"):
+        Lower(buffer).send(Gradient(2, ()))
+    with pytest.raises(
+        PacketError, match="a gradient of batch 3 was expected from behind a buffer"
+    ):
+        Upper(buffer).receive(3)
+
+
+def test_another_buffer_goes_on_with_what_one_held():
+    first = filled(buffer=3, arrivals=4)
+    assert drawn(first) == 3
+    other = Buffer(Replay(buffer=3))
+    Lower(other).load(Lower(first).state())
+    assert other.uses == first.uses
+    assert [drawn(other) for _ in range(4)] == [drawn(first) for _ in range(4)]
+    for buffer in (first, other):
+        buffer.put(packet(9))
+    assert other.uses == first.uses
+    assert [drawn(other) for _ in range(4)] == [drawn(first) for _ in range(4)]
