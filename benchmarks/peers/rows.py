@@ -107,7 +107,7 @@ def chosen(asked: Named) -> tuple[Method, Codec, bool]:
         raise OptionError(f"slack is {slack!r} in the row {asked}; use a number of ticks")
     if not isinstance(checksum, bool):
         raise OptionError(f"checksum is {checksum!r} in the row {asked}; use true or false")
-    return build(asked.name, **own).slackened(slack), codec, checksum
+    return build(asked.name, **own).with_extra_delay(slack), codec, checksum
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(

@@ -226,7 +226,7 @@ def test_there_is_a_rate_for_each_stage():
 
 def test_stages_that_run_freely_need_no_slack():
     with pytest.raises(OptionError, match="'dgl-async' has no ticks"):
-        DGLAsync().slackened(1)
+        DGLAsync().with_extra_delay(1)
 
 
 def test_gradients_are_compared_where_there_are_ticks():

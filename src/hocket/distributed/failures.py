@@ -56,7 +56,7 @@ Answer = tuple[str, int | None, float]
 """What a process is doing, whom it waits for, and for how many seconds."""
 
 
-class Alarm:
+class FailureDetector:
     """One process's view of what went wrong anywhere.
 
     Args:
@@ -81,7 +81,7 @@ class Alarm:
         self._thread = threading.Thread(target=self._watch, name="hocket-alarm", daemon=True)
         self._thread.start()
 
-    def doing(self, words: str) -> None:
+    def set_activity(self, words: str) -> None:
         """Say what this process does from now on."""
         self._activity = Activity(words, None, time.monotonic())
 

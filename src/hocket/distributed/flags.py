@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch.distributed.distributed_c10d import Store
 
-from hocket.distributed.failures import PATIENCE_S, Alarm, in_time
+from hocket.distributed.failures import PATIENCE_S, FailureDetector, in_time
 
 
 class Board:
@@ -17,7 +17,7 @@ class Board:
         size: How many there are.
     """
 
-    def __init__(self, store: Store, alarm: Alarm, rank: int, size: int) -> None:
+    def __init__(self, store: Store, alarm: FailureDetector, rank: int, size: int) -> None:
         self._store = store
         self._alarm = alarm
         self._rank = rank

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
-from hocket.distributed.failures import Alarm
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.identity import WAIT_S, Seat
 from hocket.errors import LostError
 
@@ -32,7 +32,7 @@ class Outing:
         LostError: It was started again, and the others have met without it.
     """
 
-    def __init__(self, seat: Seat, store: Store, alarm: Alarm, place: str) -> None:
+    def __init__(self, seat: Seat, store: Store, alarm: FailureDetector, place: str) -> None:
         self.number = 0
         self.apart = False
         self._seat = seat

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from hocket.distributed import network_interface, wire
-from hocket.distributed.failures import Alarm, failure, in_time, written_first
+from hocket.distributed.failures import FailureDetector, failure, in_time, written_first
 from hocket.distributed.flags import Board
 from hocket.distributed.identity import Seat, seat
 from hocket.distributed.membership import Group, Outing
@@ -80,7 +80,7 @@ class World:
             )
         self._store = store
         self._agreements = 0
-        self.alarm = Alarm(store, self.places, self.rank, timeout_s)
+        self.alarm = FailureDetector(store, self.places, self.rank, timeout_s)
         board = PrefixStore("board", store)
         self.board = Board(board, self.alarm, self.rank, self.size)
         self._ends: list[Callable[[], None]] = []

@@ -129,7 +129,7 @@ class Alone:
         elif not self._found_something():
             return []
         start = time.perf_counter()
-        self._world.alarm.doing(f"taking turn {runner.turns}")
+        self._world.alarm.set_activity(f"taking turn {runner.turns}")
         events = runner.turn(runner.turns)
         time.sleep(self._rest * (time.perf_counter() - start))
         return events

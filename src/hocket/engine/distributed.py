@@ -151,8 +151,8 @@ class Distributed:
         stage = self.stages[0]
         self._horizon.now = now
         for action in actions:
-            self._world.alarm.doing(f"executing {action} in tick {now}")
+            self._world.alarm.set_activity(f"executing {action} in tick {now}")
             event = execute(stage, action, now, self._watchers)
-            self._world.alarm.doing(f"going on after {action} in tick {now}")
+            self._world.alarm.set_activity(f"going on after {action} in tick {now}")
             events.append(event)
         return events

@@ -138,7 +138,7 @@ class Method:
         if problems:
             raise OptionError(listed(f"method {self.name!r} cannot be built", problems))
 
-    def slackened(self, ticks: int) -> "Method":
+    def with_extra_delay(self, ticks: int) -> "Method":
         """The same method with packets that take so many ticks longer, to hide a slow link.
 
         Raises:

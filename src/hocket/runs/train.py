@@ -60,7 +60,7 @@ def train(run: Run, *, resume: bool = False) -> Summary:
         HocketError: The run is impossible, or something became NaN or infinite.
         Restore: The same, and the batch at which it did is noted for another start.
     """
-    method = method_of(run.method).slackened(run.slack)
+    method = method_of(run.method).with_extra_delay(run.slack)
     made: dict[str, Any] = {
         "method": method,
         "stages": plan_of(run),

@@ -8,7 +8,7 @@ import pytest
 from torch.distributed import HashStore
 
 from hocket.distributed import failures as module
-from hocket.distributed.failures import Alarm
+from hocket.distributed.failures import FailureDetector
 from hocket.errors import HangError, LostError, WitnessError
 
 PLACES = ["stage 0", "stage 1", "stage 2"]
@@ -19,7 +19,7 @@ TIMEOUT_S = 0.32  # everyone looks 50 times a second whether somebody asks
 def alarms():
     """The alarms of three processes; those that are closed do not answer."""
     store = HashStore()
-    built = [Alarm(store, PLACES, rank, TIMEOUT_S) for rank in range(3)]
+    built = [FailureDetector(store, PLACES, rank, TIMEOUT_S) for rank in range(3)]
     yield built
     for alarm in built:
         alarm.close()
@@ -276,7 +276,7 @@ class Gone:
 
 
 def test_without_a_store_everyone_says_what_it_knows():
-    alarm = Alarm(Gone(), PLACES, 0, TIMEOUT_S)
+    alarm = FailureDetector(Gone(), PLACES, 0, TIMEOUT_S)
     assert type(alarm.lost(1, "reset")) is LostError
     assert type(alarm.silent(1, "gradient 3")) is HangError
     assert "stage 1 does not answer" in str(alarm.absent("gathering"))

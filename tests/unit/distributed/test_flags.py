@@ -6,14 +6,14 @@ import pytest
 from torch.distributed import HashStore
 
 from hocket.distributed import failures
-from hocket.distributed.failures import Alarm
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.flags import Board
 from hocket.errors import HangError
 
 
 @pytest.fixture
 def own():
-    own = Alarm(HashStore(), ["stage 0", "stage 1"], 0, timeout_s=2.5)
+    own = FailureDetector(HashStore(), ["stage 0", "stage 1"], 0, timeout_s=2.5)
     yield own
     own.close()
 

@@ -4,7 +4,7 @@ import pytest
 from torch.distributed import HashStore, Store
 
 from hocket.distributed import membership as module
-from hocket.distributed.failures import Alarm
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.identity import Seat
 from hocket.distributed.membership import Outing
 from hocket.distributed.rejoin_files import Whereabouts
@@ -14,7 +14,7 @@ PLACES = ["stage 0", "stage 1"]
 
 
 def outing(store, rank, life=0, whereabouts=None):
-    alarm = Alarm(store, PLACES, rank, timeout_s=20.0)
+    alarm = FailureDetector(store, PLACES, rank, timeout_s=20.0)
     try:
         return Outing(Seat(rank, 2, store, life, whereabouts), store, alarm, PLACES[rank])
     finally:

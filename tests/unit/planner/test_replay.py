@@ -12,7 +12,7 @@ from hocket.planner.replay import replay
 from hocket.program import Action, source, unroll
 from hocket.timeline import Span, Timeline
 
-METHODS = [BP(), DDG(), FDG(), FDG().slackened(1), ADL(accumulate=2), FR(), DSP(), DNI(), DGL()]
+METHODS = [BP(), DDG(), FDG(), FDG().with_extra_delay(1), ADL(accumulate=2), FR(), DSP(), DNI(), DGL()]
 SECONDS = {"F": 1.0, "B": 2.0, "U": 0.0, "T": 0.5}
 
 

@@ -8,7 +8,7 @@ from hocket.methods import ADL, BP, DDG, DGL, DNI, FDG, FR
 from hocket.planner.simulate import StageTimes, shared, simulate, tick_s
 from hocket.program import source, unroll
 
-METHODS = [BP(), DDG(), FDG(), FDG().slackened(1), ADL(accumulate=3), FR(), DNI(), DGL()]
+METHODS = [BP(), DDG(), FDG(), FDG().with_extra_delay(1), ADL(accumulate=3), FR(), DNI(), DGL()]
 every = pytest.mark.parametrize("method", METHODS, ids=str)
 
 
@@ -28,7 +28,7 @@ def test_it_does_what_the_program_says(method):
     ("method", "seconds"),
     [
         (BP(), 12.0),  # three stages, two borders over which a packet goes and one comes back
-        (FDG().slackened(1), 3.0),
+        (FDG().with_extra_delay(1), 3.0),
         (DGL(), 3.0),
     ],
     ids=str,
@@ -39,7 +39,7 @@ def test_what_a_batch_takes_once_all_stages_are_at_work(method, seconds):
 
 def test_the_slowest_stage_sets_the_pace():
     times = [stage(), stage(forward_s=4.0), stage()]
-    assert tick_s(FDG().slackened(2), times) == pytest.approx(6.0)
+    assert tick_s(FDG().with_extra_delay(2), times) == pytest.approx(6.0)
     assert tick_s(DGL(), times) == pytest.approx(6.0)
 
 
@@ -52,7 +52,7 @@ def test_a_signal_that_learns_takes_its_time():
 
 
 @pytest.mark.parametrize(
-    ("method", "factor"), [(BP(), 1.0), (DGL(), 3.0), (FDG().slackened(1), 3.0)], ids=str
+    ("method", "factor"), [(BP(), 1.0), (DGL(), 3.0), (FDG().with_extra_delay(1), 3.0)], ids=str
 )
 def test_stages_take_from_each_other_only_what_they_need_at_the_same_time(method, factor):
     times = shared(method, [stage()] * 2, [stage(3.0, 6.0)] * 2)
@@ -92,8 +92,8 @@ def test_a_plan_that_is_asked_for_again_is_the_same():
 
 def test_updates_count_once_for_a_group_of_gradients():
     times = [stage(update_s=3.0)] * 2
-    assert tick_s(ADL(accumulate=3).slackened(1), times) == pytest.approx(4.0)
-    assert tick_s(FDG().slackened(1), times) == pytest.approx(6.0)
+    assert tick_s(ADL(accumulate=3).with_extra_delay(1), times) == pytest.approx(4.0)
+    assert tick_s(FDG().with_extra_delay(1), times) == pytest.approx(6.0)
 
 
 @every

@@ -39,15 +39,15 @@ def test_a_run_refuses_them_too(field, value, text):
 
 
 def test_slack_lengthens_every_delay_there_is():
-    assert [FDG().slackened(2).delay(k, 3) for k in range(3)] == [12, 6, 0]
-    assert DGL().slackened(2).forward_delay == 3
-    assert FDG().slackened(0) == FDG()
-    assert BP().slackened(0) == BP()
+    assert [FDG().with_extra_delay(2).delay(k, 3) for k in range(3)] == [12, 6, 0]
+    assert DGL().with_extra_delay(2).forward_delay == 3
+    assert FDG().with_extra_delay(0) == FDG()
+    assert BP().with_extra_delay(0) == BP()
 
 
 def test_slack_needs_a_delay():
     with pytest.raises(OptionError, match="'bp' has no delay to which slack could be added"):
-        BP().slackened(1)
+        BP().with_extra_delay(1)
 
 
 def test_alone_a_process_leads_and_gathers_from_itself():
