@@ -10,7 +10,7 @@ from benchmarks.checkpoint import checkpoint
 from benchmarks.compression import compression
 from benchmarks.curves import curves
 from benchmarks.fault_injection import faults
-from benchmarks.kill_recovery import rejoin
+from benchmarks.kill_recovery import kill_recovery
 from benchmarks.link import link
 from benchmarks.overhead import overhead
 from benchmarks.plan import plan
@@ -18,11 +18,11 @@ from benchmarks.report.render import render
 from benchmarks.slowdown import slowdown
 from benchmarks.speed import speed
 from benchmarks.stages import stages
-from benchmarks.straggler import pace
+from benchmarks.straggler import straggler_throughput
 from hocket.cli.main import run_app
 
 MEASUREMENTS = (
-    accuracy, checkpoint, compression, curves, faults, link, overhead, pace, plan, rejoin,
+    accuracy, checkpoint, compression, curves, faults, link, overhead, straggler_throughput, plan, kill_recovery,
     slowdown, speed, stages,
 )  # fmt: skip
 

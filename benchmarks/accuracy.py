@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.harness.jobs import carry_out, check_batch, fields_of
 from benchmarks.harness.record import Record
-from benchmarks.harness.training import Job
+from benchmarks.harness.training import TrainingJob
 from hocket.errors import OptionError, listed
 from hocket.options import Named
 
@@ -65,7 +65,7 @@ def accuracy(
     """
     chosen = dict(locals())
     common = fields_of(chosen) | {"milestones": tuple(milestones)}
-    asked = [Job(row=row, seed=seed, **common) for seed in seeds for row in rows]
+    asked = [TrainingJob(row=row, seed=seed, **common) for seed in seeds for row in rows]
     _check(asked)
     begun = Record.of(accuracy, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
@@ -73,7 +73,7 @@ def accuracy(
     record.with_rows([row for job, result in ended for row in _rows(job, result)]).write(out)
 
 
-def _check(asked: Sequence[Job]) -> None:
+def _check(asked: Sequence[TrainingJob]) -> None:
     """Refuses what cannot be measured, before anything is."""
     problems = []
     if not asked:
@@ -83,7 +83,7 @@ def _check(asked: Sequence[Job]) -> None:
         raise OptionError(listed("cannot measure accuracy", problems))
 
 
-def _rows(job: Job, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows(job: TrainingJob, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row for each epoch of a training, and one if it broke off."""
     own = {
         "row": Named.parse(job.row).label,

@@ -13,12 +13,12 @@ from benchmarks.harness.pairs import Work as Step
 from benchmarks.harness.pairs import time_pairs
 from benchmarks.harness.record import Record
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import PLAIN, Work
+from benchmarks.harness.workload import PLAIN, Workload
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import OptionError, listed, too_small
 from hocket.methods.method import Method
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 from hocket.training.trainer import Trainer
 
 KEPT = "resumable"
@@ -68,7 +68,7 @@ def checkpoint(
     problems += [problem for row in rows for problem in _wrong(row)]
     if problems:
         raise OptionError(listed("cannot measure checkpoints", problems))
-    work = Work(
+    work = Workload(
         network=network,
         shape=shape,
         batch=batch,
@@ -79,7 +79,7 @@ def checkpoint(
     record = Record.of(checkpoint, chosen, threads)
     measured = []
     for number, row in enumerate(rows, start=1):
-        found = timed(work, method_of(method), row, pairs=pairs, steps=steps)
+        found = time_checkpoint_pairs(work, parse_method(method), row, pairs=pairs, steps=steps)
         measured.append(found)
         low, high = found["ratio_min"], found["ratio_max"]
         told = f"{row}: {found['ratio']:.3f} ({low:.3f} to {high:.3f})"
@@ -87,7 +87,9 @@ def checkpoint(
     record.with_rows(measured).write(out)
 
 
-def timed(work: Work, method: Method, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
+def time_checkpoint_pairs(
+    work: Workload, method: Method, row: str, *, pairs: int, steps: int
+) -> dict[str, Any]:
     """One row: the times of `Pairs.summary`, and what was saved how fast."""
     with torch_threads(work.threads), TemporaryDirectory() as folder:
         base = work.decoupled(work.trainer(method))

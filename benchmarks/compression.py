@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.harness.jobs import carry_out, fields_of
 from benchmarks.harness.record import Record
-from benchmarks.harness.training import Job
+from benchmarks.harness.training import TrainingJob
 
 # Groups of 4, 8, 16 and 32 channels: one byte in the place of 16, 32, 64 and 128.
 CODECS = ("none", "bf16", "int8", "vq:width=4", "vq:width=8", "vq:width=16", "vq:width=32")
@@ -63,7 +63,7 @@ def compression(
     chosen = dict(locals())
     cases = [(codec, seed) for seed in seeds for codec in codecs]
     common = fields_of(chosen) | {"row": method, "evaluate": "end"}
-    asked = [Job(codec=codec, seed=seed, **common) for codec, seed in cases]
+    asked = [TrainingJob(codec=codec, seed=seed, **common) for codec, seed in cases]
     begun = Record.of(compression, chosen, threads)
     record, results = carry_out(begun, asked, out / "runs", data_dir, jobs, nice)
     rows = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.harness.jobs import carry_out, check_batch, fields_of
 from benchmarks.harness.record import Record
-from benchmarks.harness.training import Job
+from benchmarks.harness.training import TrainingJob
 from hocket.errors import OptionError, listed
 from hocket.options import Named
 
@@ -63,7 +63,7 @@ def curves(
     cases = [(BASE, 1), *((row, count) for count in stages for row in rows)]
     common = fields_of(chosen) | {"epochs": 1, "subset": None, "evaluate": "end"}
     asked = [
-        Job(**(common | {"row": row, "stages": count, "seed": seed}))
+        TrainingJob(**(common | {"row": row, "stages": count, "seed": seed}))
         for seed in seeds
         for row, count in cases
     ]
@@ -74,7 +74,7 @@ def curves(
     record.with_rows([_row(job, result, every) for job, result in ended]).write(out)
 
 
-def _check(asked: Sequence[Job], updates: int, every: int) -> None:
+def _check(asked: Sequence[TrainingJob], updates: int, every: int) -> None:
     """Refuses what cannot be measured, before anything is."""
     problems = check_batch(asked)
     if not 1 <= every <= updates or updates % every:
@@ -85,7 +85,7 @@ def _check(asked: Sequence[Job], updates: int, every: int) -> None:
         raise OptionError(listed("cannot measure curves", problems))
 
 
-def _row(job: Job, result: Mapping[str, Any], every: int) -> dict[str, Any]:
+def _row(job: TrainingJob, result: Mapping[str, Any], every: int) -> dict[str, Any]:
     """What one training came to; if it broke off, with the points up to there."""
     last = result["epochs"][-1] if result["epochs"] else {}
     losses, length = result["losses"], every * job.accumulate

@@ -13,12 +13,12 @@ from rich.progress import track
 
 from benchmarks.faults import corruption
 from benchmarks.faults.draw import drawn
-from benchmarks.faults.fault import written
-from benchmarks.faults.job import Job
+from benchmarks.faults.fault import format_schedule
+from benchmarks.faults.job import FaultyJob
 from benchmarks.faults.trial import tried
-from benchmarks.harness.record import Record, read_json, write_json
+from benchmarks.harness.record import Record, read_json, write_record_json
 from hocket.errors import OptionError, listed, too_small
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 
 METHODS = ("bp", "ddg", "fr", "fdg", "adl:accumulate=2", "dsp", "dgl", "dni")
 
@@ -61,7 +61,7 @@ def faults(
     if problems:
         raise OptionError(listed("cannot try faults", problems))
     for method in methods:
-        method_of(method)
+        parse_method(method)
     torch.set_num_threads(1)
     record = _certificate(Record.of(faults, chosen), out / "runs")
     jobs = list(drawn(seed, count, methods, stages))
@@ -80,7 +80,7 @@ def _certificate(begun: Record, folder: Path) -> Record:
     """
     path = folder / "begun.json"
     if not path.is_file():
-        write_json(path, vars(begun))
+        write_record_json(path, vars(begun))
         return begun
     first = Record(**read_json(path))
     if (first.settings, first.source) != (begun.settings, begun.source):
@@ -91,13 +91,13 @@ def _certificate(begun: Record, folder: Path) -> Record:
     return first
 
 
-def _shown(jobs: Sequence[Job]) -> Iterable[Job]:
+def _shown(jobs: Sequence[FaultyJob]) -> Iterable[FaultyJob]:
     """The jobs, with a bar on standard error, whatever becomes of that during a trial."""
     with os.fdopen(os.dup(2), "w") as stream:
         yield from track(jobs, "faults", console=Console(file=stream))
 
 
-def _trial(job: Job, number: int, folder: Path) -> dict[str, Any]:
+def _trial(job: FaultyJob, number: int, folder: Path) -> dict[str, Any]:
     """What came of a job, carried out unless that is known already."""
     path = folder / f"{number:04}.json"
     if path.is_file():
@@ -109,7 +109,7 @@ def _trial(job: Job, number: int, folder: Path) -> dict[str, Any]:
     outcome = tried(job, place)
     row = {
         "row": job.faults[0].kind,
-        "faults": written(job.faults),
+        "faults": format_schedule(job.faults),
         "method": job.method,
         "stages": job.stages,
         "codes": list(outcome.codes),
@@ -121,5 +121,5 @@ def _trial(job: Job, number: int, folder: Path) -> dict[str, Any]:
     }
     if not outcome.broken:
         shutil.rmtree(place)
-    write_json(path, row)
+    write_record_json(path, row)
     return row

@@ -19,16 +19,16 @@ from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed import identity
 from hocket.distributed.launch import launch
-from hocket.distributed.restart import Restarts, persistently
+from hocket.distributed.restart import Restarts, retry_after_loss
 from hocket.engine.event import Event
 from hocket.errors import HocketError, OptionError, listed, too_small
 from hocket.options import Named
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 from hocket.stage import Stage
 from hocket.training.trainer import Trainer
 
 
-def rejoin(
+def kill_recovery(
     *,
     out: Path = Path("records/rejoin"),
     methods: Sequence[str] = ("dgl", "dgl-async"),
@@ -80,8 +80,8 @@ def rejoin(
     ]
     if problems:
         raise OptionError(listed("cannot measure what a kill costs", problems))
-    frees = {method: method_of(method).replay is not None for method in methods}
-    record = Record.of(rejoin, chosen)
+    frees = {method: parse_method(method).replay is not None for method in methods}
+    record = Record.of(kill_recovery, chosen)
     rows = []
     for method, free in frees.items():
         for seed in seeds:
@@ -105,7 +105,7 @@ def _measured(work: Mapping[str, Any], free: bool) -> dict[str, Any]:
                 _work, folder, dict(work), processes=work["stages"], threads=1, alone=alone
             )
 
-        if persistently(start, Restarts(0 if free or work["victim"] is None else 1)):
+        if retry_after_loss(start, Restarts(0 if free or work["victim"] is None else 1)):
             raise HocketError(f"a process of {work['method']!r} failed; what it said is above")
         place = Path(folder)
         ranks = range(work["stages"])
@@ -172,9 +172,9 @@ def _work(folder: str, work: dict[str, Any]) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         trainer = Trainer(
-            zoo.fitted(asked.name, loaded.shape, loaded.classes, **asked.options),
+            zoo.create_fitted(asked.name, loaded.shape, loaded.classes, **asked.options),
             stages=work["stages"],
-            method=method_of(work["method"]),
+            method=parse_method(work["method"]),
             optimizer=lambda parameters: torch.optim.SGD(
                 parameters, lr=work["rate"], momentum=work["momentum"]
             ),
@@ -182,13 +182,13 @@ def _work(folder: str, work: dict[str, Any]) -> int:
             watchers=[watch],
             resumable=True,
         )
-        if identity.returned() or newest_first(kept):
+        if identity.has_rejoined() or newest_first(kept):
             trainer.resume(kept)
         checkpoints = Checkpoints(kept, every=work["every"])
         trainer.fit(
             loaded.train, epochs=work["epochs"], progress=False, checkpoints=checkpoints
         )
-        uses = trainer.stages[0].uses
+        uses = trainer.stages[0].receive_stats
         said = {
             "test_error": trainer.evaluate(loaded.test).error,
             "lost": uses.lost if uses is not None else 0,

@@ -14,17 +14,17 @@ from torch import distributed
 
 from benchmarks.harness.balance import Balance
 from benchmarks.harness.load import Load
-from benchmarks.harness.nodes import INTERFACE, Link, two_nodes
+from benchmarks.harness.nodes import INTERFACE, VirtualLink, two_nodes
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import Repetition
-from benchmarks.harness.rounds import Quiet, Turn, rounds
-from benchmarks.harness.workers import World
-from benchmarks.harness.workload import Work
+from benchmarks.harness.rounds import NoisePolicy, Turn, rounds
+from benchmarks.harness.workers import RowProcesses
+from benchmarks.harness.workload import Workload
 from benchmarks.peers import Training
 from benchmarks.peers.rows import checked, peer_of
 from hocket.errors import OptionError, listed, too_small
 
-ROWS = ("bp", "ddp", "1f1b:microbatches=4", "1f1b:microbatches=8", "fdg", "fdg:slack=1")
+ROWS = ("bp", "ddp", "1f1b:microbatches=4", "1f1b:microbatches=8", "fdg", "fdg:extra_delay=1")
 NODES = 2
 MIB = 2**20
 COUNTS = Path("/proc/self/net/dev")
@@ -51,7 +51,7 @@ def link(
     Args:
         out: Folder of the record.
         rows: What to time, each as ``name`` or ``name:option=value``; methods of Hocket take
-            their own options, ``slack`` and ``codec``. What takes one process only works on
+            their own options, ``extra_delay`` and ``codec``. What takes one process only works on
             one node.
         mbit_s: What the link lets through each way, in Mbit/s.
         repetitions: Rounds in which every row has one turn, at every rate.
@@ -74,7 +74,7 @@ def link(
     chosen = dict(locals())
     numbers = {"repetitions": repetitions, "batch": batch, "threads": threads}
     _check(rows, mbit_s, numbers, seconds)
-    work = Work(
+    work = Workload(
         network=network,
         shape=shape,
         batch=batch,
@@ -83,14 +83,14 @@ def link(
         channels_last=channels_last,
     )
     record = Record.of(link, chosen, threads, parameters=work.parameters())
-    quiet = Quiet(foreign, retries, patience_s)
+    quiet = NoisePolicy(foreign, retries, patience_s)
     with two_nodes() as joint, ExitStack() as stack:
         balance = Balance(work)
         worlds = {}
         for row in dict.fromkeys(rows):
             peer = peer_of(row, work, balance)
             nodes = joint.nodes[: peer.processes]
-            worlds[row] = stack.enter_context(World(row, peer, work, nodes=nodes))
+            worlds[row] = stack.enter_context(RowProcesses(row, peer, work, nodes=nodes))
         measured = []
         for rate in mbit_s:
             measured += _at_rate(joint, rate, worlds, repetitions, seconds, quiet)
@@ -166,12 +166,12 @@ def steps_for(seconds: float, step_s: float) -> int:
 
 
 def _at_rate(
-    joint: Link,
+    joint: VirtualLink,
     rate: float,
-    worlds: dict[str, World],
+    worlds: dict[str, RowProcesses],
     repetitions: int,
     seconds: float,
-    quiet: Quiet,
+    quiet: NoisePolicy,
 ) -> list[dict[str, Any]]:
     """All rows over a link of this rate."""
     joint.limit(rate)
@@ -199,7 +199,7 @@ def _at_rate(
     return measured
 
 
-def _repetition(world: World, steps: int) -> Repetition:
+def _repetition(world: RowProcesses, steps: int) -> Repetition:
     """So many steps of a row, after a quarter as many that do not count."""
     load = Load()
     stretches: list[Stretch] = world.ask(Flow(-(-steps // 4), steps))
@@ -215,7 +215,7 @@ def _samples(training: Training) -> int:
     return training.samples
 
 
-def _summary(turns: Sequence[Turn], samples: int, quiet: Quiet) -> dict[str, Any]:
+def _summary(turns: Sequence[Turn], samples: int, quiet: NoisePolicy) -> dict[str, Any]:
     """Median and range over rounds."""
     times_ms = [1000 * turn.taken.wall_s / samples for turn in turns]
     return {

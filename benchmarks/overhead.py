@@ -9,11 +9,11 @@ from benchmarks.harness.memory import peak_mib, predicted
 from benchmarks.harness.pairs import time_pairs
 from benchmarks.harness.record import Record
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import PLAIN, Work, extra_parameters
+from benchmarks.harness.workload import PLAIN, Workload, extra_parameters
 from hocket.errors import OptionError, listed, too_small
 from hocket.methods.method import Method
 from hocket.options import Named
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 
 ROWS = (
     PLAIN,
@@ -70,7 +70,7 @@ def overhead(
     """
     chosen = dict(locals())
     _check(rows, {"pairs": pairs, "steps": steps, "batch": batch, "threads": threads})
-    work = Work(
+    work = Workload(
         network=network,
         shape=shape,
         batch=batch,
@@ -88,7 +88,7 @@ def overhead(
     record.with_rows(measured).write(out)
 
 
-def timed(work: Work, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
+def timed(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
     """One row: what it is, the times of `Pairs.summary`, and the goal for the ratio."""
     with torch_threads(work.threads):
         plain = work.plain()
@@ -103,11 +103,11 @@ def timed(work: Work, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
             other = work.plain()
             other()
         else:
-            method = method_of(row)
+            method = parse_method(row)
             trainer = work.trainer(method)
             about = {
                 "row": Named.parse(row).label,
-                "linearize": method.linearize if method.signal.waits else None,
+                "linearize": method.linearize if method.signal.needs_gradient else None,
                 "goal": goal(method, work.stages),
                 "extra_parameters": extra_parameters(trainer),
             }
@@ -125,7 +125,7 @@ def goal(method: Method, stages: int) -> float | None:
     >>> [goal(method(), stages=2) for method in (BP, FDG, FR, DGL)]
     [1.03, 1.1, 1.45, None]
     """
-    if not method.signal.waits:
+    if not method.signal.needs_gradient:
         return None
     if method.delay(0, stages) == 0:
         return GOAL_OF_BP
@@ -139,7 +139,7 @@ def _check(rows: Sequence[str], numbers: dict[str, int]) -> None:
         problems.append("there are no rows; give at least one")
     for row in rows:
         if row != PLAIN:
-            method_of(row)
+            parse_method(row)
     if problems:
         raise OptionError(listed("cannot measure overhead", problems))
 

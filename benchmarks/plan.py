@@ -18,24 +18,24 @@ from torch import nn
 
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import repetition
-from benchmarks.harness.rounds import Quiet, Turn, turn
+from benchmarks.harness.rounds import NoisePolicy, Turn, turn
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workers import World
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workers import RowProcesses
+from benchmarks.harness.workload import Workload
 from benchmarks.peers import Training
 from benchmarks.peers.decoupled import Decoupled
 from hocket.errors import OptionError, listed, too_small, unknown
 from hocket.options import Named
 from hocket.partition import Plan
-from hocket.partition.cut import measured
-from hocket.partition.cut_points import outline
+from hocket.partition.cut_points import find_cut_points
+from hocket.partition.cutting import measure_layers
 from hocket.partition.link import ONE_MACHINE
 from hocket.partition.profile import LayerCost
 from hocket.planner.forecast import Forecast
-from hocket.planner.predict import cut_by_time, expect
-from hocket.planner.rehearsals import Case
-from hocket.runs.build import method_of
-from hocket.runs.peak_memory import forget_peak, give_back, highest_mib
+from hocket.planner.predict import cut_by_time, predict
+from hocket.planner.rehearsals import Candidate
+from hocket.runs.build import parse_method
+from hocket.runs.peak_memory import peak_mib, release_free_memory, reset_peak
 from hocket.transport.codecs import Exact
 from hocket.tree import Tree
 
@@ -43,8 +43,8 @@ ROWS = ("bp", "fdg", "ddg", "dgl")
 IMAGES = (3, 32, 32)
 
 
-def _work(network: str, batch: int, shape: tuple[int, ...] = IMAGES, **more: Any) -> Work:
-    return Work(
+def _work(network: str, batch: int, shape: tuple[int, ...] = IMAGES, **more: Any) -> Workload:
+    return Workload(
         network=network,
         shape=shape,
         batch=batch,
@@ -56,7 +56,7 @@ def _work(network: str, batch: int, shape: tuple[int, ...] = IMAGES, **more: Any
 
 
 # One core does two to ten of these batches in a second.
-NETWORKS: Mapping[str, Work] = MappingProxyType(
+NETWORKS: Mapping[str, Workload] = MappingProxyType(
     {
         "resnet20": _work("resnet20", 64),
         "resnet56": _work("resnet56", 32),
@@ -83,7 +83,7 @@ def plan(
 ) -> None:
     """Foresee and measure every method on every network, in turns, and write the record.
 
-    What is foreseen is what `hocket plan --shared` says: the stages share this machine.
+    What is foreseen is what `hocket plan --same-machine` says: the stages share this machine.
 
     Args:
         out: Folder of the record.
@@ -107,7 +107,7 @@ def plan(
     _check(networks, rows, stages, numbers)
     batches = {name: NETWORKS[name].batch for name in networks}
     record = Record.of(plan, chosen, threads, batches=batches)
-    quiet = Quiet(foreign, retries, patience_s)
+    quiet = NoisePolicy(foreign, retries, patience_s)
     found: list[dict[str, Any]] = []
     console = Console(stderr=True)
     with torch_threads(threads), Progress(console=console, transient=True) as bar:
@@ -126,11 +126,11 @@ def plan(
 
 def _network(
     name: str,
-    work: Work,
+    work: Workload,
     rows: Sequence[str],
     repetitions: int,
     steps: int,
-    quiet: Quiet,
+    quiet: NoisePolicy,
     done: Any,
 ) -> list[dict[str, Any]]:
     """All methods on one network."""
@@ -140,7 +140,9 @@ def _network(
     seen: list[list[Forecast]] = []
     turns: list[list[list[Turn]]] = []
     with ExitStack() as stack:
-        worlds = [stack.enter_context(World(c.method, _peer(c, work), work)) for c in cases]
+        worlds = [
+            stack.enter_context(RowProcesses(c.method, _peer(c, work), work)) for c in cases
+        ]
 
         def each() -> list[Turn]:
             return [turn(partial(repetition, world, steps), quiet) for world in worlds]
@@ -148,7 +150,7 @@ def _network(
         for _ in range(repetitions):
             # Before and after, as the machine's speed drifts while much is rehearsed.
             before = each()
-            seen.append(expect(build, cases, shared=True, returns=False))
+            seen.append(predict(build, cases, contended=True, returns=False))
             turns.append([list(both) for both in zip(before, each(), strict=True)])
             done()
     added = [_added_mib(work, case) for case in cases]
@@ -168,12 +170,12 @@ def _network(
 
 
 def _row(
-    case: Case,
-    work: Work,
+    case: Candidate,
+    work: Workload,
     seen: Sequence[Forecast],
     turns: Sequence[Sequence[Turn]],
     steps: int,
-    quiet: Quiet,
+    quiet: NoisePolicy,
 ) -> dict[str, Any]:
     """One method: what was foreseen and what came, of all rounds."""
     predicted = [1000 * one.tick_s / work.batch for one in seen]
@@ -191,7 +193,7 @@ def _row(
         # What the machine alone changes: how long the second turn was, the first being 1.
         "drifts": [after.taken.wall_s / before.taken.wall_s for before, after in turns],
         # Beyond weights; half of what is held of these are their gradients.
-        "predicted_mib": [held.total - held.weights / 2 for held in seen[-1].held],
+        "predicted_mib": [held.total - held.weights / 2 for held in seen[-1].memory],
         "disturbed": sum(
             (one.taken.foreign or 0.0) > quiet.foreign for both in turns for one in both
         ),
@@ -199,7 +201,7 @@ def _row(
 
 
 @dataclass(frozen=True)
-class Frugal:
+class TrimmedBaseline:
     """A method whose processes keep nothing that was freed, and have not begun to train.
 
     Attributes:
@@ -222,9 +224,9 @@ class Frugal:
         """What the method tells."""
         return self.peer.about()
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         """This process's stage, before its first batch."""
-        give_back()
+        release_free_memory()
         work.plain()()  # kernels keep what they took for themselves, which is not foreseen
         trainer = work.trainer(self.peer.method, self.peer.plan)
         weights = dict(trainer.stages[0].module.named_parameters())
@@ -232,7 +234,7 @@ class Frugal:
 
 
 @dataclass(frozen=True)
-class Added:
+class PeakMemoryQuery:
     """The question for the most memory that so many steps add to what was there before."""
 
     steps: int
@@ -240,37 +242,37 @@ class Added:
     def __call__(self, training: Training) -> float:
         """Called in the process."""
         gc.collect()
-        give_back()
-        before_mib = forget_peak()
+        release_free_memory()
+        before_mib = reset_peak()
         for _ in range(self.steps):
             training.step()
-        return highest_mib() - before_mib
+        return peak_mib() - before_mib
 
 
-def _added_mib(work: Work, case: Case) -> list[float]:
+def _added_mib(work: Workload, case: Candidate) -> list[float]:
     """What training adds to each process at its fullest."""
     peer = _peer(case, work)
-    with World(case.method, Frugal(peer), work) as world:
-        found: list[float] = world.ask(Added(work.until_full(peer.method) + 2))
+    with RowProcesses(case.method, TrimmedBaseline(peer), work) as world:
+        found: list[float] = world.ask(PeakMemoryQuery(work.until_full(peer.method) + 2))
         return found
 
 
-def _peer(case: Case, work: Work) -> Decoupled:
-    return Decoupled(method_of(case.method), Exact(), work.threads, Plan(case.cuts))
+def _peer(case: Candidate, work: Workload) -> Decoupled:
+    return Decoupled(parse_method(case.method), Exact(), work.threads, Plan(case.cuts))
 
 
-def _built(work: Work) -> tuple[nn.Module, Tree, Tree]:
+def _built(work: Workload) -> tuple[nn.Module, Tree, Tree]:
     inputs, targets = work.batch_of_noise()
     return work.in_format(), inputs, targets
 
 
-def _imbalance(work: Work, cuts: Sequence[str]) -> float:
+def _imbalance(work: Workload, cuts: Sequence[str]) -> float:
     """By how much the longest stage of a cut is longer than that of the best of all cuts.
 
     By times of another day than those that it was cut by: all layers are timed once more.
     """
     network, inputs, _ = _built(work)
-    costs = measured(outline(network, inputs))
+    costs = measure_layers(find_cut_points(network, inputs))
     names = list(costs)
     layers = list(costs.values())
     chosen = tuple(names.index(cut) for cut in cuts)
@@ -301,7 +303,7 @@ def _check(
         problems.append("there are no networks or no rows; give at least one of each")
     problems += [unknown("network", n, list(NETWORKS)) for n in networks if n not in NETWORKS]
     for row in rows:
-        method = method_of(row)
+        method = parse_method(row)
         if method.replay is not None:
             problems.append(f"the stages of {row!r} run freely, and take no steps together")
         if numbers["steps"] % method.accumulate:

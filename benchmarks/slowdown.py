@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.harness.jobs import carry_out, fields_of
 from benchmarks.harness.record import Record
-from benchmarks.harness.training import Job
+from benchmarks.harness.training import TrainingJob
 from hocket.errors import OptionError
 
 
@@ -70,7 +70,7 @@ def slowdown(
     join = "," if ":" in method else ":"
     common = fields_of(chosen) | {"turns": "random", "evaluate": "end"}
     asked = [
-        Job(
+        TrainingJob(
             row=f"{method}{join}buffer={m}",
             seed=seed,
             rates=tuple(1 / factor if k == slowed else 1.0 for k in range(stages)),

@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.harness.balance import Balance
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import repetition
-from benchmarks.harness.rounds import Quiet, rounds, summary
-from benchmarks.harness.workers import World
-from benchmarks.harness.workload import Work
+from benchmarks.harness.rounds import NoisePolicy, rounds, summary
+from benchmarks.harness.workers import RowProcesses
+from benchmarks.harness.workload import Workload
 from benchmarks.peers import Training
 from benchmarks.peers.rows import checked, peer_of
 from hocket.errors import HocketError, OptionError, listed, too_small
@@ -42,7 +42,7 @@ SCHEDULED = (
 DECOUPLED = (
     "fdg",
     "fdg:order=forward-first",
-    "fdg:slack=1",
+    "fdg:extra_delay=1",
     "adl:accumulate=4",
     "dgl",
     "ddg",
@@ -96,9 +96,9 @@ def speed(
     """
     chosen = dict(locals())
     numbers = {"repetitions": repetitions, "steps": steps, "batch": batch, "stages": stages}
-    quiet = Quiet(foreign, retries, patience_s)
+    quiet = NoisePolicy(foreign, retries, patience_s)
     _check(rows, numbers | {"threads": threads, "at_once": at_once}, quiet)
-    work = Work(
+    work = Workload(
         network=network,
         shape=shape,
         batch=batch,
@@ -120,18 +120,18 @@ def speed(
 
 def _together(
     rows: Sequence[str],
-    work: Work,
+    work: Workload,
     balance: Balance,
     repetitions: int,
     steps: int,
-    quiet: Quiet,
+    quiet: NoisePolicy,
 ) -> list[dict[str, Any]]:
     """These rows, the first of which is the base, with all their processes alive."""
     with ExitStack() as stack:
         worlds = []
         for row in rows:
             peer = peer_of(row, work, balance)
-            world = stack.enter_context(World(row, peer, work))
+            world = stack.enter_context(RowProcesses(row, peer, work))
             repetition(world, steps=1)  # takes the memory that it will need
             _require_memory(row)
             worlds.append(world)
@@ -165,7 +165,7 @@ def _parameters(training: Training) -> int:
     return sum(weight.numel() for weight in training.weights.values())
 
 
-def _check(rows: Sequence[str], numbers: dict[str, int], quiet: Quiet) -> None:
+def _check(rows: Sequence[str], numbers: dict[str, int], quiet: NoisePolicy) -> None:
     """Refuses what cannot be measured, before anything is."""
     problems = too_small(numbers)
     if not 0 <= quiet.foreign <= 1:

@@ -14,8 +14,8 @@ from benchmarks.harness.balance import Balance
 from benchmarks.harness.record import Record
 from benchmarks.harness.rounds import medians
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workers import World
-from benchmarks.harness.workload import Step, Work
+from benchmarks.harness.workers import RowProcesses
+from benchmarks.harness.workload import Step, Workload
 from benchmarks.peers import Training
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.rows import checked, peer_of
@@ -62,7 +62,7 @@ def stages(
     chosen = dict(locals())
     numbers = {"repetitions": repetitions, "steps": steps, "batch": batch, "threads": threads}
     _check(rows, counts, numbers)
-    work = Work(
+    work = Workload(
         network=network,
         shape=shape,
         batch=batch,
@@ -118,10 +118,10 @@ class Ticks:
 
 
 def _measured(
-    row: str, peer: Decoupled, work: Work, repetitions: int, steps: int
+    row: str, peer: Decoupled, work: Workload, repetitions: int, steps: int
 ) -> dict[str, Any]:
     """A process for each stage, on the cores of this machine."""
-    with World(row, peer, work) as world:
+    with RowProcesses(row, peer, work) as world:
         asked: list[list[Share]] = [world.ask(Ticks(steps)) for _ in range(repetitions)]
     fractions = [[share.spent.over(share.wall_s) for share in shares] for shares in asked]
     return {
@@ -130,7 +130,7 @@ def _measured(
     }
 
 
-def _computed(peer: Decoupled, work: Work, repetitions: int, steps: int) -> dict[str, Any]:
+def _computed(peer: Decoupled, work: Workload, repetitions: int, steps: int) -> dict[str, Any]:
     """All stages in this process, one after the other, replayed with a core for each."""
     with torch_threads(work.threads):
         plain = work.plain()

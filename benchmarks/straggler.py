@@ -14,7 +14,7 @@ from benchmarks.harness.record import Record
 from hocket.distributed.launch import launch
 from hocket.engine.event import Event
 from hocket.errors import HocketError, OptionError, listed, too_small
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 from hocket.stage import Stage
 from hocket.training.trainer import Trainer
 
@@ -22,7 +22,7 @@ FEATURES = 8
 CLASSES = 4
 
 
-def pace(
+def straggler_throughput(
     *,
     out: Path = Path("records/pace"),
     methods: Sequence[str] = ("dgl", "dgl-async"),
@@ -61,8 +61,8 @@ def pace(
     if problems:
         raise OptionError(listed("cannot measure a pace", problems))
     for method in methods:
-        method_of(method)
-    record = Record.of(pace, chosen)
+        parse_method(method)
+    record = Record.of(straggler_throughput, chosen)
     rows = []
     for method in methods:
         for factor in factors:
@@ -112,7 +112,7 @@ def _work(folder: str, method: str, rests: list[float], batches: int, batch: int
 
     trainer = Trainer(
         modules,
-        method=method_of(method),
+        method=parse_method(method),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
         watchers=[watch],
     )

@@ -20,7 +20,7 @@ trainer = hocket.Trainer(
 )
 history = trainer.fit(digits.train, digits.test, epochs=4)
 
-error = history[-1].score.error
+error = history[-1].evaluation.error
 print(f"test error after {len(history)} epochs: {error:.1%}")
 for stage in trainer.stages:
     late = history[-1].staleness[stage.index]

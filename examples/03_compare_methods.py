@@ -34,6 +34,6 @@ for method in METHODS:
     last = trainer.fit(digits.train, digits.test, epochs=3, progress=False)[-1]
     kept = method.memory(0, STAGES)
     print(
-        f"{method.name:6}  {last.score.error:10.1%}  {last.staleness[0]:20.2f}  "
+        f"{method.name:6}  {last.evaluation.error:10.1%}  {last.staleness[0]:20.2f}  "
         f"{kept.graphs:15} {kept.inputs:7} {kept.versions:9}"
     )

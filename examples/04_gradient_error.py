@@ -1,6 +1,6 @@
 """How far delayed gradients are from the true ones, and what shrinking them does.
 
-What to learn: `compare_every` computes, for every n-th batch, the true gradient at the weights
+What to learn: `gradient_error_every` computes, for every n-th batch, the true gradient at the weights
 of now beside the one that is used. The cosine of the angle between them tells how wrong the
 direction is; the ratio of their norms shows beta, the shrink factor, once for every edge that
 the gradient has crossed. The last stage waits for nothing and is still a little off, because
@@ -31,8 +31,8 @@ for shrink in (1.0, 0.7, 0.4):
         stages=STAGES,
         method=hocket.FDG(shrink=shrink),
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
-        compare_every=4,
-        on_comparison=note,
+        gradient_error_every=4,
+        on_gradient_error=note,
     )
     trainer.fit(digits.train, epochs=2, progress=False)
     for stage in range(STAGES):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import hocket
-from hocket.program import draw
+from hocket.program import format_program
 from hocket.runs.plot import draw_picture
 
 STAGES, BATCHES = 3, 6
@@ -21,7 +21,7 @@ for method in (hocket.BP(), hocket.DDG(), hocket.FDG()):
     busy = sum(len({action.stage for action in tick}) for tick in ticks)
     locks = ", ".join(method.locks()) or "none"
     print(f"{method.name}: {len(ticks)} ticks, {busy} turns of stages, locks: {locks}")
-    print(draw(ticks, STAGES), end="\n\n")
+    print(format_program(ticks, STAGES), end="\n\n")
     if folder is not None:
         file = folder / f"{method.name}.svg"
         draw_picture(ticks, STAGES, f"{method.name} on {STAGES} stages", file)

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.faults.job import Job, train
+from benchmarks.faults.job import FaultyJob, train_with_faults
 from hocket.checkpoint.directory import MANIFEST, newest_first, read_manifest
 from hocket.distributed import wire
 from hocket.errors import CheckpointError, TransitError
-from hocket.training.state import open_at
-from hocket.transport.sequence_check import Order
+from hocket.training.state import open_checkpoint
+from hocket.transport.sequence_check import SequenceCheck
 
 Row = dict[str, Any]
 FLIPPED = "checkpoint with another bit"
@@ -31,7 +31,7 @@ PACKET = "packet with another bit"
 
 def checkpoints(folder: Path, flips: int, truncations: int, seed: int) -> list[Row]:
     """Damage a checkpoint in every way and try to read it; a row for each kind of damage."""
-    train(Job("fdg", 2), folder)
+    train_with_faults(FaultyJob("fdg", 2), folder)
     place, chance = newest_first(folder / "checkpoints")[0], random.Random(seed)
     files = [file for file in sorted(place.iterdir()) if file.is_file()]
     whole = {file: file.read_bytes() for file in files}
@@ -71,7 +71,7 @@ def _is_refused(place: Path) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of protocols of pickle
         try:
-            open_at(place, lambda manifest: sorted(manifest.parts))
+            open_checkpoint(place, lambda manifest: sorted(manifest.parts))
         except CheckpointError:
             return True
     return False
@@ -127,14 +127,14 @@ def packets(count: int, seed: int) -> list[Row]:
             "kind": "activation",
             "number": number,
             "sequence": 0,
-            "tensors": [wire.form(tensor)],
+            "tensors": [wire.tensor_spec(tensor)],
             "checksums": [wire.checksum(tensor)],
         }
-        first, rest = wire.written(header)
+        first, rest = wire.encode_header(header)
         _flip(chance.choice([first, tensor]), chance)
-        order = Order("stage 1, from stage 0")
+        order = SequenceCheck("stage 1, from stage 0")
         try:
-            found = wire.read(first, rest)
+            found = wire.decode_header(first, rest)
             order.require_next(found)
             order.require_intact(found, [tensor])
         except TransitError:
@@ -143,5 +143,5 @@ def packets(count: int, seed: int) -> list[Row]:
 
 
 def _flip(tensor: Tensor, chance: random.Random) -> None:
-    bits = wire.memory(tensor)
+    bits = wire.tensor_bytes(tensor)
     bits[chance.randrange(len(bits))] ^= 1 << chance.randrange(8)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from benchmarks.faults.fault import Fault
-from benchmarks.faults.job import Job
+from benchmarks.faults.job import FaultyJob
 from benchmarks.faults.promise import PROMISES
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 
 LAST = 11
 """Faults come up to this tick, so that much of the training is left for what follows."""
@@ -14,7 +14,7 @@ LAST = 11
 
 def drawn(
     seed: int, count: int, methods: Sequence[str], most_stages: int, faults: int = 1
-) -> Iterator[Job]:
+) -> Iterator[FaultyJob]:
     """So many jobs; kinds of faults come in turn, everything else by chance.
 
     Args:
@@ -35,13 +35,13 @@ def drawn(
             Fault(kind, chance.choice(possible(kind, method, stages)), chance.randint(1, LAST))
             for kind in chosen
         ]
-        yield Job(method, stages, tuple(happens))
+        yield FaultyJob(method, stages, tuple(happens))
 
 
 def possible(kind: str, method: str, stages: int) -> list[int]:
     """The stages to whose processes a fault can happen."""
     if kind == "kill sealing of":
         return [0]
-    if "packet" in kind and not method_of(method).signal.waits:
+    if "packet" in kind and not parse_method(method).signal.needs_gradient:
         return list(range(stages - 1))  # the last one sends nothing
     return list(range(stages))

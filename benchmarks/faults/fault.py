@@ -61,6 +61,6 @@ def schedule(text: str) -> tuple[Fault, ...]:
     return tuple(map(Fault.parse, text.split(";")))
 
 
-def written(faults: Iterable[Fault]) -> str:
+def format_schedule(faults: Iterable[Fault]) -> str:
     """The text of a schedule."""
     return "; ".join(map(str, faults))

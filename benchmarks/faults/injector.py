@@ -27,13 +27,13 @@ from benchmarks.faults.fault import Fault
 from benchmarks.faults.packets import damaged, mislabelled
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Seal
-from hocket.distributed.identity import seat
+from hocket.distributed.identity import identity
 from hocket.engine import distributed, serial
 from hocket.engine.event import Event, Watcher
 from hocket.program import Action
 from hocket.stage.report import Report
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Shipment
+from hocket.transport.connection import OutgoingMessage
 
 A_LITTLE_S = 0.3
 """How long a process pauses, or a packet is held back."""
@@ -68,9 +68,9 @@ class Injector:
         places: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
             (distributed, "execute", self._executing),
             (serial, "execute", self._executing),
-            (Shipment, "begin", self._sending),
-            (writer, "write", self._writing),
-            (writer, "publish", self._sealing),
+            (OutgoingMessage, "begin", self._sending),
+            (writer, "write_file", self._writing),
+            (writer, "seal", self._sealing),
         ]
         with ExitStack() as stack:
             for owner, name, around in places:
@@ -119,9 +119,9 @@ class Injector:
         return execute
 
     def _sending(
-        self, own: Callable[[Shipment], Callable[[], None]]
-    ) -> Callable[[Shipment], Callable[[], None]]:
-        def begin(shipment: Shipment) -> Callable[[], None]:
+        self, own: Callable[[OutgoingMessage], Callable[[], None]]
+    ) -> Callable[[OutgoingMessage], Callable[[], None]]:
+        def begin(shipment: OutgoingMessage) -> Callable[[], None]:
             if shipment.kind not in ("activation", "gradient"):
                 return own(shipment)
             kind = self._due(self._rank, self._now, *_PACKETS)
@@ -196,7 +196,7 @@ def _terminate() -> None:
 
 
 def _lose_rendezvous() -> None:
-    place = seat()
+    place = identity()
     assert place is not None, "faults happen to processes of a launch"
     store: Any = place.store
     folder = Path(store.underlying_store.path).parent
@@ -247,12 +247,12 @@ _IN_LAYER: dict[str, Callable[[nn.Module], None]] = {
 # What happens to a packet.
 
 
-def _delayed(shipment: Shipment) -> list[Shipment]:
+def _delayed(shipment: OutgoingMessage) -> list[OutgoingMessage]:
     time.sleep(A_LITTLE_S)
     return [shipment]
 
 
-_PACKETS: dict[str, Callable[[Shipment], list[Shipment]]] = {
+_PACKETS: dict[str, Callable[[OutgoingMessage], list[OutgoingMessage]]] = {
     "drop packet of": lambda shipment: [],
     "double packet of": lambda shipment: [shipment, shipment],
     "mislabel packet of": lambda shipment: [mislabelled(shipment, shipment.number + 1)],

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.faults.fault import Fault, schedule, written
+from benchmarks.faults.fault import Fault, format_schedule, schedule
 from benchmarks.faults.injector import Injector
 from benchmarks.faults.promise import PROMISES
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 from hocket.training.trainer import Trainer
 
 FEATURES = 6
@@ -30,7 +30,7 @@ SHORT_S, LONG_S = 3.0, 60.0
 
 
 @dataclass(frozen=True)
-class Job:
+class FaultyJob:
     """One training, and what happens to it.
 
     Attributes:
@@ -56,17 +56,17 @@ class Job:
     @property
     def words(self) -> str:
         """As text."""
-        return json.dumps(asdict(self) | {"faults": written(self.faults)})
+        return json.dumps(asdict(self) | {"faults": format_schedule(self.faults)})
 
     @staticmethod
-    def parse(text: str) -> "Job":
+    def parse(text: str) -> "FaultyJob":
         """What was written so."""
         values = json.loads(text)
         faults = schedule(values.pop("faults")) if values["faults"] else ()
-        return Job(**(values | {"faults": faults}))
+        return FaultyJob(**(values | {"faults": faults}))
 
 
-def train(job: Job, folder: Path | None) -> str:
+def train_with_faults(job: FaultyJob, folder: Path | None) -> str:
     """Train, from the last checkpoint in a folder if there is one; a digest of the weights."""
     torch.manual_seed(0)
     modules = [
@@ -76,7 +76,7 @@ def train(job: Job, folder: Path | None) -> str:
     modules[-1].append(nn.Linear(FEATURES, CLASSES))
     trainer = Trainer(
         modules,
-        method=method_of(job.method),
+        method=parse_method(job.method),
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
         timeout_s=job.timeout_s,
         resumable=True,
@@ -101,7 +101,7 @@ def _batches(count: int) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def work(job: Job, folder: Path, attempt: int) -> int:
+def work(job: FaultyJob, folder: Path, attempt: int) -> int:
     """What each process does; what came of it is left in files of the folder.
 
     ``pid-*``: that it was there; ``span-ATTEMPT-RANK.json``: from which tick to which, unless
@@ -112,7 +112,7 @@ def work(job: Job, folder: Path, attempt: int) -> int:
     injector = Injector(job.faults, folder, rank)
     try:
         with injector.at_work():
-            digest = train(job, folder)
+            digest = train_with_faults(job, folder)
     except KeyboardInterrupt as stopped:
         return 128 + int(stopped.args[0])
     finally:
@@ -123,4 +123,4 @@ def work(job: Job, folder: Path, attempt: int) -> int:
 
 if __name__ == "__main__":
     number = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    sys.exit(work(Job.parse(sys.argv[1]), Path(sys.argv[2]), number))
+    sys.exit(work(FaultyJob.parse(sys.argv[1]), Path(sys.argv[2]), number))

@@ -16,7 +16,7 @@ TERMINATED = 143
 
 
 @dataclass(frozen=True)
-class Promise:
+class Expectation:
     """What a job does when a fault happens; its last bits are always those without the fault.
 
     Attributes:
@@ -41,40 +41,40 @@ _HANG = HangError.exit_code
 _TRANSIT = TransitError.exit_code
 
 
-def _killed(what: str) -> Promise:
-    return Promise(what, AGAIN, r"process {stage} was ended by SIGKILL", (KILLED,))
+def _killed(what: str) -> Expectation:
+    return Expectation(what, AGAIN, r"process {stage} was ended by SIGKILL", (KILLED,))
 
 
-def _hung(what: str, says: str) -> Promise:
-    return Promise(what, AGAIN, says, (_HANG,), waits=True, neighbours=True)
+def _hung(what: str, says: str) -> Expectation:
+    return Expectation(what, AGAIN, says, (_HANG,), waits=True, neighbours=True)
 
 
-def _failed(what: str, error: type[Exception] = Exception) -> Promise:
+def _failed(what: str, error: type[Exception] = Exception) -> Expectation:
     says = r"process {stage} of \d+ failed:(?s:.*)\(stage {stage}, batch"
-    return Promise(what, ENDS, says, (getattr(error, "exit_code", 1),))
+    return Expectation(what, ENDS, says, (getattr(error, "exit_code", 1),))
 
 
-def _mistaken(what: str) -> Promise:
+def _mistaken(what: str) -> Expectation:
     says = r"stage \d+, from stage {stage}[:,]"
-    return Promise(what, AGAIN, says, (_TRANSIT,), neighbours=True)
+    return Expectation(what, AGAIN, says, (_TRANSIT,), neighbours=True)
 
 
 _SILENT = r"stage {stage} does not answer: it is stopped"
 
-PROMISES: Mapping[str, Promise] = {
+PROMISES: Mapping[str, Expectation] = {
     "kill": _killed("SIGKILL"),
     "kill writing of": _killed("SIGKILL with half of a checkpoint's part written"),
     "kill sealing of": _killed("SIGKILL before a checkpoint has its manifest"),
     "stop": _hung("SIGSTOP", _SILENT),
     "hold interpreter of": _hung("C code that keeps Python's lock", _SILENT),
     "hang": _hung("a wait without an end", r"stage {stage} has been executing"),
-    "pause": Promise("SIGSTOP, and SIGCONT a little later", GOES_ON),
-    "terminate": Promise("SIGTERM", ENDS, codes=(TERMINATED,)),
+    "pause": Expectation("SIGSTOP, and SIGCONT a little later", GOES_ON),
+    "terminate": Expectation("SIGTERM", ENDS, codes=(TERMINATED,)),
     "raise in": _failed("an exception in a layer"),
     "make NaN in": _failed("a gradient that is not a number", NonFiniteError),
     "exhaust memory of": _failed("a layer that wants more memory than there is"),
     # Where all keep step nothing comes after a packet that was lost, and all wait.
-    "drop packet of": Promise(
+    "drop packet of": Expectation(
         "a packet is not sent",
         AGAIN,
         r"from stage {stage}\b",
@@ -85,15 +85,15 @@ PROMISES: Mapping[str, Promise] = {
     "double packet of": _mistaken("a packet is sent twice"),
     "mislabel packet of": _mistaken("a packet has the number of the next batch"),
     "damage packet of": _mistaken("a packet arrives with another bit"),
-    "delay packet of": Promise("a packet is sent a little later", GOES_ON, neighbours=True),
-    "lose rendezvous of": Promise(
+    "delay packet of": Expectation("a packet is sent a little later", GOES_ON, neighbours=True),
+    "lose rendezvous of": Expectation(
         "the folder in which processes meet is taken away",
         AGAIN,
         r"through which the processes meet, was taken away",
         (UNMEETABLE,),
         neighbours=True,  # one stage alone has nobody to meet, and may end before it is seen
     ),
-    "fill disk of": Promise(
+    "fill disk of": Expectation(
         "no room for a part of a checkpoint",
         GOES_ON,
         r"cannot write the checkpoint .*: No space left",

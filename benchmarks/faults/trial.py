@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.fault import Fault
-from benchmarks.faults.job import Job, train, work
-from benchmarks.faults.promise import ENDS, GOES_ON, PROMISES, Promise
+from benchmarks.faults.job import FaultyJob, train_with_faults, work
+from benchmarks.faults.promise import ENDS, GOES_ON, PROMISES, Expectation
 from hocket.distributed.launch import launch
-from hocket.distributed.restart import Restarts, persistently
+from hocket.distributed.restart import Restarts, retry_after_loss
 
 GRACE_S = 2.0
 
@@ -38,7 +38,7 @@ class Outcome:
         lost: Ticks that the stage of the first fault had to do again.
     """
 
-    job: Job
+    job: FaultyJob
     codes: tuple[int, ...]
     told: tuple[str, ...]
     calls: int
@@ -82,11 +82,11 @@ class Outcome:
         return found + [f"{what} was left" for what in self.left]
 
 
-def _promise(fault: Fault) -> Promise:
+def _promise(fault: Fault) -> Expectation:
     return PROMISES[fault.kind]
 
 
-def tried(job: Job, folder: Path) -> Outcome:
+def tried(job: FaultyJob, folder: Path) -> Outcome:
     """Carry a job out in an empty folder: started again as `hocket train` does, and resumed."""
     codes: list[int] = []
     told: list[str] = []
@@ -105,7 +105,7 @@ def tried(job: Job, folder: Path) -> Outcome:
         warnings.simplefilter("ignore")  # of each new start
         while calls <= len(job.faults) and (not codes or codes[-1]):
             calls += 1
-            persistently(start, Restarts(len(job.faults)))
+            retry_after_loss(start, Restarts(len(job.faults)))
     notes = [_read(file) for file in sorted(folder.glob("fault-*.json"))]
     hit = min(notes, key=lambda note: note["time"], default=None)
     stage = job.faults[0].stage if job.faults else 0
@@ -130,7 +130,7 @@ def tried(job: Job, folder: Path) -> Outcome:
 @cache
 def without_faults(method: str, stages: int) -> str:
     """The weights at the end of the job without faults, in one process."""
-    return train(Job(method, stages), None)
+    return train_with_faults(FaultyJob(method, stages), None)
 
 
 @contextlib.contextmanager

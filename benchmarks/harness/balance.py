@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from hocket.errors import CutError
-from hocket.partition import Plan, chain
+from hocket.partition import Plan, layers_in_order
 from hocket.partition.profile import profile
 
 
@@ -20,7 +20,7 @@ class Balance:
             in proportion, so every size is timed once, when it is first asked for.
     """
 
-    work: Work
+    work: Workload
     times_s: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def plan(self, homes: Sequence[int], microbatches: int) -> Plan:
@@ -49,7 +49,7 @@ class Balance:
             network = self.work.in_format()
             inputs, _ = self.work.batch_of_noise()
             with torch_threads(self.work.threads):
-                costs = profile(chain(network), inputs[:batch])
+                costs = profile(layers_in_order(network), inputs[:batch])
             self.times_s[batch] = {name: cost.total_s for name, cost in costs.items()}
         return self.times_s[batch]
 

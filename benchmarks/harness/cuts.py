@@ -5,7 +5,7 @@ from hocket.options import Named
 from hocket.partition import Plan
 
 
-def cut(network: str, stages: int) -> int | Plan:
+def paper_cut(network: str, stages: int) -> int | Plan:
     """Where the paper that used the network cut it; else the number, to be balanced.
 
     >>> cut("resnet20", stages=2), cut("mlp", stages=2)

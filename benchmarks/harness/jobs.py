@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.process import in_own_process
-from benchmarks.harness.record import Record, read_json, write_json
-from benchmarks.harness.training import Job
+from benchmarks.harness.record import Record, read_json, write_record_json
+from benchmarks.harness.training import TrainingJob
 from hocket.errors import HocketError, OptionError, listed
 
 
@@ -21,7 +21,7 @@ def fields_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
     >>> fields_of({"rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4})["optimizer"]
     'SGD:lr=0.1,momentum=0.9,weight_decay=0.0005'
     """
-    names = {field.name for field in dataclasses.fields(Job)}
+    names = {field.name for field in dataclasses.fields(TrainingJob)}
     found = {name: value for name, value in chosen.items() if name in names}
     if "rate" in chosen:
         words = "SGD:lr={rate},momentum={momentum},weight_decay={weight_decay}"
@@ -29,7 +29,7 @@ def fields_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {"milestones": (), "channels_last": True} | found
 
 
-def check_batch(asked: Sequence[Job]) -> list[str]:
+def check_batch(asked: Sequence[TrainingJob]) -> list[str]:
     """A line for each method that the samples of an update cannot be shared out for."""
     return [
         f"row {row!r} accumulates {accumulate} gradients; give a batch that is a multiple of "
@@ -41,7 +41,7 @@ def check_batch(asked: Sequence[Job]) -> list[str]:
 
 def carry_out(
     begun: Record,
-    asked: Sequence[Job],
+    asked: Sequence[TrainingJob],
     folder: Path,
     data_dir: Path | None,
     jobs: int,
@@ -88,11 +88,11 @@ def _certificate(begun: Record, folder: Path) -> Record:
     if path.is_file():
         first = Record(**read_json(path))
         return dataclasses.replace(first, command=begun.command, settings=begun.settings)
-    write_json(path, dataclasses.asdict(begun))
+    write_record_json(path, dataclasses.asdict(begun))
     return begun
 
 
-def _is_done(job: Job, folder: Path) -> bool:
+def _is_done(job: TrainingJob, folder: Path) -> bool:
     """Whether the result of a job is there."""
     path = folder / job.file
     if not path.is_file():
@@ -109,14 +109,19 @@ def _is_done(job: Job, folder: Path) -> bool:
 
 
 def _run(
-    missing: Sequence[Job], folder: Path, data_dir: Path | None, jobs: int, nice: int, done: int
+    missing: Sequence[TrainingJob],
+    folder: Path,
+    data_dir: Path | None,
+    jobs: int,
+    nice: int,
+    done: int,
 ) -> None:
     """Run jobs, some at a time, and save each as it ends."""
     failures: list[str] = []
     finished = done
     total = done + len(missing)
 
-    def run(job: Job) -> None:
+    def run(job: TrainingJob) -> None:
         nonlocal finished
         start = time.perf_counter()
         words = [json.dumps(dataclasses.asdict(job)), str(data_dir or ""), str(nice)]
@@ -127,7 +132,7 @@ def _run(
             outcome = "failed"
         else:
             result = json.loads(printed)
-            write_json(folder / job.file, result)
+            write_record_json(folder / job.file, result)
             outcome = result["failure"] or _outcome(result["epochs"])
         finished += 1
         time_s = time.perf_counter() - start

@@ -59,7 +59,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Link:
+class VirtualLink:
     """Two nodes and what joins them."""
 
     nodes: tuple[Node, Node]
@@ -78,7 +78,7 @@ class Link:
 
 
 @contextmanager
-def two_nodes() -> Iterator[Link]:
+def two_nodes() -> Iterator[VirtualLink]:
     """Two nodes with a link of no limit between them, until the end of the block.
 
     Raises:
@@ -102,7 +102,7 @@ def two_nodes() -> Iterator[Link]:
                 "link set lo up",
             ):
                 _run(*node.command("ip", *words.split()))
-        yield Link((one, two))
+        yield VirtualLink((one, two))
     finally:
         for file in files:
             os.close(file)

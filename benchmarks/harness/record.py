@@ -94,7 +94,7 @@ class Record:
 
     def write(self, folder: Path) -> Path:
         """Put it into a folder, whole or not at all; gives the file."""
-        return write_json(folder / FILE, dataclasses.asdict(self))
+        return write_record_json(folder / FILE, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -114,7 +114,7 @@ class Record:
         return cls(**fields)
 
 
-def write_json(path: Path, value: object) -> Path:
+def write_record_json(path: Path, value: object) -> Path:
     """Write a JSON file under another name first, so that no half of it is ever seen."""
     text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)

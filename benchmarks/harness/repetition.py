@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from torch import distributed
 
 from benchmarks.harness.load import Load
-from benchmarks.harness.workers import World
+from benchmarks.harness.workers import RowProcesses
 from benchmarks.peers import Training
 from hocket.timeline import Fractions
 
 
 @dataclass(frozen=True)
-class Lap:
+class ProcessTiming:
     """What one process saw of a repetition.
 
     Attributes:
@@ -39,7 +39,7 @@ class Steps:
 
     number: int
 
-    def __call__(self, training: Training) -> Lap:
+    def __call__(self, training: Training) -> ProcessTiming:
         """Called in the process."""
         before_s = time.process_time()
         training.step()
@@ -55,7 +55,7 @@ class Steps:
         spent = None
         if recorder is not None and earlier is not None:
             spent = recorder.totals.since(earlier).over(end_s - start_s)
-        return Lap(start_s, end_s, cpu_s, cpu_s - own_s, end_cpu_s - before_s, spent)
+        return ProcessTiming(start_s, end_s, cpu_s, cpu_s - own_s, end_cpu_s - before_s, spent)
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class Repetition:
     other_cpu_s: float | None = None
 
 
-def repetition(world: World, steps: int) -> Repetition:
+def repetition(world: RowProcesses, steps: int) -> Repetition:
     """So many steps of a row, after one that does not count.
 
     Raises:
         HocketError: A process failed.
     """
     load = Load()
-    laps: Sequence[Lap] = world.ask(Steps(steps))
+    laps: Sequence[ProcessTiming] = world.ask(Steps(steps))
     foreign = load.foreign(sum(lap.whole_cpu_s for lap in laps))
     return Repetition(
         wall_s=max(lap.end_s for lap in laps) - min(lap.start_s for lap in laps),

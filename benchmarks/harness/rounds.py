@@ -14,7 +14,7 @@ Repeat = Callable[[], Repetition]
 
 
 @dataclass(frozen=True)
-class Quiet:
+class NoisePolicy:
     """When a repetition counts.
 
     Attributes:
@@ -42,7 +42,7 @@ class Turn:
     dropped: int
 
 
-def turn(repeat: Repeat, quiet: Quiet) -> Turn:
+def turn(repeat: Repeat, quiet: NoisePolicy) -> Turn:
     """Repeat until others leave the machine alone, or often enough."""
     tried = [repeat()]
     while (tried[-1].foreign or 0.0) > quiet.foreign and len(tried) <= quiet.retries:
@@ -51,7 +51,7 @@ def turn(repeat: Repeat, quiet: Quiet) -> Turn:
     return Turn(min(tried, key=lambda one: one.foreign or 0.0), len(tried) - 1)
 
 
-def rounds(repeats: Sequence[Repeat], number: int, quiet: Quiet) -> list[list[Turn]]:
+def rounds(repeats: Sequence[Repeat], number: int, quiet: NoisePolicy) -> list[list[Turn]]:
     """The turns of each row; every other round goes backwards."""
     turns: list[list[Turn]] = [[] for _ in repeats]
     for done in range(number):
@@ -67,7 +67,7 @@ def summary(
     *,
     samples: int,
     base_samples: int,
-    quiet: Quiet,
+    quiet: NoisePolicy,
 ) -> dict[str, Any]:
     """Medians over rounds, and the range of the ratios to the base of the same round.
 

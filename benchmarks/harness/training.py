@@ -18,26 +18,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, optim
 
-from benchmarks.harness.cuts import cut
+from benchmarks.harness.cuts import paper_cut
 from hocket import data as datasets
 from hocket import zoo
 from hocket.data import Data
 from hocket.data.batches import Batches
-from hocket.engine.async_clock import Turns
+from hocket.engine.async_clock import StageTiming
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.options import Named
-from hocket.runs.build import method_of, optimizer_of
-from hocket.runs.config import Run
+from hocket.runs.build import build_optimizer, parse_method
+from hocket.runs.config import RunConfig
 from hocket.runs.environment import source_digest
 from hocket.stage.stage import Stage
-from hocket.training.metrics import Epoch, Score
+from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
-from hocket.transport.codecs import codec_of
+from hocket.transport.codecs import parse_codec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingJob:
     """Everything that decides the numbers of one training.
 
     Attributes:
@@ -74,7 +74,7 @@ class Job:
     threads: int
     codec: str = "none"
     rates: tuple[float, ...] = ()
-    turns: Turns = "regular"
+    turns: StageTiming = "regular"
     evaluate: Literal["every", "end"] = "every"
     updates: int | None = None
 
@@ -90,7 +90,7 @@ class Job:
     @property
     def accumulate(self) -> int:
         """Batches of an update."""
-        return method_of(self.row).accumulate
+        return parse_method(self.row).accumulate
 
     @property
     def batch_per_tick(self) -> int:
@@ -98,7 +98,7 @@ class Job:
         return self.batch // self.accumulate
 
 
-def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
+def run_job(job: TrainingJob, data_dir: Path | None) -> dict[str, Any]:
     """Carry a job out in this process.
 
     A training whose loss or gradient became infinite is a result too: it has the epochs up to
@@ -125,7 +125,7 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
     epochs: list[dict[str, Any]] = []
     parent = os.getppid()
 
-    def keep(epoch: Epoch) -> None:
+    def keep(epoch: EpochResult) -> None:
         epochs.append(_measured(epoch))
         if os.getppid() != parent:
             sys.exit("the process that asked for this training is gone")
@@ -152,29 +152,29 @@ def train(job: Job, data_dir: Path | None) -> dict[str, Any]:
     }
 
 
-def build_trainer(job: Job, data: Data, *watchers: Watcher) -> Trainer:
+def build_trainer(job: TrainingJob, data: Data, *watchers: Watcher) -> Trainer:
     """A trainer whose network starts from the same weights in every row of a seed."""
     torch.manual_seed(job.seed)
     asked = Named.parse(job.network)
-    network = zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
+    network = zoo.create_fitted(asked.name, data.shape, data.classes, **asked.options)
     return Trainer(
         network,
-        stages=cut(job.network, job.stages),
-        method=method_of(job.row),
-        optimizer=optimizer_of(Run(optimizer=job.optimizer)),
+        stages=paper_cut(job.network, job.stages),
+        method=parse_method(job.row),
+        optimizer=build_optimizer(RunConfig(optimizer=job.optimizer)),
         scheduler=lambda optimizer: optim.lr_scheduler.MultiStepLR(
             optimizer, list(job.milestones)
         ),
         seed=job.seed,
         channels_last=job.channels_last,
-        codec=codec_of(job.codec),
-        rates=job.rates or None,
-        turns=job.turns,
+        codec=parse_codec(job.codec),
+        stage_speeds=job.rates or None,
+        stage_timing=job.turns,
         watchers=watchers,
     )
 
 
-def _epoch_of(job: Job, data: Data) -> Iterable[tuple[Tensor, Tensor]]:
+def _epoch_of(job: TrainingJob, data: Data) -> Iterable[tuple[Tensor, Tensor]]:
     """The batches of an epoch; the data are gone through as often as that takes."""
     if job.updates is None:
         return data.train
@@ -192,19 +192,19 @@ class _Several:
         return islice(chain.from_iterable(repeat(self._batches)), self._count)
 
 
-def _measured(epoch: Epoch) -> dict[str, Any]:
+def _measured(epoch: EpochResult) -> dict[str, Any]:
     """An epoch: losses are means, errors fractions, the time that of training alone."""
     return {
         "epoch": epoch.number + 1,
         "train_loss": _finite(epoch.loss),
-        **_scored(epoch.score),
+        **_scored(epoch.evaluation),
         "time_s": round(epoch.seconds, 3),
         "samples": epoch.samples,
         "staleness": list(epoch.staleness),
     }
 
 
-def _scored(score: Score | None) -> dict[str, float | None]:
+def _scored(score: EvaluationResult | None) -> dict[str, float | None]:
     return {
         "test_loss": _finite(score.loss) if score else None,
         "test_error": score.error if score else None,
@@ -214,8 +214,10 @@ def _scored(score: Score | None) -> dict[str, float | None]:
 def _sent(stage: Stage) -> dict[str, Any]:
     """What a stage sent ahead, and what became of what came for it."""
     return {
-        "ledger": dataclasses.asdict(stage.ledger),
-        "uses": dataclasses.asdict(stage.uses) if stage.uses is not None else None,
+        "ledger": dataclasses.asdict(stage.send_stats),
+        "uses": dataclasses.asdict(stage.receive_stats)
+        if stage.receive_stats is not None
+        else None,
     }
 
 
@@ -229,9 +231,9 @@ def main(job_json: str, folder: str, nice: str) -> None:
     os.nice(max(0, int(nice) - os.nice(0)))
     fields = json.loads(job_json)
     several = {name: tuple(fields[name]) for name in ("milestones", "rates")}
-    job = Job(**(fields | several))
+    job = TrainingJob(**(fields | several))
     torch.set_num_threads(job.threads)
-    result = train(job, Path(folder) if folder else None)
+    result = run_job(job, Path(folder) if folder else None)
     print(json.dumps(result, allow_nan=False))
 
 

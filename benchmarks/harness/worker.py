@@ -16,10 +16,10 @@ import torch
 from torch import distributed
 
 from benchmarks.harness.nodes import Node
-from benchmarks.harness.workload import Work
-from benchmarks.peers import Peer, Training
-from hocket.distributed.world import part
-from hocket.runs.peak_memory import forget_peak, highest_mib
+from benchmarks.harness.workload import Workload
+from benchmarks.peers import Baseline, Training
+from hocket.distributed.world import shutdown
+from hocket.runs.peak_memory import peak_mib, reset_peak
 
 Question = Callable[[Training], Any]
 """What a process is asked about its training; it is sent there, and its answer back."""
@@ -37,7 +37,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class WorkerIdentity:
     """A process's place in the world of its row.
 
     Attributes:
@@ -49,15 +49,15 @@ class Seat:
         node: Where it works; without one, on this machine as it is, over loopback.
     """
 
-    peer: Peer
-    work: Work
+    peer: Baseline
+    work: Workload
     rank: int
     meeting: str
     timeout_s: float
     node: Node | None = None
 
 
-def work_in(seat: Seat, pipe: Connection) -> None:
+def work_in(seat: WorkerIdentity, pipe: Connection) -> None:
     """What the process does, until the pipe gives None or is closed."""
     # No other machine takes part, and none should be able to.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if seat.node is None else seat.node.interface
@@ -77,12 +77,12 @@ def work_in(seat: Seat, pipe: Connection) -> None:
             timeout=timedelta(seconds=seat.timeout_s),
         )
         _set_up()
-        before_mib = forget_peak()
+        before_mib = reset_peak()
         training = seat.peer.prepare(seat.work, seat.rank)
         pipe.send(before_mib)
         while (question := pipe.recv()) is not None:
             pipe.send(question(training))
-        part()
+        shutdown()
         distributed.destroy_process_group()
     except EOFError:
         return  # nobody asks any more
@@ -92,7 +92,7 @@ def work_in(seat: Seat, pipe: Connection) -> None:
 
 def _set_up() -> None:
     """Let libraries set themselves up on a small step, so that no row is charged for it."""
-    small = Work(
+    small = Workload(
         network="resnet8", shape=(3, 8, 8), batch=2, stages=1, threads=1, channels_last=True
     )
     small.plain()()
@@ -100,4 +100,4 @@ def _set_up() -> None:
 
 def highest(_: Training) -> float:
     """The question for the most memory that the process has held, in MiB."""
-    return highest_mib()
+    return peak_mib()

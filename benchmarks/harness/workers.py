@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from benchmarks.harness.nodes import Node
-from benchmarks.harness.worker import Failure, Question, Seat, highest, work_in
-from benchmarks.harness.workload import Work
-from benchmarks.peers import Peer
+from benchmarks.harness.worker import Failure, Question, WorkerIdentity, highest, work_in
+from benchmarks.harness.workload import Workload
+from benchmarks.peers import Baseline
 from hocket.errors import HocketError
 
 # Loaded once, in the server from which all processes are forked. Not this package: the server
@@ -20,7 +20,7 @@ from hocket.errors import HocketError
 PRELOADED = ("torch", "torch.distributed.pipelining", "torch.utils.flop_counter")
 
 
-class World:
+class RowProcesses:
     """Processes that train by one peer; they sleep whenever they are asked nothing.
 
     Attributes:
@@ -31,8 +31,8 @@ class World:
     def __init__(
         self,
         label: str,
-        peer: Peer,
-        work: Work,
+        peer: Baseline,
+        work: Workload,
         *,
         timeout_s: float = 300,
         nodes: Sequence[Node] = (),
@@ -59,7 +59,7 @@ class World:
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(peer.processes):
-            seat = Seat(
+            seat = WorkerIdentity(
                 peer=peer,
                 work=work,
                 rank=rank,

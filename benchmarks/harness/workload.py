@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn, optim
 
-from benchmarks.harness.cuts import cut
+from benchmarks.harness.cuts import paper_cut
 from hocket import zoo
 from hocket.losses import cross_entropy
 from hocket.methods.method import Method
@@ -24,7 +24,7 @@ PLAIN = "plain"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Workload:
     """One step of training, up to the method.
 
     Attributes:
@@ -68,7 +68,9 @@ class Work:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             chosen = Named.parse(self.network)
-            return zoo.fitted(chosen.name, self.shape, self.vocab or 10, **chosen.options)
+            return zoo.create_fitted(
+                chosen.name, self.shape, self.vocab or 10, **chosen.options
+            )
 
     def in_format(self) -> nn.Module:
         """The network at its initial weights, in its memory format."""
@@ -113,11 +115,11 @@ class Work:
         """A trainer whose stages are built, cut by a plan or else as :func:`cut` does."""
         trainer = Trainer(
             self.initial(),
-            stages=plan or cut(self.network, self.stages),
+            stages=plan or paper_cut(self.network, self.stages),
             method=method,
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,
-            trace=trace,
+            record_timeline=trace,
             codec=codec,
             checksum=checksum,
             resumable=resumable,

@@ -3,6 +3,6 @@
 A peer says how many processes it takes and, in each of them, prepares a training.
 """
 
-from benchmarks.peers.peer import Peer as Peer
+from benchmarks.peers.peer import Baseline as Baseline
 from benchmarks.peers.peer import Training as Training
 from benchmarks.peers.rows import peer_of as peer_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from benchmarks.peers.peer import Training
 
 
@@ -43,7 +43,7 @@ class DDP:
             "broadcast_buffers": self.broadcast_buffers,
         }
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         """The whole network on this process's share of the batch."""
         network = work.in_format()
         with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from benchmarks.peers.peer import Training
 from hocket.methods.method import Method
 from hocket.partition import Plan
@@ -38,7 +38,7 @@ class Decoupled:
         delay = self.method.delay(0, self.processes)
         return {"cuts": list(self.plan.cuts), "delay": delay}
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         """This process's stage, its pipeline filled."""
         trainer = work.trainer(self.method, self.plan, codec=self.codec, checksum=self.checksum)
         step = work.decoupled(trainer)

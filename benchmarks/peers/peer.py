@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from benchmarks.harness.workload import Step, Work
+from benchmarks.harness.workload import Step, Workload
 from hocket.timeline import Recorder
 
 
@@ -28,7 +28,7 @@ class Training:
     recorder: Recorder | None = None
 
 
-class Peer(Protocol):
+class Baseline(Protocol):
     """A way to train, which may take several processes. It is sent to each of them."""
 
     @property
@@ -42,5 +42,5 @@ class Peer(Protocol):
     def about(self) -> dict[str, Any]:
         """What was chosen for it and should stand beside its times, as plain JSON."""
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         """This process's part; called in a gloo world of `processes` processes."""

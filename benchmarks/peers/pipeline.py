@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import pipelining
 
-from benchmarks.harness.workload import Step, Work
+from benchmarks.harness.workload import Step, Workload
 from benchmarks.peers.peer import Training
 from benchmarks.peers.wire import Wired, on_wire
 from hocket.losses import cross_entropy
-from hocket.modes import evaluating
-from hocket.partition import Plan, stages_of
+from hocket.modes import evaluation_mode
+from hocket.partition import Plan, build_stages
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class Pipeline:
         """Micro-batches and cuts."""
         return {"microbatches": self.microbatches, "cuts": list(self.plan.cuts)}
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         """The stages of this process under the schedule."""
         network = work.in_format()
         names = {weight: name for name, weight in network.named_parameters()}
         known = SCHEDULES[self.schedule]
-        stages = stages_of(network, self.plan)
+        stages = build_stages(network, self.plan)
         inputs, targets = work.batch_of_noise()
         wires = _wires(stages, inputs[: work.batch // self.microbatches], work.channels_last)
         last = len(stages) - 1
@@ -160,7 +160,7 @@ def _wires(stages: list[nn.Module], sample: Tensor, channels_last: bool) -> list
     wires = [sample]
     value = sample
     for stage in stages:
-        with evaluating(stage):
+        with evaluation_mode(stage):
             value = stage(value)
         wires.append(on_wire(value, channels_last=channels_last).requires_grad_())
     return wires

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from benchmarks.peers.peer import Training
 
 
@@ -24,7 +24,7 @@ class Plain:
         """Nothing was chosen."""
         return {}
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         """The same in every process: the whole network on the whole batch."""
         network = work.in_format()
         step = work.loop(network, work.batch_of_noise())

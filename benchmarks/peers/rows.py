@@ -8,46 +8,46 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.harness.balance import Balance
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from benchmarks.peers.ddp import DDP
 from benchmarks.peers.decoupled import Decoupled
-from benchmarks.peers.peer import Peer
+from benchmarks.peers.peer import Baseline
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import Plain
 from hocket.errors import OptionError, listed, unknown
-from hocket.methods import METHODS, build
+from hocket.methods import METHODS, build_method
 from hocket.methods.method import Method
-from hocket.options import Named, hints_of, wrong_options
-from hocket.transport.codecs import Codec, codec_of
+from hocket.options import Named, argument_hints, wrong_options
+from hocket.transport.codecs import Codec, parse_codec
 
-Builder = Callable[..., Peer]
+Builder = Callable[..., Baseline]
 """Makes a peer of a `Work` and its `Balance`; keywords are the options of the row."""
 
 
-def bp(work: Work, balance: Balance) -> Peer:
+def bp(work: Workload, balance: Balance) -> Baseline:
     """One process on one core: what all others are compared with."""
     return Plain(processes=1, threads=work.threads)
 
 
-def bp_all(work: Work, balance: Balance) -> Peer:
+def bp_all(work: Workload, balance: Balance) -> Baseline:
     """One process with a thread for every core."""
     return Plain(processes=1, threads=os.cpu_count() or 1)
 
 
-def independent(work: Work, balance: Balance) -> Peer:
+def independent(work: Workload, balance: Balance) -> Baseline:
     """As many processes as there are stages, each with a training of its own."""
     return Plain(processes=work.stages, threads=work.threads)
 
 
 def ddp(
-    work: Work,
+    work: Workload,
     balance: Balance,
     *,
     static_graph: bool = True,
     bucket_view: bool = True,
     bucket_mib: float = 25.0,
     broadcast_buffers: bool = False,
-) -> Peer:
+) -> Baseline:
     """As many processes as there are stages, which share the batch.
 
     Raises:
@@ -64,7 +64,9 @@ def ddp(
     )
 
 
-def pipeline(work: Work, balance: Balance, *, schedule: str, microbatches: int = 4) -> Peer:
+def pipeline(
+    work: Workload, balance: Balance, *, schedule: str, microbatches: int = 4
+) -> Baseline:
     """As many processes as there are stages, cut where the times of micro-batches are even.
 
     Raises:
@@ -76,7 +78,7 @@ def pipeline(work: Work, balance: Balance, *, schedule: str, microbatches: int =
     return Pipeline(schedule, work.stages, work.threads, microbatches, plan)
 
 
-def decoupled(work: Work, balance: Balance, *, name: str, **options: Any) -> Peer:
+def decoupled(work: Workload, balance: Balance, *, name: str, **options: Any) -> Baseline:
     """A method of Hocket, a process for each stage, cut where the times of batches are even.
 
     Raises:
@@ -96,18 +98,18 @@ def chosen(asked: Named) -> tuple[Method, Codec, bool]:
     Raises:
         OptionError: An option does not exist, or is out of range.
 
-    >>> method, *way = chosen(Named("fdg", {"slack": 1, "codec": "int8", "checksum": False}))
+    >>> method, *way = chosen(Named("fdg", {"extra_delay": 1, "codec": "int8", "checksum": False}))
     >>> method.delay(0, stages=2), way
     (4, [Integers(), False])
     """
     own = dict(asked.options)
-    slack, checksum = own.pop("slack", 0), own.pop("checksum", True)
-    codec = codec_of(str(own.pop("codec", "none")))
+    slack, checksum = own.pop("extra_delay", 0), own.pop("checksum", True)
+    codec = parse_codec(str(own.pop("codec", "none")))
     if type(slack) is not int or slack < 0:
-        raise OptionError(f"slack is {slack!r} in the row {asked}; use a number of ticks")
+        raise OptionError(f"extra_delay is {slack!r} in the row {asked}; use a number of ticks")
     if not isinstance(checksum, bool):
         raise OptionError(f"checksum is {checksum!r} in the row {asked}; use true or false")
-    return build(asked.name, **own).with_extra_delay(slack), codec, checksum
+    return build_method(asked.name, **own).with_extra_delay(slack), codec, checksum
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
@@ -146,12 +148,12 @@ def checked(row: str) -> Named:
         for parameter in inspect.signature(builder).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in own
     ]
-    if problems := wrong_options(asked.options, known, hints_of(builder)):
+    if problems := wrong_options(asked.options, known, argument_hints(builder)):
         raise OptionError(listed(f"cannot read the row {row!r}", problems))
     return asked
 
 
-def peer_of(row: str, work: Work, balance: Balance) -> Peer:
+def peer_of(row: str, work: Workload, balance: Balance) -> Baseline:
     """What a row means for this work; measures the layers if the row is cut by time.
 
     Raises:
@@ -162,7 +164,7 @@ def peer_of(row: str, work: Work, balance: Balance) -> Peer:
     return builder_of(asked.name)(work, balance, **asked.options)
 
 
-def _even(work: Work, parts: int, what: str) -> None:
+def _even(work: Workload, parts: int, what: str) -> None:
     """Refuse parts that are not equal: means over them would not be the mean of the batch."""
     if parts < 1 or work.batch % parts:
         raise OptionError(

@@ -10,9 +10,14 @@ from benchmarks.harness.record import Record
 from benchmarks.report.goals import goals
 from benchmarks.report.markdown import lines_of, mean, percent
 from benchmarks.report.pictures import PICTURES
-from benchmarks.report.tables_faults import faults
-from benchmarks.report.tables_free import compression, pace, rejoin, slowdown
-from benchmarks.report.tables_networks import curves, plan
+from benchmarks.report.tables_faults import faults_table
+from benchmarks.report.tables_free import (
+    compression_table,
+    kill_recovery_table,
+    slowdown_table,
+    straggler_table,
+)
+from benchmarks.report.tables_networks import curves_table, plan_table
 from hocket.errors import DataError
 
 
@@ -27,7 +32,7 @@ def render(folder: Path, *, into: Path | None = None) -> None:
         DataError: There is no record, or the document has no place for it.
     """
     record = Record.read(folder)
-    shown = table(record)
+    shown = record_table(record)
     picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
     text = f"# {record.name.capitalize()}\n\n{shown}\n\n![{record.name}]({picture.name})\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
@@ -64,11 +69,13 @@ def stale(markdown_file: Path, records: Path) -> list[str]:
     text = markdown_file.read_text(encoding="utf-8")
     excerpts = ((found["marker"], found["shown"].strip()) for found in _place().finditer(text))
     return [
-        marker for marker, shown in excerpts if shown != table(Record.read(records / marker))
+        marker
+        for marker, shown in excerpts
+        if shown != record_table(Record.read(records / marker))
     ]
 
 
-def table(record: Record) -> str:
+def record_table(record: Record) -> str:
     """The rows of a record and, below them, where they come from.
 
     Raises:
@@ -336,12 +343,12 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "speed": _speed,
     "link": _link,
     "stages": _stages,
-    "slowdown": slowdown,
-    "compression": compression,
-    "pace": pace,
+    "slowdown": slowdown_table,
+    "compression": compression_table,
+    "pace": straggler_table,
     "checkpoint": _checkpoint,
-    "faults": faults,
-    "curves": curves,
-    "plan": plan,
-    "rejoin": rejoin,
+    "faults": faults_table,
+    "curves": curves_table,
+    "plan": plan_table,
+    "rejoin": kill_recovery_table,
 }

@@ -11,7 +11,7 @@ from benchmarks.report.markdown import lines_of
 Row = Mapping[str, Any]
 
 
-def faults(record: Record) -> str:
+def faults_table(record: Record) -> str:
     """One line for each kind of fault, and one for each kind of damage."""
     heads = (
         "fault", "the job", "tried", "as promised", "stage named", "noticed after, s",

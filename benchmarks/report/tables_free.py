@@ -8,7 +8,7 @@ from benchmarks.harness.record import Record
 from benchmarks.report.markdown import lines_of, mean, percent
 
 
-def slowdown(record: Record) -> str:
+def slowdown_table(record: Record) -> str:
     """One line for each size of the buffers, a column for each slow-down."""
     settings = record.settings
     heads = ("buffer", *(f"{factor:g} times slower" for factor in settings["factors"]))
@@ -30,7 +30,7 @@ def slowdown(record: Record) -> str:
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
-def compression(record: Record) -> str:
+def compression_table(record: Record) -> str:
     """One line for each codec."""
     heads = (
         "codec", "sent, KiB/sample", "compression", "lost", "codes in use", "buffers, MiB",
@@ -60,7 +60,7 @@ def compression(record: Record) -> str:
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
-def pace(record: Record) -> str:
+def straggler_table(record: Record) -> str:
     """One line for each method and slow-down."""
     settings = record.settings
     heads = ("method", "slow-down", "slow stage", "other stages", "slowest of them")
@@ -84,7 +84,7 @@ def pace(record: Record) -> str:
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
-def rejoin(record: Record) -> str:
+def kill_recovery_table(record: Record) -> str:
     """One line for each method and stage that was killed."""
     settings = record.settings
     heads = (

@@ -8,7 +8,7 @@ from benchmarks.harness.record import Record
 from benchmarks.report.markdown import lines_of, mean, percent
 
 
-def curves(record: Record) -> str:
+def curves_table(record: Record) -> str:
     """One line for each number of stages and method."""
     heads = (
         "stages", "method", "batch per tick", "staleness of stage 0", "first loss", "last loss",
@@ -43,7 +43,7 @@ def curves(record: Record) -> str:
     return f"{lines_of(heads, lines)}\n\n{legend}"
 
 
-def plan(record: Record) -> str:
+def plan_table(record: Record) -> str:
     """One line for each method on each network, and the worst of them below."""
     heads = (
         "network", "method", "cut at", "foreseen, ms/sample", "measured", "ratio", "range",

@@ -17,5 +17,5 @@ from hocket.methods.method import Method as Method
 from hocket.partition import Plan as Plan
 from hocket.partition import cut as cut
 from hocket.program import unroll as unroll
-from hocket.training.metrics import Score as Score
+from hocket.training.metrics import EvaluationResult as EvaluationResult
 from hocket.training.trainer import Trainer as Trainer

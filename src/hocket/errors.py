@@ -55,7 +55,7 @@ class WorldError(HocketError, RuntimeError):
     """The processes that train together are not what the training needs."""
 
 
-class LostError(HocketError, ConnectionError):
+class PeerLostError(HocketError, ConnectionError):
     """Another process is gone and did not say why."""
 
     exit_code = 69
@@ -67,7 +67,7 @@ class HangError(HocketError, TimeoutError):
     exit_code = 75
 
 
-class WitnessError(HocketError, RuntimeError):
+class PeerFailedError(HocketError, RuntimeError):
     """Another process failed first; this one only says what that one said."""
 
     exit_code = 74

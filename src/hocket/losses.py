@@ -25,7 +25,7 @@ def cross_entropy(output: Tree, targets: Tree) -> Tensor:
     return F.cross_entropy(output.flatten(0, -2), targets.flatten())
 
 
-def classified(output: Tree, targets: Tree) -> bool:
+def are_class_numbers(output: Tree, targets: Tree) -> bool:
     """Whether the targets are a class number for each prediction."""
     return (
         isinstance(output, Tensor)
@@ -35,8 +35,8 @@ def classified(output: Tree, targets: Tree) -> bool:
     )
 
 
-def wrong(output: Tree, targets: Tree) -> tuple[int, int] | None:
+def count_errors(output: Tree, targets: Tree) -> tuple[int, int] | None:
     """How many predictions are wrong, of how many; None where there are no class numbers."""
-    if not classified(output, targets):
+    if not are_class_numbers(output, targets):
         return None
     return int((output.argmax(-1) != targets).sum()), targets.numel()

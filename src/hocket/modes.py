@@ -7,7 +7,7 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
+def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Inside, the modules are in evaluation mode; afterwards each layer is as it was.
 
     A layer that the user had frozen in evaluation mode stays frozen.

@@ -122,7 +122,7 @@ def wrong_options(
     ]
 
 
-def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+def argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The type hints of a function's arguments, also of one with some arguments filled in."""
     return typing.get_type_hints(function.func if isinstance(function, partial) else function)
 

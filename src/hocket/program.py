@@ -53,7 +53,7 @@ class Action:
 Tick = tuple[Action, ...]
 
 
-def source(action: Action, method: Method, stages: int) -> Action | None:
+def dependency(action: Action, method: Method, stages: int) -> Action | None:
     """The action of a neighbour whose packet this action takes, if it takes one.
 
     >>> from hocket.methods import FDG
@@ -62,46 +62,52 @@ def source(action: Action, method: Method, stages: int) -> Action | None:
     """
     if action.kind == "F" and action.stage > 0:
         return Action("F", action.stage - 1, action.batch)
-    waits = action.kind == "T" or (action.kind == "B" and method.signal.waits)
+    waits = action.kind == "T" or (action.kind == "B" and method.signal.needs_gradient)
     if waits and action.stage < stages - 1:
         return Action("B", action.stage + 1, action.batch)
     return None
 
 
-class Column:
+class StageSchedule:
     """What one stage does, tick by tick, computed while batches arrive."""
 
     def __init__(self, method: Method, stages: int, stage: int) -> None:
         self.method = method
         self.stages = stages
         self.stage = stage
-        self.now = 0
-        self.fed = 0
+        self.tick_count = 0
+        self.batch_count = 0
         self._entered: dict[int, int] = {}  # tick -> batch, of the batches in flight
         self._gathered = 0  # gradients since the last update
         # Ticks from a batch's first action to its last. A gradient comes back over every edge,
         # a target over one; the last edge is the last to return it.
-        crossed = stages - 1 if method.signal.waits else min(stages - 1, method.signal.learns)
+        crossed = (
+            stages - 1
+            if method.signal.needs_gradient
+            else min(stages - 1, method.signal.learns_from_gradient)
+        )
         self._flight = (stages - 1) * method.forward_delay + crossed * method.backward_delay
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Where it has come to, as plain values."""
         return {
-            "now": self.now,
-            "fed": self.fed,
+            "tick_count": self.tick_count,
+            "batch_count": self.batch_count,
             "entered": dict(self._entered),
             "gathered": self._gathered,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where another one had come to."""
-        self.now, self.fed = state["now"], state["fed"]
+        self.tick_count, self.batch_count = state["tick_count"], state["batch_count"]
         self._entered = dict(state["entered"])
         self._gathered = state["gathered"]
 
-    def begin_at(self, now: int, fed: int) -> None:
+    def start_at(self, now: int, fed: int) -> None:
         """Count ticks and batches on from these, with nothing in flight."""
-        self.load({"now": now, "fed": fed, "entered": {}, "gathered": 0})
+        self.load_state_dict(
+            {"tick_count": now, "batch_count": fed, "entered": {}, "gathered": 0}
+        )
 
     @property
     def idle(self) -> bool:
@@ -110,16 +116,16 @@ class Column:
 
     def tick(self) -> list[Action]:
         """The stage's actions in the next tick, at which a new batch enters."""
-        self._entered[self.now] = self.fed
-        self.fed += 1
-        return self.turn()
+        self._entered[self.tick_count] = self.batch_count
+        self.batch_count += 1
+        return self.drain_tick()
 
-    def turn(self) -> list[Action]:
+    def drain_tick(self) -> list[Action]:
         """The stage's actions in the next tick, at which none enters."""
         method, stage = self.method, self.stage
         df, db = method.forward_delay, method.backward_delay
         delay = method.delay(stage, self.stages)
-        arrived = self.now - stage * df
+        arrived = self.tick_count - stage * df
         forward, backward, learn = [], [], []
         if arrived in self._entered:
             forward.append(Action("F", stage, self._entered[arrived]))
@@ -130,18 +136,22 @@ class Column:
                 backward.append(Action("U", stage, batch))
                 self._gathered = 0
         target = arrived - df - db
-        if method.signal.learns and stage < self.stages - 1 and target in self._entered:
+        if (
+            method.signal.learns_from_gradient
+            and stage < self.stages - 1
+            and target in self._entered
+        ):
             learn.append(Action("T", stage, self._entered[target]))
-        self._entered.pop(self.now - self._flight, None)
-        self.now += 1
+        self._entered.pop(self.tick_count - self._flight, None)
+        self.tick_count += 1
         if delay and method.order == "backward-first":
             return backward + forward + learn
         return forward + backward + learn
 
-    def flush(self) -> list[Action]:
+    def final_update(self) -> list[Action]:
         """The update with gradients that are too few for one, once nothing is in flight."""
         waiting, self._gathered = self._gathered, 0
-        return [Action("U", self.stage, self.fed - 1)] if waiting else []
+        return [Action("U", self.stage, self.batch_count - 1)] if waiting else []
 
 
 class Program:
@@ -155,34 +165,34 @@ class Program:
         if stages < 1:
             raise OptionError(f"a program has {stages} stages; use at least 1")
         self.method = method
-        self.columns = [Column(method, stages, stage) for stage in range(stages)]
+        self.schedules = [StageSchedule(method, stages, stage) for stage in range(stages)]
 
     @property
-    def now(self) -> int:
+    def tick_count(self) -> int:
         """The number of the next tick."""
-        return self.columns[0].now
+        return self.schedules[0].tick_count
 
     @property
-    def fed(self) -> int:
+    def batch_count(self) -> int:
         """How many batches have entered."""
-        return self.columns[0].fed
+        return self.schedules[0].batch_count
 
     @property
     def idle(self) -> bool:
         """Whether no batch is in flight."""
-        return self.columns[0].idle
+        return self.schedules[0].idle
 
     def tick(self) -> Tick:
         """The next tick, at which a new batch enters."""
-        return self._merge([column.tick() for column in self.columns])
+        return self._merge([column.tick() for column in self.schedules])
 
-    def turn(self) -> Tick:
+    def drain_tick(self) -> Tick:
         """The next tick, at which none enters."""
-        return self._merge([column.turn() for column in self.columns])
+        return self._merge([column.drain_tick() for column in self.schedules])
 
-    def flush(self) -> Tick:
+    def final_update(self) -> Tick:
         """The updates with gradients that are too few for one, once nothing is in flight."""
-        return tuple(action for column in self.columns for action in column.flush())
+        return tuple(action for column in self.schedules for action in column.final_update())
 
     def _merge(self, columns: list[list[Action]]) -> Tick:
         """The columns as one list in which whatever an action needs of this tick is earlier.
@@ -193,7 +203,7 @@ class Program:
         here = {action for column in columns for action in column}
 
         def ready(action: Action) -> bool:
-            need = source(action, self.method, len(self.columns))
+            need = dependency(action, self.method, len(self.schedules))
             return need not in here or need in merged
 
         while any(columns):
@@ -225,40 +235,40 @@ def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterato
         for _ in range(count):
             yield program.tick()
         if method.epoch_end == "drain":
-            yield from finish(program)
-    yield from finish(program)
+            yield from drain(program)
+    yield from drain(program)
 
 
 Actions = TypeVar("Actions", bound=Sequence[Action], covariant=True)
 
 
-class Unfinished(Protocol[Actions]):
+class Drainable(Protocol[Actions]):
     """A program, or one stage's column of it."""
 
     @property
     def idle(self) -> bool:
         """Whether no batch is in flight."""
 
-    def turn(self) -> Actions:
+    def drain_tick(self) -> Actions:
         """The actions of the next tick, at which no batch enters."""
 
-    def flush(self) -> Actions:
+    def final_update(self) -> Actions:
         """The updates with gradients that are too few for one."""
 
 
-def finish(program: Unfinished[Actions]) -> Iterator[Actions]:
+def drain(program: Drainable[Actions]) -> Iterator[Actions]:
     """The ticks that complete everything in flight and apply every gradient.
 
     A group of gradients that is not full is applied when nothing is in flight any more, so
     that no stage needs to know beforehand which batch is the last.
     """
     while not program.idle:
-        yield program.turn()
-    if flushed := program.flush():
+        yield program.drain_tick()
+    if flushed := program.final_update():
         yield flushed
 
 
-def parse(text: str) -> list[Tick]:
+def parse_program(text: str) -> list[Tick]:
     r"""The ticks of a printed program: a line each, actions between spaces.
 
     Raises:
@@ -270,7 +280,7 @@ def parse(text: str) -> list[Tick]:
     return [tuple(Action.parse(word) for word in line.split()) for line in text.splitlines()]
 
 
-def check(ticks: Sequence[Tick], method: Method, stages: int) -> None:
+def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
     """Refuse a program that loses, doubles or mis-times anything.
 
     Raises:
@@ -311,9 +321,9 @@ def _rules(method: Method, stages: int, batches: int) -> Iterator[tuple[Action, 
         for k in range(stages):
             forward, backward = Action("F", k, batch), Action("B", k, batch)
             yield backward, forward, 0
-            learns = method.signal.learns and k < stages - 1
+            learns = method.signal.learns_from_gradient and k < stages - 1
             for action in (forward, backward, *([Action("T", k, batch)] if learns else [])):
-                if (need := source(action, method, stages)) is not None:
+                if (need := dependency(action, method, stages)) is not None:
                     delays = {"F": method.forward_delay, "B": method.backward_delay}
                     yield action, need, delays[need.kind]
 
@@ -341,7 +351,7 @@ def _uncounted(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
     return problems
 
 
-def draw(ticks: Iterable[Tick], stages: int) -> str:
+def format_program(ticks: Iterable[Tick], stages: int) -> str:
     """The program as text: a line per tick, a column per stage.
 
     >>> from hocket.methods import FDG

@@ -23,7 +23,7 @@ def tensors(tree: Tree) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def copied(tree: Tree) -> Tree:
+def copy_tensors(tree: Tree) -> Tree:
     """The same structure with tensors of its own, which may be edited in place."""
     return map_tensors(Tensor.clone, tree)
 

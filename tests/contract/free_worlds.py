@@ -16,7 +16,7 @@ from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.distributed import world
 from hocket.distributed.launch import launch
-from hocket.errors import HangError, OptionError, WitnessError
+from hocket.errors import HangError, OptionError, PeerFailedError
 from hocket.methods import DGLAsync
 from hocket.transport.codecs import VQ
 
@@ -65,9 +65,9 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
     return {
         "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
         "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
-        "uses": dataclasses.asdict(stage.uses) if stage.uses else None,
-        "waiting": trainer._rig.engine._buffer.waiting if stage.uses else None,
-        "unsent": stage.ledger.unsent,
+        "uses": dataclasses.asdict(stage.receive_stats) if stage.receive_stats else None,
+        "waiting": trainer._rig.engine._buffer.waiting if stage.receive_stats else None,
+        "unsent": stage.send_stats.unsent,
         "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
         "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
         "again": trainer.evaluate(data(conv, 3)).loss,
@@ -97,7 +97,7 @@ def refusals(folder):
         trainer.fit(batches or data(conv, 2), epochs=1, progress=False)
 
     return {
-        "turns": refused(lambda: fit(turns="random")),
+        "turns": refused(lambda: fit(stage_timing="random")),
         "length": refused(lambda: fit(Unsized())),
     }
 
@@ -132,15 +132,15 @@ def starving(folder):
     )
     try:
         trainer.fit(data(conv, LENGTH), epochs=1, progress=False)
-    except (HangError, WitnessError) as error:
+    except (HangError, PeerFailedError) as error:
         return {"error": str(error)}
     return {"error": "none"}
 
 
 CASES = {
     "plain": freely,
-    "slow end": lambda folder: freely(folder, rates=(1, 1, 0.2)),
-    "slow beginning": lambda folder: freely(folder, rates=(0.2, 1, 1)),
+    "slow end": lambda folder: freely(folder, stage_speeds=(1, 1, 0.2)),
+    "slow beginning": lambda folder: freely(folder, stage_speeds=(0.2, 1, 1)),
     "codebooks": lambda folder: freely(folder, codec=VQ(groups=1, codes=3)),
     "stopped": lambda folder: freely(folder, watch=Stops(folder)),
     "limited": lambda folder: freely(folder, method=DGLAsync(buffer=2, reuse=1)),
@@ -157,7 +157,7 @@ def _work(folder):
         found = case(folder)
         Path(folder, f"{name}-{rank}.json").write_text(json.dumps(found))
         if name != "starving":
-            world.part()
+            world.shutdown()
     return 0
 
 

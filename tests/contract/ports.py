@@ -17,7 +17,13 @@ from benchmarks.faults.packets import damaged, mislabelled
 from hocket.distributed.world import World
 from hocket.errors import HangError, PacketError
 from hocket.timeline import Recorder
-from hocket.transport.connection import Connection, Horizon, Lower, Shipment, Upper
+from hocket.transport.connection import (
+    Connection,
+    ConnectionToNext,
+    ConnectionToPrevious,
+    Lookahead,
+    OutgoingMessage,
+)
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import tensors
@@ -93,7 +99,7 @@ STEPS = {
 def in_memory():
     """What both ends of an edge inside this process find."""
     edge = Edge("stage 0", "stage 1")
-    ends = edge.upper(), edge.lower()
+    ends = edge.to_next(), edge.to_previous()
     return {name: step(ends[side]) for name, (side, step) in STEPS.items()}
 
 
@@ -113,14 +119,14 @@ WRONG = {
 @contextmanager
 def going_wrong(change, number):
     """Inside, the activation of this number is changed on its way."""
-    own = Shipment.begin
+    own = OutgoingMessage.begin
 
     def begin(shipment):
         wrong = (shipment.kind, shipment.number) == ("activation", number)
         finishes = [own(one) for one in (change(shipment) if wrong else [shipment])]
         return lambda: [finish() for finish in finishes] and None
 
-    with patch.object(Shipment, "begin", begin):
+    with patch.object(OutgoingMessage, "begin", begin):
         yield
 
 
@@ -128,8 +134,8 @@ def connected(world, room=ROOM, checksum=True):
     """This process's end of a connection, and the connection."""
     device = torch.device("cpu")
     connection = Connection(world, 1 - world.rank, room, device, checksum=checksum)
-    end = (Upper, Lower)[world.rank]
-    return end(connection, Horizon(), Recorder(world.rank, keep=False)), connection
+    end = (ConnectionToNext, ConnectionToPrevious)[world.rank]
+    return end(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
 
 
 def in_a_process(folder):

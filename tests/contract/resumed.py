@@ -11,7 +11,7 @@ from contract.small import LINEARIZE, LOCKSTEP, WAITING, bits, different
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
-from hocket.methods import options_of
+from hocket.methods import method_options
 from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
@@ -31,7 +31,7 @@ CASES = [
     *(
         Case(name, "conv", (("linearize", kind),))
         for name in WAITING
-        if "linearize" in options_of(name)
+        if "linearize" in method_options(name)
         for kind in LINEARIZE
     ),
     Case("fdg", options=(("order", "forward-first"),)),
@@ -42,7 +42,7 @@ CASES = [
     Case("dgl", options=(("forward_delay", 3),)),
     Case("dni", options=(("forward_delay", 2),)),
     Case("fdg", optimizer=torch.optim.Adam),
-    Case("fdg", trainer=(("scheduler_per", "update"),)),
+    Case("fdg", trainer=(("scheduler_unit", "update"),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
     Case("fdg", "conv", trainer=(("codec", Cast(torch.bfloat16)),)),
@@ -55,18 +55,25 @@ CASES = [
 CASES = [resumable(case) for case in CASES]
 
 
-def free(*options: tuple[str, Any], rates: Sequence[float] = PACES[0], **trainer: Any) -> Case:
+def free(
+    *options: tuple[str, Any], stage_speeds: Sequence[float] = PACES[0], **trainer: Any
+) -> Case:
     """A training of three stages that run freely, each at its own pace."""
-    return resumable(Case("dgl-async", "conv", options, (("rates", rates), *trainer.items())))
+    return resumable(
+        Case("dgl-async", "conv", options, (("stage_speeds", stage_speeds), *trainer.items()))
+    )
 
 
 FREE = [
-    *(free(("buffer", n), rates=rates) for n, rates in zip((1, 2, 4), PACES, strict=True)),
-    free(("buffer", 3), turns="random"),
-    free(("buffer", 3), ("reuse", 2), scheduler_per="update"),
-    free(("buffer", 2), ("reuse", 3), ("sampler", "official"), turns="random"),
-    free(("buffer", 3), ("accumulate", 4), rates=PACES[2]),
-    free(("buffer", 2), codec=VQ(codes=3, every=2, decay=0.5), turns="random"),
+    *(
+        free(("buffer", n), stage_speeds=rates)
+        for n, rates in zip((1, 2, 4), PACES, strict=True)
+    ),
+    free(("buffer", 3), stage_timing="random"),
+    free(("buffer", 3), ("reuse", 2), scheduler_unit="update"),
+    free(("buffer", 2), ("reuse", 3), ("sampler", "official"), stage_timing="random"),
+    free(("buffer", 3), ("accumulate", 4), stage_speeds=PACES[2]),
+    free(("buffer", 2), codec=VQ(codes=3, every=2, decay=0.5), stage_timing="random"),
     replace(free(("buffer", 4)), net="mlp", optimizer=torch.optim.Adam, batches=1, epochs=4),
 ]
 

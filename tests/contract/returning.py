@@ -19,7 +19,7 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed import identity
 from hocket.distributed.launch import launch
-from hocket.distributed.restart import Restarts, persistently
+from hocket.distributed.restart import Restarts, retry_after_loss
 from hocket.methods import DGLAsync
 from hocket.runs.train import has_checkpoints
 from hocket.transport.codecs import VQ
@@ -117,7 +117,7 @@ def train(
     weights are ``gathered``. Only the first stage reads what is evaluated on.
     """
     rank, place = int(os.environ["RANK"]), Path(folder, "checkpoints")
-    Path(folder, f"{rank}-{int(identity.returned())}.pid").write_text(str(os.getpid()))
+    Path(folder, f"{rank}-{int(identity.has_rejoined())}.pid").write_text(str(os.getpid()))
     others = [other for other in range(STAGES) if other != rank]
     began, dies_in_turn = 0, "turn" in points
 
@@ -129,18 +129,18 @@ def train(
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if identity.returned() and dies_in_turn:
+    if identity.has_rejoined() and dies_in_turn:
         until(lambda: all(learned(folder, o) >= KILLED_AT + MORE for o in others))
     events = []
     deadly = Deadly(folder, victim if dies_in_turn else None, rank, again)
     watch = [lambda event, _: events.append(event), deadly]
     trainer = trainer_of(watch, timeout_s=timeout_s, codec=codec)
     come_to("made")
-    if restarted and not identity.returned():
+    if restarted and not identity.has_rejoined():
         resume = any(trainer.gather(has_checkpoints(Path(folder), STAGES)))
-    if identity.returned() or resume:
+    if identity.has_rejoined() or resume:
         trainer.resume(place)
-        began = trainer._rig.engine.now
+        began = trainer._rig.engine.tick_count
     history = trainer.fit(
         learnable(LENGTH),
         Validation(learnable(3), lambda: come_to("evaluation")),
@@ -152,12 +152,12 @@ def train(
     stage, engine = trainer.stages[0], trainer._rig.engine
     said = {
         "began": began,
-        "turns": engine.now,
+        "turns": engine.tick_count,
         "losses": [e.report.loss for e in events if e.action.kind == "B"],
         "learned": [e.action.batch for e in events if e.action.kind == "B"],
-        "ledger": asdict(stage.ledger),
-        "uses": asdict(stage.uses) if stage.uses else None,
-        "waiting": engine._buffer.waiting if stage.uses else 0,
+        "ledger": asdict(stage.send_stats),
+        "uses": asdict(stage.receive_stats) if stage.receive_stats else None,
+        "waiting": engine._buffer.waiting if stage.receive_stats else 0,
         "history": [asdict(epoch) | {"seconds": 0.0} for epoch in history],
         "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
         "again": trainer.evaluate(learnable(3)).loss,
@@ -184,7 +184,7 @@ def resumed(folder, victim):
 
 
 def never_back(folder, victim, restarted):
-    if identity.returned():
+    if identity.has_rejoined():
         time.sleep(1000)
     return train(folder, victim, timeout_s=60.0 if restarted else 4.0, restarted=restarted)
 
@@ -208,7 +208,7 @@ def kept_up(work, folder, victim, most, grace_s=5.0):
     def start(again):
         return started(partial(work, restarted=again), folder, victim, grace_s, restarts)
 
-    return persistently(start, restarts)
+    return retry_after_loss(start, restarts)
 
 
 def said(folder):

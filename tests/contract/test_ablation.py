@@ -17,12 +17,12 @@ from contract import worlds
 from contract.resumed import all_of, differences, resumable
 from contract.small import SHAPES, conv
 from contract.worlds import Case, trained
-from hocket.checkpoint.directory import name_of, read_manifest, read_part
+from hocket.checkpoint.directory import checkpoint_name, read_manifest, read_part
 from hocket.training import state as training_state
 from hocket.transport.codecs import VQ
 
 State = dict[str, Any]
-AT = name_of(7, 1)
+AT = checkpoint_name(7, 1)
 """After three batches of the second epoch of four."""
 
 
@@ -116,7 +116,7 @@ DNI = Case("dni", "drifting", (("forward_delay", 2),))
 CODED = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5)),))
 ASYNC = Case(
     "dgl-async", "drifting", (("buffer", 3),),
-    (("rates", (1, 0.7, 0.9)), ("turns", "random"), ("codec", VQ(codes=5, decay=0.5))),
+    (("stage_speeds", (1, 0.7, 0.9)), ("stage_timing", "random"), ("codec", VQ(codes=5, decay=0.5))),
 )  # fmt: skip
 FULL = replace(
     ASYNC,

@@ -25,7 +25,7 @@ from contract.small import (
     wide,
 )
 from hocket import Trainer, cross_entropy
-from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, build
+from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, build_method
 from hocket.methods.method import Method
 from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr, predsim
 
@@ -38,11 +38,11 @@ def pairs() -> dict[str, tuple[Method, Reference]]:
     found: dict[str, tuple[Method, Reference]] = {
         "bp": (BP(), bp.train),
         "fr-official": (
-            build("fr-official"),
+            build_method("fr-official"),
             partial(fr.train, first_rate=2.0, statistics_twice=True),
         ),
         "adl-official": (
-            build("adl-official"),
+            build_method("adl-official"),
             partial(adl.train, accumulate=4, reduce="sum", linearize="live"),
         ),
     }

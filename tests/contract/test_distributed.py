@@ -43,7 +43,7 @@ CASES = [
     Case("fr", trainer=(("codec", Cast(torch.bfloat16)),), direct=True),
     # Batches that are skipped, from the first stage on, or where they break in a later one.
     *(
-        Case(name, "brittle", trainer=(("non_finite", "skip"),), spoiled=((2, nan), (5, mark)))
+        Case(name, "brittle", trainer=(("on_nan", "skip"),), spoiled=((2, nan), (5, mark)))
         for name, mark in (
             *((name, 1 + FORWARD) for name in ("bp", "fdg", "adl", "fr", "dni", "dgl")),
             *((name, 1 + BACKWARD) for name in ("fdg", "dni", "dgl")),
@@ -53,7 +53,7 @@ CASES = [
         Case(
             name,
             "conv",
-            trainer=(("non_finite", "skip"), ("codec", codec)),
+            trainer=(("on_nan", "skip"), ("codec", codec)),
             spoiled=((2, nan),),
         )
         for name, codec in (("fdg", Integers()), ("dgl", VQ(codes=3)))

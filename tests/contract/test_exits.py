@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import CLASSES, conv, data, mlp, sgd, train, wide
 from hocket import Trainer, cross_entropy
 from hocket.methods import BP, DGL, DNI, FDG, METHODS
-from hocket.stage.prediction import joined
+from hocket.stage.prediction import add_vote
 
 WITH_HEADS = {
     "dgl": DGL(),
@@ -89,7 +89,11 @@ def test_targets_that_are_no_class_numbers_have_no_exits(loss):
     batches = [(x, {"of": x.sum(1)} if loss == "structures" else x.sum(1)) for x in inputs]
     trainer = Trainer(mlp(3), method=DGL(), optimizer=partial(sgd, lr=1e-3), loss=squared)
     (epoch,) = trainer.fit(batches, batches, epochs=1, progress=False)
-    assert (epoch.score.error, epoch.score.exits, epoch.score.ensemble) == (None, (), None)
+    assert (epoch.evaluation.error, epoch.evaluation.exits, epoch.evaluation.ensemble) == (
+        None,
+        (),
+        None,
+    )
 
 
 class Last(nn.Module):
@@ -158,7 +162,7 @@ def test_an_exit_counts_twice_the_one_before_it():
     scores = list(torch.randn(5, 4, CLASSES, dtype=torch.double))
     votes = None
     for prediction in scores:
-        votes = joined(votes, prediction)
+        votes = add_vote(votes, prediction)
     weights = [1, 2, 4, 8, 16]
     wanted = sum(w * s.softmax(-1) for w, s in zip(weights, scores, strict=True)) / 16
     torch.testing.assert_close(votes, wanted)

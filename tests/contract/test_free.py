@@ -5,7 +5,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
 from hocket import Trainer, cross_entropy
-from hocket.engine.async_clock import Clock, Pace
+from hocket.engine.async_clock import EventClock, StageSpeeds
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
 from hocket.transport.codecs import VQ
@@ -70,13 +70,13 @@ def test_it_is_the_papers_algorithm(rates, buffer, net):
     batches, modules = data(net, 6, last=2), net(3)
     theirs = copied(modules)
     trainer = Trainer(
-        modules, method=DGLAsync(head="mlp", buffer=buffer), optimizer=sgd, rates=rates
+        modules, method=DGLAsync(head="mlp", buffer=buffer), optimizer=sgd, stage_speeds=rates
     )
     trainer.prepare(batches[0][0])
     heads = copied(stage.signal_network for stage in trainer.stages[:-1])
     for x, y in batches * 3:
         trainer.step(x, y)
-    clock, turns = Clock(Pace(rates)), []
+    clock, turns = EventClock(StageSpeeds(rates)), []
     # As many as there are up to the turn of the first stage for which no batch is left.
     while turns.count(0) < len(batches * 3) or clock.upcoming:
         turns.append(clock.next())
@@ -93,7 +93,13 @@ def test_it_is_the_papers_algorithm(rates, buffer, net):
 @pytest.mark.parametrize("turns", ["regular", "random"])
 def test_equal_runs_give_equal_bits(turns):
     ends = [
-        run(LIMITED, conv(3, dropout=0.3), data(conv, 5), rates=(1, 0.7, 1.4), turns=turns)
+        run(
+            LIMITED,
+            conv(3, dropout=0.3),
+            data(conv, 5),
+            stage_speeds=(1, 0.7, 1.4),
+            stage_timing=turns,
+        )
         for _ in range(2)
     ]
     assert [e.action for e in ends[0].events] == [e.action for e in ends[1].events]
@@ -102,7 +108,7 @@ def test_equal_runs_give_equal_bits(turns):
 
 def test_another_seed_takes_other_turns():
     first, other = (
-        run(LIMITED, mlp(2), data(mlp, 8), turns="random", seed=seed) for seed in (1, 2)
+        run(LIMITED, mlp(2), data(mlp, 8), stage_timing="random", seed=seed) for seed in (1, 2)
     )
     assert [e.action for e in first.events] != [e.action for e in other.events]
 
@@ -114,29 +120,31 @@ def test_another_seed_takes_other_turns():
 @pytest.mark.parametrize("turns", ["regular", "random"])
 @pytest.mark.parametrize("method", [DGLAsync(buffer=1), DGLAsync(buffer=3), LIMITED], ids=str)
 def test_every_batch_is_used_or_counted_as_dropped(method, turns, rates):
-    trained = run(method, mlp(3), data(mlp, 6), rates=rates, turns=turns)
+    trained = run(method, mlp(3), data(mlp, 6), stage_speeds=rates, stage_timing=turns)
     for k in (1, 2):
-        uses = trained.trainer.stages[k].uses
+        uses = trained.trainer.stages[k].receive_stats
         buffer = trained.trainer._rig.engine._runners[k]._lower._buffer
         assert uses.arrived == len(trained.of("F", k - 1))
         assert uses.drawn == len(trained.of("F", k))
         assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived
-        assert len(trained.trainer.stages[k].pending) == 0
-    assert trained.trainer.stages[0].uses is None
+        assert len(trained.trainer.stages[k].in_flight) == 0
+    assert trained.trainer.stages[0].receive_stats is None
 
 
 def test_a_slow_successor_drops_and_a_slow_predecessor_is_used_again():
-    slow_end = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), rates=(1, 0.5)).trainer
-    assert slow_end.stages[1].uses.dropped > 0
-    assert slow_end.stages[1].uses.reused == 0
-    slow_start = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), rates=(0.5, 1)).trainer
-    assert slow_start.stages[1].uses.dropped == 0
-    assert slow_start.stages[1].uses.reused > 0
+    slow_end = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), stage_speeds=(1, 0.5)).trainer
+    assert slow_end.stages[1].receive_stats.dropped > 0
+    assert slow_end.stages[1].receive_stats.reused == 0
+    slow_start = run(DGLAsync(buffer=2), mlp(2), data(mlp, 8), stage_speeds=(0.5, 1)).trainer
+    assert slow_start.stages[1].receive_stats.dropped == 0
+    assert slow_start.stages[1].receive_stats.reused > 0
 
 
 def test_a_limit_on_use_makes_a_fast_stage_skip_turns():
     once = DGLAsync(buffer=2, reuse=1)
-    uses = run(once, mlp(2), data(mlp, 8), rates=(0.5, 1)).trainer.stages[1].uses
+    uses = (
+        run(once, mlp(2), data(mlp, 8), stage_speeds=(0.5, 1)).trainer.stages[1].receive_stats
+    )
     assert uses.reused == 0
     assert uses.refused > 0
 
@@ -146,7 +154,7 @@ def test_a_limit_on_use_makes_a_fast_stage_skip_turns():
 
 @every_pace
 def test_every_stage_learns_for_as_many_epochs_of_its_own(rates):
-    trained = run(DGLAsync(), mlp(3), data(mlp, 5), rates=rates, epochs=3)
+    trained = run(DGLAsync(), mlp(3), data(mlp, 5), stage_speeds=rates, epochs=3)
     for k in range(3):
         learned = trained.of("B", k)
         assert [e.action.batch for e in learned] == list(range(15))
@@ -168,7 +176,7 @@ def test_a_stage_that_has_learned_enough_forwards_in_evaluation_mode():
             ends.append([v.clone() for v in stage.module.state_dict().values()])
 
     trainer = Trainer(
-        modules, method=DGLAsync(), optimizer=sgd, rates=(1, 0.5), watchers=[watch]
+        modules, method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 0.5), watchers=[watch]
     )
     trainer.fit(data(conv, 5), epochs=2, progress=False)
     # A batch of the sample that built the stages, then ten to learn from.
@@ -182,11 +190,11 @@ def test_every_stage_schedules_by_its_own_epochs():
         mlp(2),
         data(mlp, 4),
         epochs=3,
-        rates=(1, 0.5),
+        stage_speeds=(1, 0.5),
         scheduler=lambda optimizer: MultiStepLR(optimizer, [1, 2]),
     )
     for k in range(2):
-        rates = [e.report.rate for e in trained.of("U", k)]
+        rates = [e.report.lr for e in trained.of("U", k)]
         assert rates == pytest.approx([0.1] * 4 + [0.01] * 4 + [0.001] * 4)
 
 
@@ -195,13 +203,13 @@ def test_data_without_a_length_count_as_their_first_epoch_does():
         def __iter__(self):
             return iter(data(mlp, 4))
 
-    known = run(DGLAsync(), mlp(2), data(mlp, 4), rates=(1, 0.5), epochs=2)
-    found = run(DGLAsync(), mlp(2), Stream(), rates=(1, 0.5), epochs=2)
+    known = run(DGLAsync(), mlp(2), data(mlp, 4), stage_speeds=(1, 0.5), epochs=2)
+    found = run(DGLAsync(), mlp(2), Stream(), stage_speeds=(1, 0.5), epochs=2)
     assert not different(known.state, found.state)
 
 
 def test_the_history_has_a_pass_over_the_data_for_each_of_the_slowest_stages():
-    trained = run(DGLAsync(), mlp(2), data(mlp, 4), rates=(1, 0.5), epochs=2)
+    trained = run(DGLAsync(), mlp(2), data(mlp, 4), stage_speeds=(1, 0.5), epochs=2)
     assert [epoch.number for epoch in trained.trainer.history] == [0, 1, 2, 3]
     whole = [e.report.loss for e in trained.of("B", 1)]
     assert [epoch.loss for epoch in trained.trainer.history] == pytest.approx(
@@ -214,14 +222,14 @@ def test_the_history_has_a_pass_over_the_data_for_each_of_the_slowest_stages():
 
 def test_rates_are_for_stages_that_run_freely():
     with pytest.raises(OptionError, match="those of method 'fdg' keep step"):
-        Trainer(mlp(2), method=FDG(), optimizer=sgd, rates=(1, 1))
+        Trainer(mlp(2), method=FDG(), optimizer=sgd, stage_speeds=(1, 1))
     with pytest.raises(OptionError, match="those of method 'fdg' keep step"):
-        Trainer(mlp(2), method=FDG(), optimizer=sgd, turns="random")
+        Trainer(mlp(2), method=FDG(), optimizer=sgd, stage_timing="random")
 
 
 def test_there_is_a_rate_for_each_stage():
     with pytest.raises(OptionError, match="there are 2 rates for 3 stages; give one for each"):
-        Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, rates=(1, 1))
+        Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 1))
 
 
 def test_stages_that_run_freely_need_no_slack():
@@ -235,6 +243,6 @@ def test_gradients_are_compared_where_there_are_ticks():
             mlp(2),
             method=DGLAsync(),
             optimizer=sgd,
-            compare_every=1,
-            on_comparison=lambda comparison: None,
+            gradient_error_every=1,
+            on_gradient_error=lambda comparison: None,
         )

@@ -32,7 +32,18 @@ from contract.small import (
     true_gradients,
     weights_of,
 )
-from hocket.methods import ADL, BP, DDG, DGL, DSP, FDG, FR, METHODS, build, options_of
+from hocket.methods import (
+    ADL,
+    BP,
+    DDG,
+    DGL,
+    DSP,
+    FDG,
+    FR,
+    METHODS,
+    build_method,
+    method_options,
+)
 from hocket.methods.method import Method
 from hocket.signals import Delayed
 from reference import fdg
@@ -50,12 +61,12 @@ def variants() -> dict[str, Method]:
     """Every waiting method at every linearization and order it can be asked for, once each."""
     found: dict[Method, str] = {}
     for name in WAITING:
-        has = options_of(name)
+        has = method_options(name)
         own = METHODS[name]()
         for how in LINEARIZE if "linearize" in has else [own.linearize]:
             for order in ORDERS if "order" in has else [own.order]:
                 asked = {"linearize": how, "order": order}
-                method = build(name, **{o: v for o, v in asked.items() if o in has})
+                method = build_method(name, **{o: v for o, v in asked.items() if o in has})
                 found.setdefault(replace(method, name=""), f"{name}-{how}-{order}")
     return {label: method for method, label in found.items()}
 
@@ -87,7 +98,9 @@ def test_one_stage_is_back_propagation(name, net):
 @pytest.mark.parametrize("name", WAITING)
 def test_without_delays_every_waiting_method_is_back_propagation(name, stages, net):
     undelayed = {**FAST, "first_stage_rate": 1.0}
-    method = build(name, **{o: v for o, v in undelayed.items() if o in options_of(name)})
+    method = build_method(
+        name, **{o: v for o, v in undelayed.items() if o in method_options(name)}
+    )
     batches = data(net, 7, last=3)
     plain = back_propagate(
         net(stages), batches, accumulate=method.accumulate, reduce=method.reduce
@@ -121,10 +134,10 @@ def test_at_rate_zero_every_gradient_is_that_of_back_propagation(method, stages,
 
 @both_networks
 @pytest.mark.parametrize("shrink", [0.5, 0.3])
-@pytest.mark.parametrize("name", [n for n in WAITING if "shrink" in options_of(n)])
+@pytest.mark.parametrize("name", [n for n in WAITING if "shrink" in method_options(n)])
 def test_shrink_acts_once_at_every_edge(name, shrink, net):
     stages, batches, gradients, modules = 4, data(net, 9), Gradients(), net(4)
-    train(build(name, shrink=shrink), modules, batches, watch=gradients, lr=0.0)
+    train(build_method(name, shrink=shrink), modules, batches, watch=gradients, lr=0.0)
     weights = [weights_of(module) for module in modules]
     for b, (x, y) in enumerate(batches):
         for k, true in enumerate(true_gradients(modules, x, y, weights)):
@@ -173,10 +186,10 @@ def test_stash_is_the_gradient_at_the_weights_of_each_forward(method, stages, ne
 COUNTED = {
     **{name: METHODS[name]() for name in METHODS},
     **{
-        f"{name}-{order}": build(name, order=order)
+        f"{name}-{order}": build_method(name, order=order)
         for name in METHODS
         for order in ORDERS
-        if options_of(name).get("order", order) != order
+        if method_options(name).get("order", order) != order
     },
     **{
         f"adl-{m}-{order}": ADL(accumulate=m, order=order)
@@ -302,12 +315,12 @@ def test_mean_of_gradients_is_the_gradient_of_the_larger_batch(accumulate, stage
 
 
 @several_stages
-@pytest.mark.parametrize("name", [n for n in WAITING if "accumulate" in options_of(n)])
+@pytest.mark.parametrize("name", [n for n in WAITING if "accumulate" in method_options(n)])
 def test_one_group_of_every_accumulating_method_is_the_larger_batch(name, stages):
     small = data(mlp, 6)
     large = [tuple(torch.cat(part) for part in zip(*small, strict=True))]
     method = (
-        build(name, accumulate=6, reduce="mean")
+        build_method(name, accumulate=6, reduce="mean")
         if name != "adl-official"
         else ADL(accumulate=6, linearize="live")
     )
@@ -316,12 +329,12 @@ def test_one_group_of_every_accumulating_method_is_the_larger_batch(name, stages
 
 
 @several_stages
-@pytest.mark.parametrize("name", [n for n in METHODS if "reduce" in options_of(n)])
+@pytest.mark.parametrize("name", [n for n in METHODS if "reduce" in method_options(n)])
 def test_sum_is_the_mean_at_a_rate_larger_by_the_count(name, stages):
     batches = data(mlp, 9)
     ends = [
         train(
-            build(name, accumulate=3, reduce=reduce),
+            build_method(name, accumulate=3, reduce=reduce),
             mlp(stages),
             batches,
             weight_decay=0.0,
@@ -365,17 +378,17 @@ def test_the_three_linearizations_differ_once_weights_move(stages):
 @every_lockstep_method
 def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages, epoch_end):
     epochs, batches = 3, data(mlp, 3, last=2)
-    method = build(name, epoch_end=epoch_end)
+    method = build_method(name, epoch_end=epoch_end)
     trained = train(method, mlp(stages), batches, epochs=epochs, lr=1e-3)
     everything = list(range(epochs * len(batches)))
-    learns = trained.trainer.stages[0].signal.learns
+    learns = trained.trainer.stages[0].signal.learns_from_gradient
     for k, stage in enumerate(trained.trainer.stages):
         assert [e.action.batch for e in trained.of("F", k)] == everything
         assert [e.action.batch for e in trained.of("B", k)] == everything
         lessons = everything if learns and k < stages - 1 else []
         assert [e.action.batch for e in trained.of("T", k)] == lessons
         assert [e.report.epoch for e in trained.of("B", k)] == [b // 3 for b in everything]
-        assert len(stage.pending) == 0
+        assert len(stage.in_flight) == 0
         assert all(p.grad is None for p in stage.module.parameters())
         edge = stage._before._edge
         assert len(edge.activations) == len(edge.gradients) == 0
@@ -390,7 +403,7 @@ def test_epochs_end_with_batches_in_flight_or_without(name, epoch_end):
         if event.action.kind == "F" and stage.index == 0 and event.action.batch % 5 == 0:
             left.append(len(stage.pending) - 1)
 
-    method = build(name, epoch_end=epoch_end)
+    method = build_method(name, epoch_end=epoch_end)
     train(method, mlp(3), data(mlp, 5), epochs=3, watch=watch, lr=1e-3)
     # Counted at the first forward of an epoch; backward-first has done one backward by then.
     delay = method.delay(0, 3)

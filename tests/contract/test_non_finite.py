@@ -10,7 +10,7 @@ from contract.small import LOCKSTEP, STAGES, WAITING, different, sgd
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from hocket import Checkpoints, Trainer, cross_entropy
 from hocket.errors import CheckpointError, NonFiniteError, OptionError
-from hocket.methods import METHODS, options_of
+from hocket.methods import METHODS, method_options
 
 BATCHES = 6
 SPOILED = 2
@@ -26,7 +26,7 @@ anywhere = pytest.mark.parametrize(
 def skipping(name, batches, stages=3, epochs=1, **options):
     """A training that skips; its trainer, its epochs, and its events by stage and kind."""
     events = {}
-    settings = {"non_finite": "skip", **options.pop("trainer", {})}
+    settings = {"on_nan": "skip", **options.pop("trainer", {})}
     trainer = Trainer(
         brittle(stages),
         method=METHODS[name](**options),
@@ -65,7 +65,7 @@ def state_of(trainer):
 def test_a_spoiled_batch_leaves_all_that_stays_finite(name, stage, kind):
     trainer, history, events = spoiled(name, stage, kind)
     assert all(value.isfinite().all() for value in state_of(trainer))
-    assert all(each.fault() is None for each in trainer.stages)
+    assert all(each.persistent_fault() is None for each in trainer.stages)
     assert torch.tensor(history[0].loss).isfinite()
     faults = [
         (k, event.action.kind, event.action.batch, event.report.fault)
@@ -119,7 +119,7 @@ def test_a_batch_that_breaks_at_once_might_as_well_not_have_been_there(name, sta
 @everything
 def test_one_stage_is_a_plain_loop_without_the_batch(name):
     batches = marked(BATCHES, {SPOILED: 0 + BACKWARD})
-    options = {"accumulate": 1} if "accumulate" in options_of(name) else {}
+    options = {"accumulate": 1} if "accumulate" in method_options(name) else {}
     trainer, history, _ = skipping(name, batches, stages=1, **options)
     (network,) = brittle(1)
     optimizer = sgd(network.parameters(), lr=1e-3 if name == "dni" else 0.05)
@@ -168,9 +168,7 @@ def test_an_update_with_no_gradient_at_all_is_none():
 def test_a_batch_known_to_be_bad_is_skipped_as_one_that_breaks_at_once(name):
     batches = marked(BATCHES, {SPOILED: 0 + FORWARD})
     broken, history, _ = skipping(name, batches)
-    known, other, _ = skipping(
-        name, batches, trainer={"non_finite": "stop", "skipping": [SPOILED]}
-    )
+    known, other, _ = skipping(name, batches, trainer={"on_nan": "stop", "skipping": [SPOILED]})
     assert not different(state_of(broken), state_of(known))
     assert [replace(epoch, seconds=0.0) for epoch in history] == [
         replace(epoch, seconds=0.0) for epoch in other
@@ -192,7 +190,7 @@ def test_a_training_resumed_after_any_tick_knows_what_is_skipped(name, stage, ki
             brittle(3),
             method=METHODS[name](),
             optimizer=partial(sgd, lr=1e-3),
-            non_finite="skip",
+            on_nan="skip",
             resumable=True,
         )
         if resume is not None:
@@ -226,7 +224,7 @@ def test_going_on_before_the_batch_with_its_number_is_a_training_that_skips_it(t
         )
     assert caught.value.batch == 2
     for place in sorted(tmp_path.glob("tick-*")):
-        again = Trainer(brittle(3), skipping=[2], **settings)
+        again = Trainer(brittle(3), skip_batches=[2], **settings)
         again.resume(place)
         (epoch,) = again.fit(batches, epochs=1, progress=False)
         # The last stage may have been done with it.
@@ -249,7 +247,7 @@ def test_statistics_that_become_infinite_unseen_are_a_fault():
         Trainer(modules, **settings).fit(batches, epochs=1, progress=False)
     assert norm.running_var.isfinite()
     assert norm.num_batches_tracked == 1
-    Trainer(modules, non_finite="skip", **settings).fit(batches, epochs=1, progress=False)
+    Trainer(modules, on_nan="skip", **settings).fit(batches, epochs=1, progress=False)
     assert norm.running_var.isfinite()
     assert norm.num_batches_tracked == 3
 
@@ -271,8 +269,8 @@ def test_an_epoch_that_skips_everything_is_an_error():
 def test_what_cannot_be_skipped_is_refused():
     with pytest.raises(OptionError, match="run freely, and number their batches"):
         skipping("dgl-async", marked(3, {}), trainer={"skipping": [1]})
-    with pytest.raises(OptionError, match="non_finite is 'ignore'; use 'stop' or 'skip'"):
-        skipping("bp", marked(3, {}), trainer={"non_finite": "ignore"})
+    with pytest.raises(OptionError, match="on_nan is 'ignore'; use 'stop' or 'skip'"):
+        skipping("bp", marked(3, {}), trainer={"on_nan": "ignore"})
     with pytest.raises(OptionError, match="2 replicas share each batch"):
         skipping("bp", marked(3, {}), trainer={"replicas": 2})
 
@@ -289,7 +287,7 @@ def test_no_checkpoint_holds_infinite_weights(tmp_path):
             "the buffer '0.norm.running_mean' became nan",
         ),
         (
-            trainer.stages[0].updater.remembered()[
+            trainer.stages[0].updater.optimizer_tensors()[
                 "momentum_buffer of the optimizer for weight 0"
             ],
             "stage 0: the momentum_buffer of the optimizer for weight 0 became nan",
@@ -314,8 +312,8 @@ def test_a_skipped_batch_is_not_compared(kind):
         "fdg",
         marked(BATCHES, {SPOILED: 1 + kind}),
         trainer={
-            "compare_every": 1,
-            "on_comparison": lambda own: seen.append((own.stage, own.batch)),
+            "gradient_error_every": 1,
+            "on_gradient_error": lambda own: seen.append((own.stage, own.batch)),
         },
     )
     # The last stage is done with the batch where it breaks on its way back.

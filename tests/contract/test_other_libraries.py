@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from hocket import BP, FDG, Plan, Trainer, cut, zoo
 from hocket.errors import CutError
-from hocket.partition.cut import balanced_borders
-from hocket.partition.cut_points import outline
-from hocket.partition.partial_module import pieces
-from hocket.partition.verify import require_same
+from hocket.partition.cut_points import find_cut_points
+from hocket.partition.cutting import balanced_cut_points
+from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.verify import verify_stages
 from hocket.tree import Tree
 
 pytest.importorskip("transformers")
@@ -46,7 +46,7 @@ every = pytest.mark.parametrize("name", SMALL)
 
 def made(name):
     torch.manual_seed(0)
-    network = zoo.build(name, **SMALL[name])
+    network = zoo.create(name, **SMALL[name])
     return network, sample_of(name)
 
 
@@ -59,12 +59,12 @@ def sample_of(name) -> Tree:
 @every
 def test_outputs_and_gradients_are_equal_on_two_three_and_four_stages(name):
     network, sample = made(name)
-    seen = outline(network, sample)
+    seen = find_cut_points(network, sample)
     assert not seen.refused
     for stages in (2, 3, 4):
-        borders = balanced_borders(seen, stages)
+        borders = balanced_cut_points(seen, stages)
         assert len(borders) == stages - 1
-        require_same(network, pieces(seen, borders), sample)
+        verify_stages(network, build_partial_modules(seen, borders), sample)
 
 
 @every
@@ -118,7 +118,7 @@ def test_late_gradients_reach_every_weight(name):
 
 
 def test_an_embedding_that_is_the_head_is_refused_by_name():
-    network = zoo.build("hf_gpt2", **SMALL["hf_gpt2"], tie_word_embeddings=True)
+    network = zoo.create("hf_gpt2", **SMALL["hf_gpt2"], tie_word_embeddings=True)
     with pytest.raises(CutError) as caught:
         Trainer(network, stages=Plan(("transformer.h.1",)), optimizer=sgd).prepare(
             sample_of("hf_gpt2")

@@ -35,7 +35,9 @@ def test_a_second_training_of_free_stages_counts_its_own_epochs(tmp_path):
     """The slow stage has learned its first epoch when the second training begins."""
 
     def trainer():
-        return Trainer(mlp(2), method=DGLAsync(), optimizer=sgd, rates=(1, 0.5), resumable=True)
+        return Trainer(
+            mlp(2), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 0.5), resumable=True
+        )
 
     whole, batches = trainer(), data(mlp, 3)
     whole.fit(batches, epochs=1, progress=False)
@@ -112,7 +114,7 @@ def test_free_stages_go_on_only_as_they_were_cut(tmp_path):
     with pytest.raises(CheckpointError, match="go on only as they were cut, as each has come"):
         Trainer(elsewhere, method=DGLAsync(), optimizer=sgd, resumable=True).resume(tmp_path)
     with pytest.raises(CheckpointError, match=r"pace is Pace\(rates=\(1, 0.5\), .*, and was"):
-        free_trainer(2, rates=(1, 0.5)).resume(tmp_path)
+        free_trainer(2, stage_speeds=(1, 0.5)).resume(tmp_path)
 
 
 def test_free_stages_that_are_to_go_on_know_how_long_an_epoch_is():

@@ -12,7 +12,7 @@ from contract.resumed import CASES, EVERY, all_of, differences, resumable
 from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
-from hocket.checkpoint.directory import name_of
+from hocket.checkpoint.directory import checkpoint_name
 from hocket.distributed import world
 from hocket.distributed.launch import launch
 
@@ -25,8 +25,8 @@ every_number = pytest.mark.parametrize("stages", STAGES)
 def places(case: Case) -> list[str]:
     """Some checkpoints of a case: in an epoch that other batches overtake, and at its end."""
     if case.batches == 1:
-        return [name_of(2, 1), name_of(4, 4)]
-    return [name_of(2, 0), name_of(5, 1)]
+        return [checkpoint_name(2, 1), checkpoint_name(4, 4)]
+    return [checkpoint_name(2, 0), checkpoint_name(5, 1)]
 
 
 def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
@@ -35,11 +35,11 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
     for number, case in enumerate(cases):
         own, alone = Path(folder, f"{number}-apart"), Path(folder, f"{number}-alone")
         left = {"": trained(case, stages, Checkpoints(own, every=1, keep=EVERY))}
-        world.part()
+        world.shutdown()
         for place in places(case):
             for kind, checkpoints in (("apart", own), ("alone", alone)):
                 left[f"{kind} {place}"] = trained(case, stages, resume=checkpoints / place)
-                world.part()
+                world.shutdown()
         torch.save(left, Path(folder) / f"{number}-{rank}.pt")
     return 0
 
@@ -101,10 +101,10 @@ def _in_replicas(folder: str) -> int:
     """Leave checkpoints, and go on from one."""
     own = Path(folder, "checkpoints")
     whole = trained(REPLICATED, 2, Checkpoints(own, every=1, keep=EVERY))
-    world.part()
-    resumed = trained(REPLICATED, 2, resume=own / name_of(4, 1))
+    world.shutdown()
+    resumed = trained(REPLICATED, 2, resume=own / checkpoint_name(4, 1))
     assert not differences(whole, resumed)
-    world.part()
+    world.shutdown()
     return 0
 
 

@@ -114,8 +114,12 @@ def trained(
             stage.index: [v.cpu() for v in stage.signal_network.state_dict().values()]
             for stage in trainer.stages
         },
-        ledgers={stage.index: vars(stage.ledger) for stage in trainer.stages},
-        uses={s.index: vars(s.uses) for s in trainer.stages if s.uses is not None},
+        ledgers={stage.index: vars(stage.send_stats) for stage in trainer.stages},
+        uses={
+            s.index: vars(s.receive_stats)
+            for s in trainer.stages
+            if s.receive_stats is not None
+        },
     )
 
 
@@ -124,7 +128,7 @@ def directly() -> Iterator[None]:
     """As if every process had a GPU of its own, with gloo in the place of NCCL."""
     own = f"gpu {torch.distributed.get_rank()}"
     with (
-        patch.object(backends, "backend", lambda device: "gloo"),
+        patch.object(backends, "direct_backend_name", lambda device: "gloo"),
         patch.object(backends, "_identity", lambda device: own),
     ):
         yield
@@ -135,7 +139,7 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
         with directly() if case.direct else nullcontext():
             left = trained(case, stages)
         torch.save(left, Path(folder) / f"{number}-{torch.distributed.get_rank()}.pt")
-        world.part()
+        world.shutdown()
     return 0
 
 

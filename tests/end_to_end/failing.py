@@ -16,9 +16,9 @@ from torch import distributed, nn
 
 from benchmarks.faults.packets import damaged
 from hocket import Trainer
-from hocket.errors import NonFiniteError, WitnessError
+from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
-from hocket.transport.connection import Shipment
+from hocket.transport.connection import OutgoingMessage
 from unit.distributed.launched import addresses
 
 TRAPPED_AT = 4
@@ -149,7 +149,7 @@ def only_one_evaluates(line):
     os.open(line, os.O_WRONLY)
     trained = trainer(None, None)
     trained.fit(data(6), epochs=1, progress=False)
-    if trained.leads:
+    if trained.is_main_process:
         trained.evaluate(data(6))
     return 0
 
@@ -165,7 +165,7 @@ def does_not_come(line, where):
 def caught_and_tried_again(line):
     """All catch what went wrong, and train anew."""
     os.open(line, os.O_WRONLY)
-    with contextlib.suppress(NonFiniteError, WitnessError):
+    with contextlib.suppress(NonFiniteError, PeerFailedError):
         trainer(not_a_number, 1).fit(data(20), epochs=1, progress=False)
         return 1
     trainer(None, None).fit(data(6), epochs=1, progress=False)
@@ -200,13 +200,13 @@ def freely(line, do, where):
 
 def damaged_freely(line):
     """Packets are damaged on their way to a buffer, where any of them may be left out."""
-    own = Shipment.begin
+    own = OutgoingMessage.begin
 
     def begin(shipment):
         wrong = shipment.kind == "activation" and shipment.number >= 3
         return own(damaged(shipment) if wrong else shipment)
 
-    with patch.object(Shipment, "begin", begin):
+    with patch.object(OutgoingMessage, "begin", begin):
         return freely(line, None, None)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.nodes import Link, Node, NodesError, two_nodes
+from benchmarks.harness.nodes import Node, NodesError, VirtualLink, two_nodes
 
 SOURCE = Path(__file__).parents[2] / "src"
 # What torchrun and the launcher tell their processes must not reach those of a test.
@@ -20,7 +20,7 @@ TOLD = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELAS
 
 
 @contextmanager
-def machines() -> Iterator[Link]:
+def machines() -> Iterator[VirtualLink]:
     """Two machines; a test that asks for them is skipped where they cannot be made."""
     with ExitStack() as stack:
         try:
@@ -40,7 +40,7 @@ class Ended:
 
 
 def on_both(
-    link: Link,
+    link: VirtualLink,
     folders: Sequence[Path],
     commands: Sequence[Sequence[str]],
     *,
@@ -75,7 +75,7 @@ def on_both(
     return [_ended(*one, end) for one in zip(started, link.nodes, strict=True)]
 
 
-def torchrun(link: Link, number: int, *words: str) -> list[str]:
+def torchrun(link: VirtualLink, number: int, *words: str) -> list[str]:
     """The command that runs these words in a process on each machine."""
     first = link.nodes[0].address
     options = f"--nnodes 2 --node-rank {number} --master-addr {first} --master-port 29500"

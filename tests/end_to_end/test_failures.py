@@ -19,7 +19,7 @@ import hocket
 from end_to_end import failing
 from hocket.cli.main import main
 from hocket.distributed.launch import launch
-from hocket.errors import HangError, LostError, TransitError
+from hocket.errors import HangError, PeerLostError, TransitError
 from unit.distributed.launched import Line, forked, listening
 
 SOURCE = str(Path(hocket.__file__).parents[1])
@@ -58,7 +58,7 @@ def failure(capfd, line):
         err = capfd.readouterr().err
         assert err.count("Traceback (most recent call last)") == told, err
         assert err.count(" failed:\n") == told, err
-        assert "WitnessError" not in err
+        assert "PeerFailedError" not in err
         return err
 
     return launched
@@ -169,7 +169,7 @@ def test_too_few_processes_are_refused_once(failure):
 
 
 def test_what_only_one_process_calls_is_explained(failure):
-    codes = LostError.exit_code, HangError.exit_code
+    codes = PeerLostError.exit_code, HangError.exit_code
     err = failure(failing.only_one_evaluates, code=codes)
     # Who has left waits as long for the one that evaluates as that one waits for it; which of
     # them is missed first is up to what has been sent by then.
@@ -204,7 +204,7 @@ def test_a_process_that_is_killed_is_named(failure):
     err = failure(failing.in_training, failing.kill, 1, {}, code=137)
     assert "hocket: process 1 was ended by SIGKILL, perhaps by the kernel" in err
     assert (
-        "hocket.errors.LostError: the connection to stage 1 is gone, and it did not say "
+        "hocket.errors.PeerLostError: the connection to stage 1 is gone, and it did not say "
         "why: it was killed, or its machine or network failed (stage "
     ) in err
     assert "hung" not in err
@@ -272,7 +272,7 @@ def test_under_torchrun_an_exception_is_told_once(tmp_path, line):
     assert "ValueError: the user's own\n(stage 1, batch 4, tick 5: F1.4)\n" in own
     # torchrun ends the other process as soon as it sees the first one gone, which may be before
     # that has said why it ends as well.
-    heard = "hocket.errors.WitnessError: stage 1 failed: ValueError: the user's own\n" in err
+    heard = "hocket.errors.PeerFailedError: stage 1 failed: ValueError: the user's own\n" in err
     assert heard or "closing signal SIGTERM" in torchs
     assert "terminate called" not in err
     assert "reset by peer" not in err

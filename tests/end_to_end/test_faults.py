@@ -14,8 +14,8 @@ import pytest
 import hocket
 from benchmarks.faults import trial
 from benchmarks.faults.draw import drawn, possible
-from benchmarks.faults.fault import Fault, schedule, written
-from benchmarks.faults.job import Job
+from benchmarks.faults.fault import Fault, format_schedule, schedule
+from benchmarks.faults.job import FaultyJob
 from benchmarks.faults.promise import PROMISES
 from benchmarks.faults.trial import tried, without_faults
 from hocket.errors import OptionError
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.tim
 # Several in a job share the starts in between. Stages run ahead of each other, and checkpoints
 # are sealed later, so ticks are far enough apart for one to come after the other.
 JOBS = [
-    Job("fdg", 3, schedule(text))
+    FaultyJob("fdg", 3, schedule(text))
     for text in (
         "kill stage 0 at tick 1; kill writing of stage 1 at tick 2; "
         "kill sealing of stage 0 at tick 4; kill stage 2 at tick 12",
@@ -43,8 +43,8 @@ JOBS = [
     )
 ]
 OTHERS = [
-    Job("dgl", 1, schedule("kill stage 0 at tick 6")),
-    Job("bp", 2, schedule("drop packet of stage 0 at tick 6")),
+    FaultyJob("dgl", 1, schedule("kill stage 0 at tick 6")),
+    FaultyJob("bp", 2, schedule("drop packet of stage 0 at tick 6")),
     *drawn(seed=1, count=2, methods=("ddg", "fr", "dni", "adl:accumulate=2"), most_stages=2),
 ]
 
@@ -67,7 +67,7 @@ def test_every_kind_of_fault_is_tried():
 
 def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
     """A fault that comes too late, weights that are others, and what was not promised."""
-    late = Job("fdg", 2, schedule("kill stage 1 at tick 6; kill stage 1 at tick 500"))
+    late = FaultyJob("fdg", 2, schedule("kill stage 1 at tick 6; kill stage 1 at tick 500"))
     monkeypatch.setattr(trial, "without_faults", lambda *_: "another digest")
     outcome = tried(late, tmp_path)
     assert outcome.broken == [
@@ -76,7 +76,7 @@ def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
         "its launches ended with (137, 0)",
         "its last bits are others than without faults",
     ]
-    other = Job("fdg", 2, schedule("raise in stage 1 at tick 6"))
+    other = FaultyJob("fdg", 2, schedule("raise in stage 1 at tick 6"))
     assert dataclasses.replace(outcome, job=other, left=("a process",)).broken == [
         "raise in stage 1 at tick 6 was not named",
         "its launches ended with (137, 0)",
@@ -90,7 +90,7 @@ def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
 
 
 def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
-    job = Job("fdg", 2, schedule("kill stage 1 at tick 6"))
+    job = FaultyJob("fdg", 2, schedule("kill stage 1 at tick 6"))
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -116,9 +116,9 @@ def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
 
 def test_a_schedule_is_read_as_it_is_printed():
     for job in JOBS:
-        assert schedule(written(job.faults)) == job.faults
-        assert Job.parse(job.words) == job
-    assert Job.parse(Job("bp", 1).words) == Job("bp", 1)
+        assert schedule(format_schedule(job.faults)) == job.faults
+        assert FaultyJob.parse(job.words) == job
+    assert FaultyJob.parse(FaultyJob("bp", 1).words) == FaultyJob("bp", 1)
 
 
 @pytest.mark.parametrize("text", ["", "kill", "kill stage 1", "kill stage one at tick 2"])

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hocket
 from hocket.errors import DataError
-from hocket.methods import METHODS, build
+from hocket.methods import METHODS, build_method
 
 
 def sgd(weights, lr=0.1):
@@ -40,7 +40,7 @@ def test_a_sequential_on_a_data_loader_keeps_its_names_and_learns():
         epochs=6,
         progress=False,
     )
-    assert history[-1].score.error < 0.1
+    assert history[-1].evaluation.error < 0.1
     assert history[-1].loss < history[0].loss
     assert trainer.network is network
     assert list(network.state_dict()) == names
@@ -53,8 +53,8 @@ def test_a_list_of_stages_on_a_list_of_batches():
     trainer = hocket.Trainer(stages, method=hocket.DDG(), optimizer=sgd)
     history = trainer.fit(batches, batches, epochs=6, progress=False)
     assert [stage.module for stage in trainer.stages] == stages
-    assert history[-1].samples == history[-1].score.samples == 250
-    assert history[-1].score.error < 0.1
+    assert history[-1].samples == history[-1].evaluation.samples == 250
+    assert history[-1].evaluation.error < 0.1
 
 
 def test_stages_of_a_module_that_is_no_chain():
@@ -102,7 +102,7 @@ def test_structures_of_tensors_cross_an_edge():
     inputs, targets = points()
     batches = list(zip(inputs.split(16), targets.split(16), strict=True))
     trainer = hocket.Trainer([Branch(), Join()], optimizer=sgd)
-    assert trainer.fit(batches, batches, epochs=6, progress=False)[-1].score.error < 0.1
+    assert trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation.error < 0.1
 
 
 def test_a_loss_of_the_user_s_own_with_targets_that_are_no_classes():
@@ -113,7 +113,7 @@ def test_a_loss_of_the_user_s_own_with_targets_that_are_no_classes():
         optimizer=sgd,
         loss=lambda output, targets: (output[:, 0] - targets["sum"]).square().mean(),
     )
-    score = trainer.fit(batches, batches, epochs=6, progress=False)[-1].score
+    score = trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation
     assert score.error is None
     assert score.loss < 0.2
 
@@ -132,9 +132,9 @@ def test_every_method_trains_a_residual_network(name):
     data = hocket.data.load(
         "synthetic", batch_size=8, shape=(3, 32, 32), examples=24, test_examples=8
     )
-    method = build(name)
+    method = build_method(name)
     # A network that predicts gradients is trained at this rate, too, and wants a small one.
-    rate = 1e-4 if method.signal.learns else 1e-2
+    rate = 1e-4 if method.signal.learns_from_gradient else 1e-2
     trainer = hocket.Trainer(
         hocket.zoo.resnet8(num_classes=10),
         stages=3,
@@ -144,7 +144,7 @@ def test_every_method_trains_a_residual_network(name):
     before = {key: value.clone() for key, value in trainer.network.state_dict().items()}
     (epoch,) = trainer.fit(data.train, data.test, epochs=1, progress=False)
     assert epoch.samples == 24
-    assert epoch.score.samples == 8
+    assert epoch.evaluation.samples == 8
     after = trainer.network.state_dict()
     assert all(value.isfinite().all() for value in after.values())
     learnt = [key for key, _ in trainer.network.named_parameters()]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hocket.runs.config import Run
+from hocket.runs.config import RunConfig
 from hocket.runs.train import train
 
 # The same network by hand, and the digits as they are documented: 1437 images for training, in
@@ -37,11 +37,11 @@ assert not any(name.split(".")[0] == "hocket" for name, m in sys.modules.items()
 
 
 def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path):
-    run = Run(
+    run = RunConfig(
         network="mlp:hidden=[32,32]",
         optimizer="SGD:lr=0.05,momentum=0.9",
         epochs=5,
-        out=tmp_path / "mine",
+        run_dir=tmp_path / "mine",
     )
     train(run)
     done = subprocess.run(

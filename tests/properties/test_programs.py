@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from hocket.errors import OptionError, ProgramError
 from hocket.methods import FDG, METHODS
 from hocket.methods.method import Method
-from hocket.program import Action, Program, Tick, check, draw, finish, parse, unroll
+from hocket.program import (
+    Action,
+    Program,
+    Tick,
+    check_program,
+    drain,
+    format_program,
+    parse_program,
+    unroll,
+)
 from hocket.signals import Delayed, Local, Synthetic
 
 methods = st.builds(
@@ -34,13 +43,13 @@ def flat(ticks: list[Tick]) -> list[Action]:
 
 @given(methods, stage_counts, epochs)
 def test_every_program_passes_its_own_check(method, stages, batches):
-    check(list(unroll(method, stages, batches)), method, stages)
+    check_program(list(unroll(method, stages, batches)), method, stages)
 
 
 @given(methods, stage_counts, epochs)
 def test_a_printed_program_reads_back(method, stages, batches):
     ticks = list(unroll(method, stages, batches))
-    assert parse("\n".join(" ".join(map(str, tick)) for tick in ticks)) == ticks
+    assert parse_program("\n".join(" ".join(map(str, tick)) for tick in ticks)) == ticks
 
 
 @given(methods, stage_counts, epochs)
@@ -141,7 +150,7 @@ def test_the_table_of_memory_is_reached(method, stages):
 @given(methods, stage_counts, st.integers(0, 8))
 def test_a_program_can_be_driven_batch_by_batch(method, stages, batches):
     program = Program(method, stages)
-    ticks = [program.tick() for _ in range(batches)] + list(finish(program))
+    ticks = [program.tick() for _ in range(batches)] + list(drain(program))
     assert ticks == list(unroll(method, stages, batches))
     assert program.idle
 
@@ -163,7 +172,7 @@ names = st.sampled_from(sorted(METHODS))
 
 def broken(ticks: list[Tick], name: str, stages: int) -> str:
     with pytest.raises(ProgramError) as caught:
-        check(ticks, METHODS[name](), stages)
+        check_program(ticks, METHODS[name](), stages)
     return str(caught.value)
 
 
@@ -236,11 +245,13 @@ def test_an_update_before_its_gradient_is_refused_after_a_drain():
         " ".join(map(str, flat(ticks))) == "F0.0 B0.0 F0.1 B0.1 U0.1 F0.2 B0.2 F0.3 B0.3 U0.3"
     )
     with pytest.raises(ProgramError, match=r"U0\.1"):
-        check(parse("F0.0 B0.0 U0.1 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3 U0.3"), method, 1)
+        check_program(
+            parse_program("F0.0 B0.0 U0.1 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3 U0.3"), method, 1
+        )
 
 
 def test_all_problems_are_told_at_once():
-    text = broken(parse("F0.0 F0.0\nF1.1 B2.0"), "fdg", 2)
+    text = broken(parse_program("F0.0 F0.0\nF1.1 B2.0"), "fdg", 2)
     for problem in [
         "not a program of 'fdg'",
         "tick 0: F0.0 happened already in tick 0",
@@ -253,17 +264,17 @@ def test_all_problems_are_told_at_once():
 
 
 def test_too_many_or_no_gradients_for_an_update_are_told():
-    text = broken(parse("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
+    text = broken(parse_program("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
     assert "tick 1: U0.1 takes 2 gradients; wanted 1 to 1" in text
     assert "tick 1: U0.0 takes 0 gradients; wanted 1 to 1" in text
-    text = broken(parse("F0.0 B0.0"), "bp", 1)
+    text = broken(parse_program("F0.0 B0.0"), "bp", 1)
     assert "stage 0 ends with 1 gradients that no update takes" in text
 
 
 @pytest.mark.parametrize("word", ["X0.0", "F0", "F0.", "F-1.0", "F0.0.0", "f0.0"])
 def test_a_word_that_is_no_action_is_quoted(word):
     with pytest.raises(ProgramError, match=r"cannot read the action '.*'; write a kind"):
-        parse(f"F0.0 {word}")
+        parse_program(f"F0.0 {word}")
 
 
 @pytest.mark.parametrize("stages", [0, -1])
@@ -275,7 +286,7 @@ def test_a_program_needs_a_stage(stages):
 @given(methods, stage_counts, st.integers(0, 6))
 def test_a_drawing_has_a_line_for_each_tick_and_a_word_for_each_action(method, stages, batches):
     ticks = list(unroll(method, stages, batches))
-    lines = draw(ticks, stages).splitlines()
+    lines = format_program(ticks, stages).splitlines()
     assert len(lines) == 1 + len(ticks)
     for line, tick in zip(lines[1:], ticks, strict=True):
         assert len(line.replace("|", " ").split()) == 1 + len(tick)

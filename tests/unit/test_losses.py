@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hocket.losses import cross_entropy, wrong
+from hocket.losses import count_errors, cross_entropy
 
 torch.manual_seed(0)
 SCORES_BC = torch.randn(6, 4)
@@ -25,10 +25,10 @@ def test_tokens_are_all_counted_equally():
 @pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC])
 def test_mistakes_are_counted(scores):
     right = scores.argmax(-1)
-    assert wrong(scores, right) == (0, 6)
+    assert count_errors(scores, right) == (0, 6)
     some = right.clone().flatten()
     some[:2] = (some[:2] + 1) % 4
-    assert wrong(scores, some.view_as(right)) == (2, 6)
+    assert count_errors(scores, some.view_as(right)) == (2, 6)
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_mistakes_are_counted(scores):
     ],
 )
 def test_without_class_numbers_there_are_no_mistakes_to_count(output, targets):
-    assert wrong(output, targets) is None
+    assert count_errors(output, targets) is None

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from hocket.modes import evaluating
+from hocket.modes import evaluation_mode
 
 
 def network():
@@ -20,7 +20,7 @@ def flags(*modules):
 def test_inside_every_layer_evaluates_and_afterwards_each_is_as_it_was():
     first, second = network(), network().eval()
     before = flags(first, second)
-    with evaluating(first, second):
+    with evaluation_mode(first, second):
         assert not any(flags(first, second))
     assert flags(first, second) == before
     assert flags(first) == [True, True, True, False, True]
@@ -29,7 +29,7 @@ def test_inside_every_layer_evaluates_and_afterwards_each_is_as_it_was():
 def test_an_error_inside_changes_nothing_of_that():
     built = network()
     before = flags(built)
-    with pytest.raises(RuntimeError, match="inside"), evaluating(built):
+    with pytest.raises(RuntimeError, match="inside"), evaluation_mode(built):
         raise RuntimeError("inside")
     assert flags(built) == before
 
@@ -37,6 +37,6 @@ def test_an_error_inside_changes_nothing_of_that():
 def test_a_module_given_twice_is_restored_too():
     built = network()
     before = flags(built)
-    with evaluating(built, built[1]):
+    with evaluation_mode(built, built[1]):
         assert not any(flags(built))
     assert flags(built) == before

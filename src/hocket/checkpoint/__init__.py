@@ -2,4 +2,4 @@
 
 from hocket.checkpoint.directory import Manifest as Manifest
 from hocket.checkpoint.writer import Checkpoints as Checkpoints
-from hocket.checkpoint.writer import Saver as Saver
+from hocket.checkpoint.writer import CheckpointWriter as CheckpointWriter

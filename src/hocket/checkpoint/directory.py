@@ -59,7 +59,7 @@ class Manifest:
     parts: dict[str, Seal]
 
 
-def name_of(tick: int, epoch: int) -> str:
+def checkpoint_name(tick: int, epoch: int) -> str:
     """What the checkpoint is called that is taken after so many ticks and whole epochs.
 
     >>> name_of(120, 3)
@@ -68,12 +68,12 @@ def name_of(tick: int, epoch: int) -> str:
     return f"tick-{tick:09d}-epoch-{epoch:06d}"
 
 
-def unfinished(folder: Path, name: str) -> Path:
+def unfinished_path(folder: Path, name: str) -> Path:
     """Where a checkpoint is while it is being written."""
     return folder / f".{name}.part"
 
 
-def write(folder: Path, name: str, data: memoryview | bytes) -> Seal:
+def write_file(folder: Path, name: str, data: memoryview | bytes) -> Seal:
     """Write a file, down to the disk.
 
     Raises:
@@ -87,14 +87,14 @@ def write(folder: Path, name: str, data: memoryview | bytes) -> Seal:
     return Seal(len(data), hashlib.sha256(data).hexdigest())
 
 
-def publish(folder: Path, name: str, manifest: Manifest) -> Path:
+def seal(folder: Path, name: str, manifest: Manifest) -> Path:
     """Seal what was written, and give it its name.
 
     Raises:
         CheckpointError: A part is not there, as on a disk that another machine does not see.
         OSError: The manifest cannot be written.
     """
-    own = unfinished(folder, name)
+    own = unfinished_path(folder, name)
     for part, seal in manifest.parts.items():
         file = own / part
         if not file.is_file() or file.stat().st_size != seal.size:
@@ -105,7 +105,7 @@ def publish(folder: Path, name: str, manifest: Manifest) -> Path:
     content = json.dumps(asdict(manifest) | {"format": FORMAT}, sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()
     # The content as a text: its checksum is that of these very characters.
-    write(own, MANIFEST, json.dumps({"sha256": digest, "content": content}).encode())
+    write_file(own, MANIFEST, json.dumps({"sha256": digest, "content": content}).encode())
     _sync(own)
     place = folder / name
     _remove(place)
@@ -175,13 +175,13 @@ def read_part(folder: Path, part: str, manifest: Manifest) -> Any:
     return unpack(data, repr(str(file)))
 
 
-def retain(folder: Path, keep: int) -> None:
+def keep_newest(folder: Path, keep: int) -> None:
     """Remove all checkpoints but the newest ones."""
     for old in newest_first(folder)[keep:]:
         _remove(old)
 
 
-def sweep(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what was never finished."""
     for left in folder.glob(".tick-*.part"):
         shutil.rmtree(left)
@@ -190,7 +190,7 @@ def sweep(folder: Path) -> None:
 def _remove(place: Path) -> None:
     """Not in place: half of a checkpoint must not look like one."""
     if place.exists():
-        aside = unfinished(place.parent, f"{place.name}.old")
+        aside = unfinished_path(place.parent, f"{place.name}.old")
         place.rename(aside)
         shutil.rmtree(aside)
 

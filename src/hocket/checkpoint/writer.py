@@ -19,17 +19,17 @@ from typing import Any, Literal
 from hocket.checkpoint.directory import (
     Manifest,
     Seal,
-    publish,
-    retain,
-    sweep,
-    unfinished,
-    write,
+    keep_newest,
+    remove_unfinished,
+    seal,
+    unfinished_path,
+    write_file,
 )
 from hocket.checkpoint.serialize import pack
 from hocket.distributed.world import World
 from hocket.errors import CheckpointError, OptionError, listed
 
-OnFailure = Literal["go-on", "stop"]
+OnFailure = Literal["warn", "stop"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Checkpoints:
         folder: Where they go; among several processes one that all of them see.
         every: Ticks from one to the next; 0 for none within an epoch.
         keep: How many of the newest stay.
-        on_failure: Whether the training goes on, with a warning, or stops where one cannot be
+        on_error: Whether the training goes on, with a warning, or stops where one cannot be
             written.
         note: Asked at each checkpoint for plain values that ``resume`` gives back.
 
@@ -53,7 +53,7 @@ class Checkpoints:
     folder: Path
     every: int = 0
     keep: int = 3
-    on_failure: OnFailure = "go-on"
+    on_error: OnFailure = "warn"
     note: Callable[[], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -62,13 +62,13 @@ class Checkpoints:
             problems.append(f"every is {self.every}; use 0 or a number of ticks")
         if self.keep < 1:
             problems.append(f"keep is {self.keep}; use at least 1")
-        if self.on_failure not in ("go-on", "stop"):
-            problems.append(f"on_failure is {self.on_failure!r}; use 'go-on' or 'stop'")
+        if self.on_error not in ("warn", "stop"):
+            problems.append(f"on_error is {self.on_error!r}; use 'warn' or 'stop'")
         if problems:
             raise OptionError(listed("checkpoints cannot be left so", problems))
 
 
-class Saver:
+class CheckpointWriter:
     """Writes the checkpoints of one training.
 
     Args:
@@ -82,8 +82,8 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self.last = ""  # the name of the last one begun
-        if world is None or world.leads:
-            sweep(checkpoints.folder)
+        if world is None or world.is_main:
+            remove_unfinished(checkpoints.folder)
         if world is not None:
             world.gather(None)  # nobody writes before that
 
@@ -107,12 +107,12 @@ class Saver:
 
         Raises:
             CheckpointError: A state cannot be written, or the one before could not and
-                ``on_failure`` is ``stop``.
+                ``on_error`` is ``stop``.
         """
         self.wait()
         packed = {part: pack(state, part) for part, state in parts.items()}
         self.last = name
-        topic = "" if self._world is None else self._world.board.topic()
+        topic = "" if self._world is None else self._world.flags.topic()
         work = partial(self._write, name, packed, manifest, topic, refused)
         self._thread = threading.Thread(target=work, name="hocket-saver", daemon=True)
         self._thread.start()
@@ -121,7 +121,7 @@ class Saver:
         """Wait until what was begun is on the disk.
 
         Raises:
-            CheckpointError: It is not, and ``on_failure`` is ``stop``.
+            CheckpointError: It is not, and ``on_error`` is ``stop``.
         """
         if self._thread is not None:
             self._thread.join()
@@ -129,7 +129,7 @@ class Saver:
         failure, self._failure = self._failure, None
         if failure is None:
             return
-        if self._checkpoints.on_failure == "stop":
+        if self._checkpoints.on_error == "stop":
             raise CheckpointError(failure)
         warnings.warn(f"{failure}; the training goes on without it", stacklevel=2)
 
@@ -143,11 +143,11 @@ class Saver:
     ) -> None:
         """In a thread of its own, whose failures are told by whoever waits for it."""
         place = self._checkpoints.folder
-        own = unfinished(place, name)
+        own = unfinished_path(place, name)
         said: Any = f"the checkpoint {name} is refused: {refused}"
         if not refused:
             try:
-                seals = {part: write(own, part, data) for part, data in packed.items()}
+                seals = {part: write_file(own, part, data) for part, data in packed.items()}
                 said = {part: asdict(seal) for part, seal in seals.items()}
             except OSError as error:
                 said = _why(name, packed, place, error)
@@ -159,8 +159,8 @@ class Saver:
         if not failures:
             parts = {part: Seal(**seal) for word in words for part, seal in word.items()}
             try:
-                publish(place, name, replace(manifest, parts=parts))
-                retain(place, self._checkpoints.keep)
+                seal(place, name, replace(manifest, parts=parts))
+                keep_newest(place, self._checkpoints.keep)
                 return
             except OSError as error:
                 failures = [_why(name, packed, place, error)]
@@ -172,11 +172,11 @@ class Saver:
 
     def _heard(self, world: World, topic: str, said: Any) -> list[Any] | None:
         """What all processes say of their parts, at the first one."""
-        world.board.say(topic, json.dumps(said))
-        if not world.leads:
+        world.flags.set(topic, json.dumps(said))
+        if not world.is_main:
             return None
-        end = time.monotonic() + world.alarm.timeout_s
-        while (words := world.board.words(topic)) is None:
+        end = time.monotonic() + world.failures.timeout_s
+        while (words := world.flags.values(topic)) is None:
             if time.monotonic() > end:
                 return ["a process did not write its part of a checkpoint in time"]
             time.sleep(0.02)

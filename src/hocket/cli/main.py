@@ -12,18 +12,23 @@ import cyclopts
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from hocket.cli.plan import plan as make_plan
+from hocket.cli.plan import plan_command as make_plan
 from hocket.distributed import identity, world
 from hocket.distributed.launch import launch, run_script
-from hocket.distributed.restart import Restarts, allowed, attempt, persistently
-from hocket.errors import CheckpointError, HocketError, OptionError, WitnessError
-from hocket.program import draw as draw_text
+from hocket.distributed.restart import (
+    Restarts,
+    restart_count,
+    restarts_allowed,
+    retry_after_loss,
+)
+from hocket.errors import CheckpointError, HocketError, OptionError, PeerFailedError
+from hocket.program import format_program as draw_text
 from hocket.program import unroll
-from hocket.runs.build import method_of
-from hocket.runs.config import Run, require_same, run_of, values_in
+from hocket.runs.build import parse_method
+from hocket.runs.config import RunConfig, check_same_run, parse_config, read_values
 from hocket.runs.plot import draw_panels, draw_picture, program_panel, timeline_panel
 from hocket.runs.recipes import recipe
-from hocket.runs.skipped_batches import patiently
+from hocket.runs.skipped_batches import retry_skipping
 from hocket.runs.tables import (
     method_markdown,
     method_table,
@@ -31,7 +36,7 @@ from hocket.runs.tables import (
     summary_tables,
     timeline_table,
 )
-from hocket.runs.train import folder_of, has_checkpoints
+from hocket.runs.train import has_checkpoints, new_run_dir
 from hocket.runs.train import train as train_run
 from hocket.timeline import Timeline
 
@@ -41,7 +46,7 @@ app = App(
     version_flags=["--version"],
     result_action="return_value",
 )
-DEFAULTS = Run()
+DEFAULTS = RunConfig()
 GRACE_S = 30.0
 SHOWN = 6  # batches in a picture or program, if nothing is said
 console = Console()
@@ -49,10 +54,10 @@ messages = Console(stderr=True)
 
 
 @app.command
-def train(
-    run: Annotated[Run, Parameter(name="*")] = DEFAULTS,
+def train_command(
+    run: Annotated[RunConfig, Parameter(name="*")] = DEFAULTS,
     *,
-    base: Annotated[Path | None, Parameter(name="--run")] = None,
+    base: Annotated[Path | None, Parameter(name="--config")] = None,
     from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
     resume: Path | None = None,
     processes: int = 1,
@@ -82,7 +87,7 @@ def train(
             "--processes and --checkpoint-every"
         )
     if resume is not None:
-        given = (("--run", base), ("--recipe", from_recipe), ("--out", run.out))
+        given = (("--config", base), ("--recipe", from_recipe), ("--run-dir", run.run_dir))
         if others := [name for name, value in given if value is not None]:
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(others)}"
@@ -92,16 +97,16 @@ def train(
                 f"cannot go on with {str(resume)!r}: it has no checkpoints that all stages can "
                 "go on from; a run leaves some with --checkpoint-every"
             )
-        require_same(run, Run.read(resume / "run.json"))
-        run = dataclasses.replace(run, out=resume)
+        check_same_run(run, RunConfig.read(resume / "run.json"))
+        run = dataclasses.replace(run, run_dir=resume)
     resumed = resume is not None
-    if (max_restarts or run.non_finite == "restore") and run.out is None:
-        run = dataclasses.replace(run, out=folder_of(run))  # the same one each time
+    if (max_restarts or run.on_nan == "restore") and run.run_dir is None:
+        run = dataclasses.replace(run, run_dir=new_run_dir(run))  # the same one each time
     if processes == 1:
         again = resumed or _started_again(run)
         if "RANK" in os.environ:  # whoever started the processes starts all of them again
             return _train_and_end(run, again)
-        return patiently(lambda back: _train_and_end(run, again or back))
+        return retry_skipping(lambda back: _train_and_end(run, again or back))
     wanted = run.stages * run.replicas
     if processes != wanted:
         raise OptionError(
@@ -109,7 +114,7 @@ def train(
             f"{wanted}; give --processes {wanted}, or change --stages"
         )
 
-    free = method_of(run.method).replay is not None
+    free = parse_method(run.method).replay is not None
     restarts = Restarts(max_restarts)
 
     def start(resumed: bool) -> int:
@@ -124,35 +129,35 @@ def train(
             alone=restarts if free else None,
         )
 
-    return persistently(
-        lambda again: patiently(lambda back: start(resumed or again or back)), restarts
+    return retry_after_loss(
+        lambda again: retry_skipping(lambda back: start(resumed or again or back)), restarts
     )
 
 
-def _started_again(run: Run) -> bool:
+def _started_again(run: RunConfig) -> bool:
     """Whether torchrun has started this process again, so that the run is to go on."""
-    if allowed() and (run.out is None or not run.checkpoint_every):
+    if restarts_allowed() and (run.run_dir is None or not run.checkpoint_every):
         raise OptionError(
-            f"torchrun may start this training again (--max-restarts {allowed()}), which must "
-            "find where it was; give --out and --checkpoint-every, or --max-restarts 0"
+            f"torchrun may start this training again (--max-restarts {restarts_allowed()}), which must "
+            "find where it was; give --run-dir and --checkpoint-every, or --max-restarts 0"
         )
-    return attempt() > 0
+    return restart_count() > 0
 
 
-def _train_and_end(run: Run, resumed: bool) -> int:
+def _train_and_end(run: RunConfig, resumed: bool) -> int:
     """Train; an error is printed, and gives an exit code."""
     try:
-        return _train_here(run, resumed or identity.returned())
+        return _train_here(run, resumed or identity.has_rejoined())
     except HocketError as error:
         return _end(error)
 
 
-def _train_here(run: Run, resumed: bool) -> int:
+def _train_here(run: RunConfig, resumed: bool) -> int:
     summary = train_run(run, resume=resumed)
-    for table in summary_tables(summary) if world.leading() else ():
+    for table in summary_tables(summary) if world.is_main() else ():
         console.print(table)
     if summary.state == "interrupted":
-        if world.leading():
+        if world.is_main():
             messages.print(f"interrupted: {summary.message}; what was reached is saved")
             if run.checkpoint_every:
                 messages.print(f"go on with: hocket train --resume {summary.folder}")
@@ -181,7 +186,7 @@ def list_methods(*, stages: int = 4, markdown: bool = False) -> int:
 
 
 @app.command
-def draw(
+def draw_command(
     *,
     method: str | None = None,
     stages: int | None = None,
@@ -217,7 +222,7 @@ def draw(
             f"first is {first}, but there is no trace; add --trace or drop --first"
         )
     method, stages = method or "fdg", 3 if stages is None else stages
-    ticks = list(unroll(method_of(method), stages, batches or SHOWN))
+    ticks = list(unroll(parse_method(method), stages, batches or SHOWN))
     if out is not None:
         draw_picture(ticks, stages, f"{method} on {stages} stages", out)
         messages.print(f"drawn to {out}", soft_wrap=True)
@@ -250,7 +255,7 @@ def _draw_trace(
     shown = batches or SHOWN
     panels = [timeline_panel(timeline.window(first, shown), f"measured: {trace.name}")]
     if method is not None:
-        plan = method_of(method)
+        plan = parse_method(method)
         first = timeline.batches[0] if first is None else first
         # As many as enter before the last one shown has left.
         enter = min(timeline.batches[-1] + 1, first + shown + plan.delay(0, count))
@@ -262,7 +267,7 @@ def _draw_trace(
     return 0
 
 
-@app.command(name="run")
+@app.command(name="launch")
 def run_in_processes(script: Path, /, *words: str, processes: int, threads: int = 0) -> int:
     """Run a Python script in several processes of this machine that can talk to each other.
 
@@ -315,8 +320,8 @@ def run_app(app: App, words: Sequence[str]) -> int:
 
 def _end(error: HocketError) -> int:
     """What becomes of an error, which one of several processes tells for all."""
-    code = _refuse(error) if world.report(error) else WitnessError.exit_code
-    world.leave(code)
+    code = _refuse(error) if world.report_failure(error) else PeerFailedError.exit_code
+    world.exit_process(code)
     return code
 
 
@@ -335,8 +340,8 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _mark_script(words: list[str]) -> list[str]:
-    """Put ``--`` behind the script of ``hocket run``, so that its own options stay its own."""
-    if words[:1] != ["run"]:
+    """Put ``--`` behind the script of ``hocket launch``, so that its own options stay its own."""
+    if words[:1] != ["launch"]:
         return words
     place = 1
     while place < len(words) and words[place].startswith("-") and words[place] != "--":
@@ -348,17 +353,17 @@ def _mark_script(words: list[str]) -> list[str]:
 
 
 def _base(words: Sequence[str]) -> cyclopts.config.Dict:
-    """The values that --recipe, --run and --resume set, for options that are not given."""
+    """The values that --recipe, --config and --resume set, for options that are not given."""
     values: dict[str, Any] = {}
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
-    file = _value_of("--run", words)
+    file = _value_of("--config", words)
     if (folder := _value_of("--resume", words)) is not None:
         file = str(Path(folder) / "run.json")
     if file is not None:
-        own = values_in(Path(file))
-        run_of(own, str(file))
-        values |= {key: value for key, value in own.items() if key != "out"}
+        own = read_values(Path(file))
+        parse_config(own, str(file))
+        values |= {key: value for key, value in own.items() if key != "run_dir"}
     given = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
     return cyclopts.config.Dict({"train": given} if given else {}, source="the run file")
 

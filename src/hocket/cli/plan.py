@@ -16,13 +16,13 @@ from hocket.errors import OptionError, listed
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.partition.link import ONE_MACHINE, Link
-from hocket.partition.plan import signature
+from hocket.partition.plan import network_signature
 from hocket.planner.forecast import Forecast, best
-from hocket.planner.predict import cut_by_time, expect
-from hocket.planner.rehearsals import Case
+from hocket.planner.predict import cut_by_time, predict
+from hocket.planner.rehearsals import Candidate
 from hocket.planner.simulate import simulate
-from hocket.runs.build import method_of, network_of
-from hocket.runs.config import Run, plain
+from hocket.runs.build import build_network, parse_method
+from hocket.runs.config import RunConfig, plain_values
 from hocket.runs.plot import draw_panels, timeline_panel
 from hocket.tree import Tree
 
@@ -30,7 +30,7 @@ SHOWN = 6  # batches in a picture
 POSSIBLE = 1.1  # times the number of stages, with what is off in a measured time
 
 
-def plan(
+def plan_command(
     *,
     network: str = "resnet20",
     data: str = "synthetic",
@@ -39,10 +39,10 @@ def plan(
     stages: str = "2,3,4",
     methods: str = "fdg,adl,ddg,fr,dgl,bp",
     link: str = "",
-    limit_mib: float = float("inf"),
-    shared: bool = False,
+    memory_limit_mib: float = float("inf"),
+    same_machine: bool = False,
     threads: int = 1,
-    out: Path | None = None,
+    plan_out: Path | None = None,
     picture: Path | None = None,
 ) -> int:
     """Rehearse a network on this machine and say what each method would make of it.
@@ -60,11 +60,11 @@ def plan(
         stages: Numbers of stages, between commas.
         methods: Each as name or name:option=value, between commas.
         link: What packets go over, such as 10Gbit,50us; processes of one machine if not given.
-        limit_mib: What a stage may hold: its weights three times, and what one batch keeps.
-        shared: Whether the stages are to share this machine, and so its memory and caches: they
+        memory_limit_mib: What a stage may hold: its weights three times, and what one batch keeps.
+        same_machine: Whether the stages are to share this machine, and so its memory and caches: they
             are rehearsed once more, in as many processes at a time as there are stages.
         threads: Of PyTorch, in each stage.
-        out: Where to write the plan that it would choose, for `hocket train --plan`.
+        plan_out: Where to write the plan that it would choose, for `hocket train --plan`.
         picture: Where to draw its program in predicted time: .svg, .png or .pdf.
 
     Raises:
@@ -73,29 +73,29 @@ def plan(
         HocketError: A process that rehearsed failed.
     """
     names = listed_methods(methods)
-    if problems := _problems(stages, names, threads, out):
+    if problems := _problems(stages, names, threads, plan_out):
         raise OptionError(listed("cannot plan", problems))
     counts = [int(count) for count in stages.split(",")]
     over = Link.parse(link) if link else ONE_MACHINE
-    run = Run(network=network, data=data, data_dir=data_dir, batch_size=batch_size)
+    run = RunConfig(network=network, data=data, data_dir=data_dir, batch_size=batch_size)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         build = partial(_built, run)
-        made_for = signature(build()[0])
-        casts = cut_by_time(build, counts, names, link=over, limit_mib=limit_mib)
+        made_for = network_signature(build()[0])
+        casts = cut_by_time(build, counts, names, link=over, memory_limit_mib=memory_limit_mib)
         found = [
             one
             for cases in casts
-            for one in expect(build, cases, link=over, shared=shared, through=_shown)
+            for one in predict(build, cases, link=over, contended=same_machine, through=_shown)
         ]
     finally:
         torch.set_num_threads(before)
     chosen = _tell(found)
-    if out is not None:
-        said = [plain(dataclasses.asdict(one)) for one in found]
-        Plan(chosen.cuts, made_for).write(out, method=chosen.method, forecasts=said)
-        Console().print(f"written to {out}", soft_wrap=True)
+    if plan_out is not None:
+        said = [plain_values(dataclasses.asdict(one)) for one in found]
+        Plan(chosen.cuts, made_for).write(plan_out, method=chosen.method, forecasts=said)
+        Console().print(f"written to {plan_out}", soft_wrap=True)
     if picture is not None:
         _draw(chosen, picture)
         Console().print(f"drawn to {picture}", soft_wrap=True)
@@ -106,7 +106,7 @@ def _tell(found: Sequence[Forecast]) -> Forecast:
     """Print the tables; gives the one to choose."""
     console = Console()
     wide = console if console.is_terminal else Console(width=190)
-    wide.print(table(found))
+    wide.print(forecast_table(found))
     chosen, why = best(found)
     count = len(chosen.times)
     console.print(
@@ -125,7 +125,7 @@ def _tell(found: Sequence[Forecast]) -> Forecast:
     return chosen
 
 
-def _shown(cases: Sequence[Case]) -> Iterable[Case]:
+def _shown(cases: Sequence[Candidate]) -> Iterable[Candidate]:
     """The cases, with a bar on a terminal."""
     console = Console(stderr=True)
     return track(
@@ -139,7 +139,7 @@ def _shown(cases: Sequence[Case]) -> Iterable[Case]:
 
 def _draw(chosen: Forecast, picture: Path) -> None:
     """The program in predicted time, once all stages are at work."""
-    method = method_of(chosen.method)
+    method = parse_method(chosen.method)
     first = method.delay(0, len(chosen.times)) + len(chosen.times)
     timeline = simulate(method, chosen.times, 2 * first + 2 * SHOWN)
     title = f"{chosen.method} on {len(chosen.times)} stages, predicted"
@@ -170,7 +170,7 @@ def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | Non
     if not methods:
         problems.append("there are no methods; give at least one")
     for name in methods:
-        method_of(name)
+        parse_method(name)
     if threads < 1:
         problems.append(f"threads is {threads}; give 1 or more")
     if out is not None and out.suffix != ".json":
@@ -178,7 +178,7 @@ def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | Non
     return problems
 
 
-def _built(run: Run) -> tuple[nn.Module, Tree, Tree]:
+def _built(run: RunConfig) -> tuple[nn.Module, Tree, Tree]:
     """The network of a run, and a batch of its data."""
     chosen = Named.parse(run.data)
     data = datasets.load(
@@ -189,10 +189,10 @@ def _built(run: Run) -> tuple[nn.Module, Tree, Tree]:
         **chosen.options,
     )
     inputs, targets = next(iter(data.train))
-    return network_of(run, data), inputs, targets
+    return build_network(run, data), inputs, targets
 
 
-def table(forecasts: Sequence[Forecast]) -> Table:
+def forecast_table(forecasts: Sequence[Forecast]) -> Table:
     """A row for each method on each number of stages; lists are of stages 0, 1, ..."""
     shown = Table(
         title="What to expect",
@@ -219,7 +219,7 @@ def table(forecasts: Sequence[Forecast]) -> Table:
             " ".join(f"{stage.total_s:.3g}" for stage in one.times),
             f"{one.imbalance:.1%}",
             " ".join(f"{size / 1024:.0f}" for size in one.packet_bytes),
-            " ".join(f"{held.total:.1f}" for held in one.held),
+            " ".join(f"{held.total:.1f}" for held in one.memory),
             " ".join(map(str, one.delay)),
             " ".join(f"{late:g}" for late in one.staleness),
             f"{one.tick_s:.3g}",
@@ -240,7 +240,7 @@ def stage_table(one: Forecast) -> Table:
     for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets"):
         shown.add_column(title)
     shown.add_column("all")
-    rows = zip(("(start)", *one.cuts), one.times, one.held, strict=True)
+    rows = zip(("(start)", *one.cuts), one.times, one.memory, strict=True)
     for k, (first, times, held) in enumerate(rows):
         seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
         shown.add_row(

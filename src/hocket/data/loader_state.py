@@ -17,7 +17,7 @@ T = TypeVar("T", covariant=True)
 
 
 @runtime_checkable
-class Served(Protocol[T]):
+class EpochLoader(Protocol[T]):
     """A loader whose batches depend on an epoch and a number alone.
 
     Attributes:
@@ -30,7 +30,7 @@ class Served(Protocol[T]):
         """The batches of an epoch from the first one asked for."""
 
 
-def chance_of(loader: object) -> dict[str, Any]:
+def loader_state(loader: object) -> dict[str, Any]:
     """All that decides which batches a loader will give, as far as it can be known.
 
     That is its epoch, the generators of a DataLoader and its sampler, and the global generators
@@ -42,11 +42,11 @@ def chance_of(loader: object) -> dict[str, Any]:
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), place, *rest],
         "python": random.getstate(),
         "generators": [generator.get_state() for generator in _generators(loader)],
-        "epoch": loader.epoch if isinstance(loader, Served) else None,
+        "epoch": loader.epoch if isinstance(loader, EpochLoader) else None,
     }
 
 
-def put_back(chance: dict[str, Any], loader: object) -> None:
+def restore_loader(chance: dict[str, Any], loader: object) -> None:
     """Give a loader, and the global generators, the chance of then."""
     torch.set_rng_state(chance["torch"])
     kind, keys, *rest = chance["numpy"]
@@ -54,17 +54,17 @@ def put_back(chance: dict[str, Any], loader: object) -> None:
     random.setstate(chance["python"])
     for generator, state in zip(_generators(loader), chance["generators"], strict=False):
         generator.set_state(state)
-    if isinstance(loader, Served) and chance["epoch"] is not None:
+    if isinstance(loader, EpochLoader) and chance["epoch"] is not None:
         loader.epoch = chance["epoch"]
 
 
-def rest(loader: Iterable[T], first: int) -> Iterator[T]:
+def remaining_batches(loader: Iterable[T], first: int) -> Iterator[T]:
     """The batches of the next epoch, but for so many at its beginning.
 
     Raises:
         DataError: It has not even these.
     """
-    if first and isinstance(loader, Served):
+    if first and isinstance(loader, EpochLoader):
         loader.epoch += 1
         return loader.serve(loader.epoch - 1, first)
     return _after(iter(loader), first)

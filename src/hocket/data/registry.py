@@ -14,7 +14,7 @@ from hocket.data.image_folder import folder
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, listed, unknown
-from hocket.options import hints_of, wrong_options
+from hocket.options import argument_hints, wrong_options
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
     {
@@ -67,7 +67,7 @@ def load(
     """
     loader = _loader(name)
     known = options(name)
-    problems = wrong_options(chosen, known, hints_of(loader))
+    problems = wrong_options(chosen, known, argument_hints(loader))
     problems += [
         f"option {option!r} is missing; pass it"
         for option, default in known.items()

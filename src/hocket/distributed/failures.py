@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
-from hocket.errors import HangError, HocketError, LostError, WitnessError
+from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Activity:
     since: float
 
 
-Answer = tuple[str, int | None, float]
+ActivityReport = tuple[str, int | None, float]
 """What a process is doing, whom it waits for, and for how many seconds."""
 
 
@@ -86,18 +86,18 @@ class FailureDetector:
         self._activity = Activity(words, None, time.monotonic())
 
     @contextmanager
-    def waiting(self, words: str, waits_for: int | None) -> Iterator[None]:
+    def waiting_for(self, words: str, waits_for: int | None) -> Iterator[None]:
         """Say what this process does inside, and whom it waits for; after an error it stays."""
         before = self._activity
         self._activity = Activity(words, waits_for, time.monotonic())
         yield
         self._activity = before
 
-    def listen(self, hear: Callable[[HocketError], None]) -> None:
+    def add_listener(self, hear: Callable[[HocketError], None]) -> None:
         """Have this called, in another thread, once any process has said that it failed."""
         self._listeners.append(hear)
 
-    def leave(self) -> None:
+    def announce_exit(self) -> None:
         """Say that this process takes no further part."""
         self._write(f"left/{self._rank}", "yes")
 
@@ -107,11 +107,11 @@ class FailureDetector:
         # A thread that asks a store while the interpreter ends would abort the process.
         self._thread.join(PATIENCE_S)
 
-    def meet(self, name: str = "start", what: str = "build their Trainer") -> None:
+    def wait_for_all(self, name: str = "start", what: str = "build their Trainer") -> None:
         """Wait until all processes have come here, to do what is said.
 
         Raises:
-            WitnessError: One of them has failed instead.
+            PeerFailedError: One of them has failed instead.
             HangError: One of them does not come.
         """
         self._write(f"here/{name}/{self._rank}", "yes")
@@ -120,7 +120,7 @@ class FailureDetector:
         while True:
             missing = [rank for rank in missing if self._read(f"here/{name}/{rank}") is None]
             if (first := self._read(FAILURE)) is not None:
-                raise WitnessError(first)
+                raise PeerFailedError(first)
             if not missing:
                 return
             if time.monotonic() >= end:
@@ -129,31 +129,31 @@ class FailureDetector:
             time.sleep(0.01)
 
     @property
-    def failed(self) -> str | None:
+    def first_failure(self) -> str | None:
         """Why the first process failed, if any has."""
         return self._read(FAILURE)
 
-    def met(self, name: str) -> bool:
+    def all_arrived(self, name: str) -> bool:
         """Whether all processes have come to a meeting."""
         return all(self._read(f"here/{name}/{rank}") for rank in range(len(self._places)))
 
-    def forget(self, name: str) -> None:
+    def withdraw(self, name: str) -> None:
         """This process has not come to a meeting, whoever had its place before."""
         self._in_time(lambda: self._store.delete_key(f"here/{name}/{self._rank}"))
 
     def report(self, error: BaseException) -> bool:
         """Write down why this process ends; whether it is the first that says so."""
-        if not isinstance(error, WitnessError):
-            self._first(failure(self._places[self._rank], error))
+        if not isinstance(error, PeerFailedError):
+            self._first(describe_failure(self._places[self._rank], error))
         return self._was_first
 
-    def lost(self, rank: int | None, said: str) -> HocketError:
+    def peer_lost(self, rank: int | None, said: str) -> HocketError:
         """The error to raise when the connection to another process is gone, and said this."""
         end = time.monotonic() + PATIENCE_S
         while (first := self._read(FAILURE)) is None and time.monotonic() < end:
             time.sleep(0.05)
         if first is not None:
-            return WitnessError(first)
+            return PeerFailedError(first)
         other = "another process" if rank is None else self._places[rank]
         why = "it did not say why: it was killed, or its machine or network failed"
         for left in range(len(self._places)) if rank is None else [rank]:
@@ -165,12 +165,12 @@ class FailureDetector:
         )
         first = self._first(found)
         if not self._was_first:
-            return WitnessError(first)
-        error = LostError(found)
+            return PeerFailedError(first)
+        error = PeerLostError(found)
         error.add_note(f"(the connection said: {said})")
         return error
 
-    def silent(self, rank: int, what: str) -> HocketError:
+    def peer_timed_out(self, rank: int, what: str) -> HocketError:
         """The error to raise when another process has let this one wait for too long."""
         answers = self._ask()
         seen = {self._rank}
@@ -182,21 +182,21 @@ class FailureDetector:
             rank = further
         return self._hang(f"{what}; {self._said(rank, answers)}")
 
-    def absent(self, words: str) -> HocketError:
+    def peers_missing(self, words: str) -> HocketError:
         """The error to raise when all were to meet, doing this, and some did not come."""
         answers = self._ask()
         others = [rank for rank in range(len(self._places)) if rank != self._rank]
         missing = [r for r in others if r not in answers or answers[r][0] != words]
         return self._hang(f"all to meet; {self._said((missing or others)[0], answers)}")
 
-    def cut_off(self) -> HocketError:
+    def store_timed_out(self) -> HocketError:
         """The error to raise when what all can read and write has not answered for too long."""
         return self._hang(
             "an answer of the store through which all meet: one may have been killed while it "
             "wrote there"
         )
 
-    def _said(self, rank: int, answers: dict[int, Answer]) -> str:
+    def _said(self, rank: int, answers: dict[int, ActivityReport]) -> str:
         if self._read(f"left/{rank}") is not None:
             return f"{self._places[rank]} is not there any more, and {LEFT}"
         if rank not in answers:
@@ -210,13 +210,13 @@ class FailureDetector:
             "hang, allow more with timeout_s"
         )
         first = self._first(found)
-        return HangError(found) if self._was_first else WitnessError(first)
+        return HangError(found) if self._was_first else PeerFailedError(first)
 
-    def _ask(self) -> dict[int, Answer]:
+    def _ask(self) -> dict[int, ActivityReport]:
         """What every other process that still answers is doing."""
         self._write(ASKED, "now")
         left = {rank for rank in range(len(self._places)) if rank != self._rank}
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ActivityReport] = {}
         end = time.monotonic() + ANSWER_S
         while left and time.monotonic() < end:
             for rank in sorted(left):
@@ -245,12 +245,12 @@ class FailureDetector:
                 answered = True
             if first is not None:
                 for hear in self._listeners:
-                    hear(WitnessError(first))
+                    hear(PeerFailedError(first))
 
     def _first(self, found: str) -> str:
         """What is written down as the first failure: this, unless another one was first."""
         if not self._was_first:
-            first = self._in_time(lambda: written_first(self._store, found)) or found
+            first = self._in_time(lambda: write_first_failure(self._store, found)) or found
             self._was_first = first == found
             return first
         return found
@@ -269,22 +269,22 @@ class FailureDetector:
         """What the store answers in time; it is not asked again once it has not."""
         if not self._reachable:
             return None
-        given, self._reachable = in_time(ask)
+        given, self._reachable = ask_store(ask)
         return given
 
 
-def failure(place: str, error: BaseException) -> str:
+def describe_failure(place: str, error: BaseException) -> str:
     """What the others are told of an error: its words, as the traceback stays where it was."""
     words = "".join(traceback.format_exception_only(error)).rstrip()
     return f"{place} failed: {words}"
 
 
-def written_first(store: Store, found: str) -> str:
+def write_first_failure(store: Store, found: str) -> str:
     """What a store has as the first failure: this, unless there was another before."""
     return str(store.compare_set(FAILURE, "", found).decode())
 
 
-def in_time(ask: Callable[[], T]) -> tuple[T | None, bool]:
+def ask_store(ask: Callable[[], T]) -> tuple[T | None, bool]:
     """What a store answers, if it does, and whether it is within reach.
 
     A connection that was cut says nothing, and a store sets itself no limit.

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from torch.distributed.distributed_c10d import Store
 
-from hocket.distributed.failures import PATIENCE_S, FailureDetector, in_time
+from hocket.distributed.failures import PATIENCE_S, FailureDetector, ask_store
 
 
-class Board:
+class StoreFlags:
     """Where each process says something under a name, and sees who else has.
 
     Args:
@@ -30,15 +30,15 @@ class Board:
         self._topics += 1
         return f"topic/{self._topics}"
 
-    def say(self, name: str, words: str = "yes") -> None:
+    def set(self, name: str, words: str = "yes") -> None:
         """Leave words under a name."""
-        in_time(lambda: self._store.set(f"{name}/{self._rank}", words))
+        ask_store(lambda: self._store.set(f"{name}/{self._rank}", words))
 
-    def unsay(self, name: str) -> None:
+    def clear(self, name: str) -> None:
         """Take back what the process that was killed in this place had said."""
-        in_time(lambda: self._store.delete_key(f"{name}/{self._rank}"))
+        ask_store(lambda: self._store.delete_key(f"{name}/{self._rank}"))
 
-    def said(self, name: str, ranks: Iterable[int] | None = None) -> bool:
+    def all_set(self, name: str, ranks: Iterable[int] | None = None) -> bool:
         """Whether all processes have said something there, or those that are named.
 
         Raises:
@@ -46,14 +46,14 @@ class Board:
         """
         chosen = range(self._size) if ranks is None else ranks
         keys = [f"{name}/{rank}" for rank in chosen]
-        found, reached = in_time(lambda: self._store.check(keys))
+        found, reached = ask_store(lambda: self._store.check(keys))
         # Counted and not timed: it may be this process that was stopped.
         self._unanswered = 0 if reached else self._unanswered + 1
         if self._unanswered * PATIENCE_S >= self._alarm.timeout_s:
-            raise self._alarm.cut_off()
+            raise self._alarm.store_timed_out()
         return bool(found)
 
-    def words(self, name: str) -> list[str] | None:
+    def values(self, name: str) -> list[str] | None:
         """What all have said there, by rank; None until all have."""
         keys = [f"{name}/{rank}" for rank in range(self._size)]
         return (

@@ -21,7 +21,7 @@ BUCKET_BYTES = 2**22
 """Enough to keep a link busy, small enough for most to leave before the backward ends."""
 
 
-class Average:
+class GradientSync:
     """Sums gradients over the replicas of a stage.
 
     Each replica's loss is weighted with its share of the batch, so that the sum is the gradient
@@ -44,7 +44,7 @@ class Average:
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over the replicas."""
-        with self._world.meeting("adding up gradients with the other replicas"):
+        with self._world.collective("adding up gradients with the other replicas"):
             while self._next < len(self._buckets):
                 self._launch()
             for work, flat, bucket in self._under_way:

@@ -21,13 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hocket.distributed.identity import meeting_in
+from hocket.distributed.identity import store_file
 from hocket.distributed.network_interface import loopback
-from hocket.distributed.rejoin_files import Whereabouts
+from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.restart import Restarts
-from hocket.distributed.supervisor import Comeback, Workers
-from hocket.distributed.worker_main import HELD_BACK, Start, begin
-from hocket.distributed.worker_main import WITNESS as WITNESS
+from hocket.distributed.supervisor import RejoinPolicy, Supervisor
+from hocket.distributed.worker_main import HELD_BACK, WorkerSpec, worker_main
+from hocket.distributed.worker_main import PEER_FAILED as PEER_FAILED
 from hocket.errors import OptionError, listed
 
 LATE = ("torch._dynamo",)
@@ -86,7 +86,7 @@ def launch(
         _start_server(environment)
 
         def process(rank: int, life: int) -> BaseProcess:
-            start = Start(
+            start = WorkerSpec(
                 rank=rank,
                 processes=processes,
                 threads=threads or max(1, cores // processes),
@@ -95,16 +95,16 @@ def launch(
                 timeout_s=timeout_s,
                 environment=environment,
                 work=pickled,
-                life=life,
+                incarnation=life,
                 returns=returns,
             )
-            return context.Process(target=begin, args=(start,))
+            return context.Process(target=worker_main, args=(start,))
 
-        meeting = meeting_in(folder)
+        meeting = store_file(folder)
         meeting.touch()
-        whereabouts = Whereabouts(folder, processes)
-        back = Comeback(alone, process, whereabouts) if alone is not None else None
-        with Workers(grace_s, meeting, back) as workers:
+        whereabouts = RejoinMarkers(folder, processes)
+        back = RejoinPolicy(alone, process, whereabouts) if alone is not None else None
+        with Supervisor(grace_s, meeting, back) as workers:
             for rank in range(processes):
                 workers.start(process(rank, 0))
             return workers.until_all_ended(bell)

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from hocket.distributed.failures import FailureDetector
-from hocket.distributed.identity import WAIT_S, Seat
-from hocket.errors import LostError
+from hocket.distributed.identity import WAIT_S, ProcessIdentity
+from hocket.errors import PeerLostError
 
 Group: TypeAlias = Any
 """Torch names no public type for what a group of processes can do."""
@@ -19,7 +19,7 @@ PAIR_S = WAIT_S / 5
 """Gloo waits five times its time-out for a connection, which one who is killed never makes."""
 
 
-class Outing:
+class Membership:
     """Where one process is in it, and who of the others has come back.
 
     Args:
@@ -29,69 +29,71 @@ class Outing:
         place: What this process is called.
 
     Raises:
-        LostError: It was started again, and the others have met without it.
+        PeerLostError: It was started again, and the others have met without it.
     """
 
-    def __init__(self, seat: Seat, store: Store, alarm: FailureDetector, place: str) -> None:
+    def __init__(
+        self, seat: ProcessIdentity, store: Store, alarm: FailureDetector, place: str
+    ) -> None:
         self.number = 0
-        self.apart = False
+        self.detached = False
         self._seat = seat
         self._store = store
         self._alarm = alarm
         self._paired: set[str] = set()
-        if not seat.life:
+        if not seat.incarnation:
             return
-        if alarm.met("after outing 1"):
-            error = LostError(
+        if alarm.all_arrived("after outing 1"):
+            error = PeerLostError(
                 f"{place} was started again alone, but all had met after their last turn, from "
                 "where on they need each other; start the whole job again, from its last "
                 "checkpoints"
             )
             alarm.report(error)
             raise error
-        alarm.forget("after outing 1")
-        store.set(f"life/{seat.rank}", str(seat.life))
+        alarm.withdraw("after outing 1")
+        store.set(f"life/{seat.rank}", str(seat.incarnation))
 
-    def begin(self) -> None:
+    def detach(self) -> None:
         """From here on nobody waits for this process, nor it for anybody."""
         self.number += 1
-        self.apart = True
-        if self._seat.whereabouts is not None:
-            self._seat.whereabouts.go_out(self._seat.rank)
+        self.detached = True
+        if self._seat.rejoin_markers is not None:
+            self._seat.rejoin_markers.mark_detached(self._seat.rank)
 
-    def end(self, timeout_s: float) -> Group | None:
+    def reunite(self, timeout_s: float) -> Group | None:
         """Wait for all; gives a new group of them, if one has come back whom the old has not.
 
         Raises:
             HocketError: One has failed, or does not come.
         """
-        self._alarm.meet(f"after outing {self.number}", "meet after their last turn")
-        self.apart = False
-        if self._seat.whereabouts is not None:
-            self._seat.whereabouts.meet()
+        self._alarm.wait_for_all(f"after outing {self.number}", "meet after their last turn")
+        self.detached = False
+        if self._seat.rejoin_markers is not None:
+            self._seat.rejoin_markers.mark_reunited()
         if not (latest := self._latest()):
             return None
         return self._group(f"all/{latest}", self._seat.rank, self._seat.size, timeout_s)
 
     @property
-    def hopes(self) -> bool:
+    def may_rejoin(self) -> bool:
         """Whether one that is missed may come back."""
-        whereabouts = self._seat.whereabouts
-        return self.apart and whereabouts is not None and not whereabouts.bereft
+        whereabouts = self._seat.rejoin_markers
+        return self.detached and whereabouts is not None and not whereabouts.unrecoverable
 
-    def life(self, rank: int) -> int:
+    def incarnation(self, rank: int) -> int:
         """Which of those that were started again has the place of a rank; 0 for none."""
         key = f"life/{rank}"
         return int(self._store.get(key)) if self._store.check([key]) else 0
 
-    def pair(self, rank: int) -> Group | None:
+    def pair_group(self, rank: int) -> Group | None:
         """A group with another process, if one of the two is new and both are ready for it.
 
         Raises:
             RuntimeError: The other one was killed meanwhile.
         """
         low, high = sorted((self._seat.rank, rank))
-        lives = self.life(low), self.life(high)
+        lives = self.incarnation(low), self.incarnation(high)
         name = f"pair/{low}-{high}/{lives[0]}-{lives[1]}"
         if lives == (0, 0) or name in self._paired:
             return None
@@ -102,7 +104,7 @@ class Outing:
         return self._group(name, int(self._seat.rank == high), 2, PAIR_S)
 
     def _latest(self) -> int:
-        return max(map(self.life, range(self._seat.size)))
+        return max(map(self.incarnation, range(self._seat.size)))
 
     def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
         timeout = timedelta(seconds=timeout_s)

@@ -14,7 +14,7 @@ CHOICE = "GLOO_SOCKET_IFNAME"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
-def choose() -> None:
+def choose_interface() -> None:
     """Have gloo use the interface that this training needs, unless the user has chosen one.
 
     Left alone, gloo takes the address of this machine's own name, which on many machines is
@@ -23,11 +23,11 @@ def choose() -> None:
     Raises:
         WorldError: The other machines could not reach the address where all meet.
     """
-    if CHOICE not in os.environ and (name := needed(os.environ)) is not None:
+    if CHOICE not in os.environ and (name := find_interface(os.environ)) is not None:
         os.environ[CHOICE] = name
 
 
-def needed(environment: Mapping[str, str]) -> str | None:
+def find_interface(environment: Mapping[str, str]) -> str | None:
     """The interface for processes that torchrun has started; None where gloo is to choose.
 
     Raises:
@@ -39,7 +39,7 @@ def needed(environment: Mapping[str, str]) -> str | None:
     here = environment.get("LOCAL_WORLD_SIZE")
     if here == size:
         return loopback()  # one machine: nobody else needs to reach its processes
-    name = towards(host)
+    name = interface_towards(host)
     if here is not None and name == loopback():
         raise WorldError(
             f"the processes of all machines are to meet at {host!r} (MASTER_ADDR), which here "
@@ -65,7 +65,7 @@ def loopback() -> str:
     )
 
 
-def towards(host: str) -> str | None:
+def interface_towards(host: str) -> str | None:
     """Name of the interface whose address this machine has for others when it reaches a host.
 
     None where the system does not tell. Of IPv4 only; nothing is sent.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-class Whereabouts:
+class RejoinMarkers:
     """Where the processes of one launch are, as far as they have said.
 
     Args:
@@ -22,25 +22,25 @@ class Whereabouts:
         self._met = self._folder / "met"
         self._gone = self._folder / "gone"
 
-    def go_out(self, rank: int) -> None:
+    def mark_detached(self, rank: int) -> None:
         """Say that a process goes on by itself from here on."""
         self._out[rank].touch()
 
-    def meet(self) -> None:
+    def mark_reunited(self) -> None:
         """Say that all are together again, for good."""
         self._met.touch()
 
-    def bereave(self) -> None:
+    def mark_unrecoverable(self) -> None:
         """Say that nobody comes in the place of one that was killed."""
         with suppress(FileNotFoundError):  # the folder was taken away, which says the same
             self._gone.touch()
 
     @property
-    def apart(self) -> bool:
+    def all_detached(self) -> bool:
         """Whether each of them goes on by itself, so that one may come back alone."""
         return all(file.exists() for file in self._out) and not self._met.exists()
 
     @property
-    def bereft(self) -> bool:
+    def unrecoverable(self) -> bool:
         """Whether nobody comes in the place of one that was killed."""
         return self._gone.exists() or not self._folder.exists()

@@ -9,14 +9,14 @@ import signal
 import warnings
 from collections.abc import Callable, Mapping
 
-from hocket.errors import HangError, LostError, TransitError
+from hocket.errors import HangError, PeerLostError, TransitError
 
 ASKED = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a launch that somebody has ended."""
 UNMEETABLE = 72
 """Exit code of a launch whose processes can meet no more."""
 LOST: Mapping[int, str] = {
-    LostError.exit_code: "a process was gone",
+    PeerLostError.exit_code: "a process was gone",
     HangError.exit_code: "a process hung",
     TransitError.exit_code: "a packet was lost or damaged",
     UNMEETABLE: "the folder in which processes meet was taken away",
@@ -24,7 +24,7 @@ LOST: Mapping[int, str] = {
 """What happened, by the exit codes of what need not come again."""
 
 
-def loss(code: int) -> str | None:
+def describe_loss(code: int) -> str | None:
     """What a launch that ended so has lost, in words; None where a restart would not help.
 
     >>> loss(137), loss(75)
@@ -70,7 +70,7 @@ class Restarts:
         return f"{self.taken} of at most {self._most} times"
 
 
-def persistently(start: Callable[[bool], int], restarts: Restarts) -> int:
+def retry_after_loss(start: Callable[[bool], int], restarts: Restarts) -> int:
     """Start, and start all again after each loss; the last exit code.
 
     Args:
@@ -78,7 +78,7 @@ def persistently(start: Callable[[bool], int], restarts: Restarts) -> int:
         restarts: How often to start again; ``start`` may take some of them itself.
     """
     code = start(False)
-    while (lost := loss(code)) is not None and restarts.take():
+    while (lost := describe_loss(code)) is not None and restarts.take():
         warnings.warn(
             f"{lost}; starting the whole job again from its last checkpoint, {restarts}",
             stacklevel=2,
@@ -87,11 +87,11 @@ def persistently(start: Callable[[bool], int], restarts: Restarts) -> int:
     return code
 
 
-def attempt() -> int:
+def restart_count() -> int:
     """How often torchrun has started its processes again; 0 where there is no torchrun."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def allowed() -> int:
+def restarts_allowed() -> int:
     """How often torchrun may do so."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))

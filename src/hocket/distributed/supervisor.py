@@ -17,9 +17,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
-from hocket.distributed.rejoin_files import Whereabouts
+from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.restart import UNMEETABLE, Restarts
-from hocket.distributed.worker_main import HELD_BACK, WITNESS
+from hocket.distributed.worker_main import HELD_BACK, PEER_FAILED
 
 # What multiprocessing gives when the server that forked a process is gone.
 _NEVER_TOLD = 255
@@ -30,21 +30,21 @@ SETTLE_S = 0.1
 
 
 @dataclass(frozen=True)
-class Comeback:
+class RejoinPolicy:
     """What it takes for a process that is killed to come back alone.
 
     Attributes:
         restarts: How often.
         process: Makes the one that takes the place of a rank, with its number among restarts.
-        whereabouts: Of all processes.
+        markers: Of all processes.
     """
 
     restarts: Restarts
     process: Callable[[int, int], BaseProcess]
-    whereabouts: Whereabouts
+    markers: RejoinMarkers
 
 
-class Workers:
+class Supervisor:
     """Processes by rank; none outlives the ``with`` block.
 
     Args:
@@ -53,7 +53,7 @@ class Workers:
         back: How one that is killed comes back; None where none does.
     """
 
-    def __init__(self, grace_s: float, meeting: Path, back: Comeback | None = None) -> None:
+    def __init__(self, grace_s: float, meeting: Path, back: RejoinPolicy | None = None) -> None:
         self._workers: list[BaseProcess] = []
         self._running: dict[int, int] = {}  # ranks by what becomes readable as they end
         self._grace_s = grace_s
@@ -129,7 +129,7 @@ class Workers:
             return
         if not asked and (code < 0 or code == _NEVER_TOLD):
             _tell(_end(rank, code))
-        if self._failed in (0, WITNESS):
+        if self._failed in (0, PEER_FAILED):
             self._failed = code if code > 0 else 128 - code
         how = f"code {code}" if code > 0 else signal.Signals(-code).name
         self._end_soon(f"process {rank} ended with {how}")
@@ -139,8 +139,8 @@ class Workers:
         if (back := self._back) is None:
             return False
         ending = self._stopped or self._failed or self._deadline < math.inf
-        if ending or not back.whereabouts.apart or not back.restarts.take():
-            back.whereabouts.bereave()
+        if ending or not back.markers.all_detached or not back.restarts.take():
+            back.markers.mark_unrecoverable()
             return False
         _tell(f"{_end(rank, code)}; it alone is started again, {back.restarts}")
         self._workers[rank].join()

@@ -30,12 +30,12 @@ class _Sum(torch.autograd.Function):
 
 def _summed(tensor: Tensor, world: World) -> Tensor:
     total = tensor.detach().clone()
-    with world.meeting("adding up statistics with the other replicas"):
+    with world.collective("adding up statistics with the other replicas"):
         distributed.all_reduce(total, group=world.siblings)
     return total
 
 
-class Synchronized(_BatchNorm):
+class SyncBatchNorm(_BatchNorm):
     """A BatchNorm layer over the replicas; parameters, buffers and names are the layer's.
 
     Args:
@@ -96,9 +96,9 @@ def _sum(tensor: Tensor, world: World) -> Tensor:
     return total
 
 
-def synchronize(module: nn.Module, world: World) -> None:
+def convert_batchnorm(module: nn.Module, world: World) -> None:
     """Put such a layer in the place of every BatchNorm inside a module."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, _BatchNorm) and not isinstance(child, Synchronized):
-                setattr(parent, name, Synchronized(child, world))
+            if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
+                setattr(parent, name, SyncBatchNorm(child, world))

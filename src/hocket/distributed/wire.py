@@ -18,7 +18,7 @@ from hocket.errors import PacketError, TransitError
 from hocket.tree import Tree
 
 
-def encode(tree: Tree, found: list[Tensor]) -> Any:
+def encode_tree(tree: Tree, found: list[Tensor]) -> Any:
     """The structure as JSON; its tensors are appended to ``found`` and named by their place.
 
     Raises:
@@ -37,9 +37,9 @@ def encode(tree: Tree, found: list[Tensor]) -> Any:
         found.append(tree)
         return {"tensor": len(found) - 1}
     if type(tree) in (tuple, list):
-        return {type(tree).__name__: [encode(item, found) for item in tree]}
+        return {type(tree).__name__: [encode_tree(item, found) for item in tree]}
     if type(tree) is dict:
-        return {"dict": [[_key(key), encode(item, found)] for key, item in tree.items()]}
+        return {"dict": [[_key(key), encode_tree(item, found)] for key, item in tree.items()]}
     if tree is None or type(tree) in (bool, int, float, str):
         return tree
     raise PacketError(
@@ -56,7 +56,7 @@ def _key(key: object) -> object:
     return key
 
 
-def decode(spec: Any, found: Sequence[Tensor]) -> Tree:
+def decode_tree(spec: Any, found: Sequence[Tensor]) -> Tree:
     """The structure whose JSON this is, with its tensors."""
     if not isinstance(spec, dict):
         return spec
@@ -64,12 +64,12 @@ def decode(spec: Any, found: Sequence[Tensor]) -> Tree:
     if kind == "tensor":
         return found[inside]
     if kind == "dict":
-        return {key: decode(item, found) for key, item in inside}
-    items = [decode(item, found) for item in inside]
+        return {key: decode_tree(item, found) for key, item in inside}
+    items = [decode_tree(item, found) for item in inside]
     return tuple(items) if kind == "tuple" else items
 
 
-def form(tensor: Tensor) -> list[Any]:
+def tensor_spec(tensor: Tensor) -> list[Any]:
     """What the receiver must know to make room for a tensor."""
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
 
@@ -77,7 +77,7 @@ def form(tensor: Tensor) -> list[Any]:
 CPU = torch.device("cpu")
 
 
-def dense(tensor: Tensor, device: torch.device = CPU) -> Tensor:
+def to_dense(tensor: Tensor, device: torch.device = CPU) -> Tensor:
     """The tensor, or a copy of it, on a device, every element once and without gaps."""
     # A conjugate may exist as a mere mark on memory that holds something else.
     own = tensor.detach().to(device).resolve_conj().resolve_neg()
@@ -97,7 +97,7 @@ def _gapless(tensor: Tensor) -> bool:
     return True
 
 
-def empty(spec: Sequence[Any], device: torch.device = CPU) -> Tensor:
+def empty_tensor(spec: Sequence[Any], device: torch.device = CPU) -> Tensor:
     """Room for a tensor of this form.
 
     Raises:
@@ -121,7 +121,7 @@ def dtype(name: str) -> torch.dtype:
     return found
 
 
-def memory(tensor: Tensor) -> Tensor:
+def tensor_bytes(tensor: Tensor) -> Tensor:
     """The bytes of a gapless tensor, as they lie."""
     flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return flat.view(torch.uint8)
@@ -129,7 +129,9 @@ def memory(tensor: Tensor) -> Tensor:
 
 def checksum(tensor: Tensor) -> int | None:
     """CRC-32 of a gapless tensor's bytes; None on a GPU, whose memory it would have to copy."""
-    return zlib.crc32(memory(tensor).numpy().data) if tensor.device.type == "cpu" else None
+    return (
+        zlib.crc32(tensor_bytes(tensor).numpy().data) if tensor.device.type == "cpu" else None
+    )
 
 
 PREFIX = 1024
@@ -138,7 +140,7 @@ FRAME = 12
 """Those before it: the first part's checksum, the header's length, the rest's checksum."""
 
 
-def written(header: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def encode_header(header: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """The header as a first part of fixed size, and the rest if it is longer."""
     text = json.dumps(header).encode()
     rest = bytearray(text[PREFIX - FRAME :])
@@ -158,7 +160,7 @@ def _bytes(data: bytearray) -> Tensor:
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def remaining(first: Tensor) -> int:
+def remaining_bytes(first: Tensor) -> int:
     """How many bytes of a header follow its first part.
 
     Raises:
@@ -169,7 +171,7 @@ def remaining(first: Tensor) -> int:
     return max(0, int.from_bytes(data[4:8], "big") - (PREFIX - FRAME))
 
 
-def read(first: Tensor, rest: Tensor | None) -> dict[str, Any]:
+def decode_header(first: Tensor, rest: Tensor | None) -> dict[str, Any]:
     """The header that was written so.
 
     Raises:

@@ -23,11 +23,11 @@ import torch
 from torch import distributed
 
 from hocket.distributed import identity, world
-from hocket.distributed.rejoin_files import Whereabouts
-from hocket.errors import WitnessError
+from hocket.distributed.rejoin_files import RejoinMarkers
+from hocket.errors import PeerFailedError
 
 # Exit code of a process that ends only because another one failed.
-WITNESS = WitnessError.exit_code
+PEER_FAILED = PeerFailedError.exit_code
 # Held back while a process starts, and heard once it can act on them.
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -53,7 +53,7 @@ def _received(number: int, sent: Any) -> Stream:
 
 
 @dataclass(frozen=True)
-class Start:
+class WorkerSpec:
     """What a process has to know to begin.
 
     Attributes:
@@ -66,7 +66,7 @@ class Start:
         environment: Environment variables.
         work: The pickled function and its arguments.
         streams: Standard output and standard error.
-        life: Which of those that are started again, alone, it is; 0 for none.
+        incarnation: Which of those that are started again, alone, it is; 0 for none.
         returns: Whether any may be.
     """
 
@@ -79,11 +79,11 @@ class Start:
     environment: Mapping[str, str]
     work: bytes
     streams: tuple[Stream, ...] = field(default_factory=lambda: (Stream(1), Stream(2)))
-    life: int = 0
+    incarnation: int = 0
     returns: bool = False
 
 
-def begin(start: Start) -> NoReturn:
+def worker_main(start: WorkerSpec) -> NoReturn:
     """Join the world, work, and end this process with the exit code."""
     # A session of its own: Ctrl-C in the terminal reaches the launcher and nobody else.
     os.setsid()
@@ -96,7 +96,7 @@ def begin(start: Start) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _code(start: Start) -> int:
+def _code(start: WorkerSpec) -> int:
     try:
         # The first process ends the training in good order for all.
         leads = start.rank == 0
@@ -106,30 +106,30 @@ def _code(start: Start) -> int:
         work, arguments = pickle.loads(start.work)
         code = work(*arguments)
         if not code:
-            world.part()
+            world.shutdown()
         sys.exit(code)
     except SystemExit as end:
         if not end.code:
             return 0
-        world.report(end)
+        world.report_failure(end)
         if isinstance(end.code, int):
             return end.code
         print(end.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
-        world.report(error)
+        world.report_failure(error)
         return 128 + signal.SIGINT
     except BaseException as error:
         code = int(getattr(type(error), "exit_code", 1))
-        if not world.report(error) or code == WITNESS:
-            return WITNESS
+        if not world.report_failure(error) or code == PEER_FAILED:
+            return PEER_FAILED
         # In one piece, as other processes write at the same time.
         trace = "".join(traceback.format_exception(error))
         sys.stderr.write(f"process {start.rank} of {start.processes} failed:\n{trace}")
         return code
 
 
-def _join(start: Start) -> None:
+def _join(start: WorkerSpec) -> None:
     """Set what belongs to this process alone, and form the world."""
     os.environ.clear()
     os.environ.update(start.environment)
@@ -141,10 +141,14 @@ def _join(start: Start) -> None:
         "GLOO_SOCKET_IFNAME": start.interface,
     }
     torch.set_num_threads(start.threads)
-    shared = identity.store_in(start.folder)
-    whereabouts = Whereabouts(start.folder, start.processes) if start.returns else None
-    identity.take(identity.Seat(start.rank, start.processes, shared, start.life, whereabouts))
-    if start.life:
+    shared = identity.open_store(start.folder)
+    whereabouts = RejoinMarkers(start.folder, start.processes) if start.returns else None
+    identity.set_identity(
+        identity.ProcessIdentity(
+            start.rank, start.processes, shared, start.incarnation, whereabouts
+        )
+    )
+    if start.incarnation:
         return  # a process group takes nobody back
     # A store of TCP would listen on every interface and let anybody write.
     store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
@@ -177,11 +181,11 @@ def _end_with_launcher() -> None:
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
         if connection.wait([pipe], timeout=0):  # it closed before that
-            os._exit(WITNESS)
+            os._exit(PEER_FAILED)
     else:
         Thread(target=_wait_for_end_of, args=(pipe,), daemon=True).start()
 
 
 def _wait_for_end_of(pipe: int) -> None:
     connection.wait([pipe])
-    os._exit(WITNESS)
+    os._exit(PEER_FAILED)

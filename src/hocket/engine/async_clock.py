@@ -10,16 +10,16 @@ from typing import Any, Literal, get_args
 from hocket.errors import OptionError, listed
 from hocket.methods.method import Method
 
-Turns = Literal["regular", "random"]
+StageTiming = Literal["regular", "random"]
 
 
 @dataclass(frozen=True)
-class Pace:
+class StageSpeeds:
     """How fast each stage is.
 
     Attributes:
-        rates: Turns of each stage in a unit of time.
-        turns: ``regular``: at equal intervals. ``random``: at intervals that are exponentially
+        speeds: Turns of each stage in a unit of time.
+        timing: ``regular``: at equal intervals. ``random``: at intervals that are exponentially
             distributed, so that each turn falls to a stage by chance, in proportion to its
             rate, as in the official code of arXiv 1901.08164.
         seed: What chance begins with.
@@ -28,23 +28,23 @@ class Pace:
         OptionError: A rate is not positive, or the kind of turns is unknown.
     """
 
-    rates: tuple[float, ...]
-    turns: Turns = "regular"
+    speeds: tuple[float, ...]
+    timing: StageTiming = "regular"
     seed: int = 0
 
     def __post_init__(self) -> None:
         problems = [
             f"the rate of stage {k} is {rate}; use a number above 0"
-            for k, rate in enumerate(self.rates)
+            for k, rate in enumerate(self.speeds)
             if not (rate > 0 and isfinite(rate))
         ]
-        if self.turns not in get_args(Turns):
-            problems.append(f"turns is {self.turns!r}; use 'regular' or 'random'")
+        if self.timing not in get_args(StageTiming):
+            problems.append(f"turns is {self.timing!r}; use 'regular' or 'random'")
         if problems:
             raise OptionError(listed("stages cannot run at this pace", problems))
 
 
-class Clock:
+class EventClock:
     """Gives the turns of all stages in order; at the same time the first stage comes first.
 
     >>> clock = Clock(Pace(rates=(1, 0.5, 2)))
@@ -52,11 +52,11 @@ class Clock:
     [2, 0, 2, 2, 0, 1, 2]
     """
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: StageSpeeds) -> None:
         self._pace = pace
         self._chance = Random(pace.seed)
-        self._taken = [0] * len(pace.rates)
-        self._queue = [(self._after(k, 0.0), k) for k in range(len(pace.rates))]
+        self._taken = [0] * len(pace.speeds)
+        self._queue = [(self._after(k, 0.0), k) for k in range(len(pace.speeds))]
         heapq.heapify(self._queue)
 
     @property
@@ -71,7 +71,7 @@ class Clock:
         heapq.heapreplace(self._queue, (self._after(stage, now), stage))
         return stage
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The turns that were taken, those that are next, and the chance of those to come."""
         return {
             "taken": list(self._taken),
@@ -79,7 +79,7 @@ class Clock:
             "chance": self._chance.getstate(),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where a clock of the same pace had come to."""
         self._taken = list(state["taken"])
         self._queue = list(state["queue"])
@@ -87,21 +87,21 @@ class Clock:
 
     def _after(self, stage: int, now: float) -> float:
         """The time of a stage's turn after this one."""
-        rate = self._pace.rates[stage]
-        if self._pace.turns == "random":
+        rate = self._pace.speeds[stage]
+        if self._pace.timing == "random":
             return now + self._chance.expovariate(rate)
         # Of the whole number, as sums of fractions would drift apart at equal rates.
         return (self._taken[stage] + 1) / rate
 
 
-def equal(stages: int) -> Pace:
+def equal_speeds(stages: int) -> StageSpeeds:
     """The pace at which all stages keep step."""
-    return Pace((1.0,) * stages)
+    return StageSpeeds((1.0,) * stages)
 
 
-def pace_of(
-    method: Method, count: int, rates: Sequence[float] | None, turns: Turns, seed: int
-) -> Pace | None:
+def build_stage_speeds(
+    method: Method, count: int, rates: Sequence[float] | None, turns: StageTiming, seed: int
+) -> StageSpeeds | None:
     """How fast each stage is, where they run freely; None where they keep step.
 
     Raises:
@@ -116,4 +116,6 @@ def pace_of(
         return None
     if rates is not None and len(rates) != count:
         raise OptionError(f"there are {len(rates)} rates for {count} stages; give one for each")
-    return Pace(equal(count).rates if rates is None else tuple(rates), turns, seed)
+    return StageSpeeds(
+        equal_speeds(count).speeds if rates is None else tuple(rates), turns, seed
+    )

@@ -6,18 +6,18 @@ before it has just sent, and the training is that of stages that keep step.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.async_clock import Clock, Pace
-from hocket.engine.async_stage import Passes, Runner
+from hocket.engine.async_clock import EventClock, StageSpeeds
+from hocket.engine.async_stage import AsyncStage, DataEpoch
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
-from hocket.engine.serial import answers
-from hocket.stage.prediction import Answer
+from hocket.engine.serial import predict_in_order
+from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
-class Free:
+class AsyncSimulation:
     """Gives stages their turns in the order of simulated time.
 
     Args:
@@ -28,12 +28,16 @@ class Free:
     """
 
     def __init__(
-        self, runners: Sequence[Runner], source: Source, passes: Passes, pace: Pace
+        self,
+        runners: Sequence[AsyncStage],
+        source: Source,
+        passes: DataEpoch,
+        pace: StageSpeeds,
     ) -> None:
         self._runners = runners
         self._source = source
         self._passes = passes
-        self._clock = Clock(pace)
+        self._clock = EventClock(pace)
         self._now = 0
 
     @property
@@ -42,7 +46,7 @@ class Free:
         return [runner.stage for runner in self._runners]
 
     @property
-    def now(self) -> int:
+    def tick_count(self) -> int:
         """How many turns the first stage has had."""
         return self._now
 
@@ -51,18 +55,18 @@ class Free:
         """Nothing is sent anywhere."""
         return 0
 
-    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Have each stage learn for so many more epochs of its own, of so many batches."""
         self._passes.length = length or self._passes.length
         for runner in self._runners:
-            runner.aim(epochs, again=again)
+            runner.set_goal(epochs, again=again)
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         """Whether every stage has learned enough."""
-        return all(runner.over for runner in self._runners)
+        return all(runner.finished for runner in self._runners)
 
-    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each turn of the first stage."""
         count = 0
         for batch in batches:
@@ -79,25 +83,25 @@ class Free:
         self._now += 1
         return events
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """What each stage makes of each batch; nothing is kept."""
-        return answers(self.stages, batches)
+        return predict_in_order(self.stages, batches)
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""
-        return [event for runner in self._runners for event in runner.flush(self._now)]
+        return [event for runner in self._runners for event in runner.final_update(self._now)]
 
-    def state(self) -> list[Tree]:
+    def state_dict(self) -> list[Tree]:
         """What each stage remembers; with the first one, the clock of all."""
-        parts = [runner.state() for runner in self._runners]
-        parts[0]["clock"] = self._clock.state()
+        parts = [runner.state_dict() for runner in self._runners]
+        parts[0]["clock"] = self._clock.state_dict()
         return parts
 
-    def load(self, parts: Sequence[Tree]) -> None:
+    def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Go on from what the same stages remembered, at the same pace."""
         for runner, part in zip(self._runners, parts, strict=True):
-            runner.load(part)
-        self._clock.load(parts[0]["clock"])
+            runner.load_state_dict(part)
+        self._clock.load_state_dict(parts[0]["clock"])
         self._now = self._runners[0].turns
 
     def _others(self) -> list[Event]:
@@ -107,4 +111,4 @@ class Free:
         return events
 
     def _turn(self) -> list[Event]:
-        return self._runners[self._clock.next()].turn(self._now)
+        return self._runners[self._clock.next()].take_turn(self._now)

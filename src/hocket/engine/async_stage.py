@@ -8,12 +8,12 @@ from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.program import Action
 from hocket.stage.stage import Stage
-from hocket.transport.replay_buffer import Lower
+from hocket.transport.replay_buffer import BufferToPrevious
 from hocket.tree import Tree
 
 
 @dataclass
-class Passes:
+class DataEpoch:
     """The data as the first stage goes through them.
 
     Attributes:
@@ -25,7 +25,7 @@ class Passes:
     length: int | None = None
 
 
-class Runner:
+class AsyncStage:
     """Gives a stage its turns, one after the other.
 
     Args:
@@ -39,8 +39,8 @@ class Runner:
     def __init__(
         self,
         stage: Stage,
-        lower: Lower | None,
-        passes: Passes,
+        lower: BufferToPrevious | None,
+        passes: DataEpoch,
         accumulate: int,
         watchers: Sequence[Watcher],
     ) -> None:
@@ -63,20 +63,20 @@ class Runner:
         )
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether the stage has learned enough, and only forwards for those behind it."""
         length = self._passes.length
         return self._goal is not None and bool(length) and self.epoch >= self._goal
 
-    def aim(self, epochs: int, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, *, again: bool = False) -> None:
         """Learn for so many epochs from now on; again, from where the last aim was taken."""
         if not again:
             self._begun = self.epoch
         self._goal = self._begun + epochs
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """All that the stage remembers between two turns, with its counts."""
-        return self.stage.state() | {
+        return self.stage.state_dict() | {
             "runner": {
                 "turns": self.turns,
                 "learned": self.learned,
@@ -85,20 +85,20 @@ class Runner:
             }
         }
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Go on from what the runner of such a stage remembered."""
         own: dict[str, Any] = state["runner"]
         self.turns, self.learned = own["turns"], own["learned"]
         self._gathered, self._begun = own["gathered"], own["begun"]
-        self.stage.load(state)
+        self.stage.load_state_dict(state)
 
-    def turn(self, now: int) -> list[Event]:
+    def take_turn(self, now: int) -> list[Event]:
         """Take a turn, if there is anything to draw; what it came to."""
         number, k = self.turns, self.stage.index
         if self._lower is not None and not self._lower.draw(number, self.epoch):
             return []
-        if self.over:
-            events = self.flush(now)
+        if self.finished:
+            events = self.final_update(now)
             self.turns += 1
             forward = Action("F", k, number)
             return [*events, self._execute(forward, now, pass_on=True)]
@@ -106,9 +106,9 @@ class Runner:
         self.learned += 1
         self._gathered += 1
         events = [self._execute(Action(kind, k, number), now) for kind in ("F", "B")]
-        return events + (self.flush(now) if self._gathered == self._accumulate else [])
+        return events + (self.final_update(now) if self._gathered == self._accumulate else [])
 
-    def flush(self, now: int) -> list[Event]:
+    def final_update(self, now: int) -> list[Event]:
         """Update with what was gathered, however little it is."""
         waiting, self._gathered = self._gathered, 0
         if not waiting:

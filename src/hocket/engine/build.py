@@ -4,29 +4,34 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from hocket.distributed.sync_batchnorm import synchronize
+from hocket.distributed.sync_batchnorm import convert_batchnorm
 from hocket.distributed.world import World
-from hocket.engine.async_clock import equal
-from hocket.engine.async_process import Alone
-from hocket.engine.async_simulated import Free
-from hocket.engine.async_stage import Passes, Runner
-from hocket.engine.distributed import Distributed
+from hocket.engine.async_clock import equal_speeds
+from hocket.engine.async_process import AsyncProcess
+from hocket.engine.async_simulated import AsyncSimulation
+from hocket.engine.async_stage import AsyncStage, DataEpoch
+from hocket.engine.distributed import DistributedEngine
 from hocket.engine.event import Watcher
-from hocket.engine.gradient_error import Compare
-from hocket.engine.serial import Serial
-from hocket.engine.setup import ROOM, Setup, signals_of, stage_of
+from hocket.engine.gradient_error import GradientErrorMeter
+from hocket.engine.serial import SerialEngine
+from hocket.engine.setup import ROOM, Setup, build_signals, build_stage
 from hocket.errors import HocketError, OptionError
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
-from hocket.transport.backends import Carrier, Carriers, Host
-from hocket.transport.connection import Connection, Horizon, Lower, Upper
-from hocket.transport.dropping_port import Pour
-from hocket.transport.encoded import Ledger
-from hocket.transport.mailbox import Edge, End
+from hocket.transport.backends import Backend, Backends, HostBackend
+from hocket.transport.connection import (
+    Connection,
+    ConnectionToNext,
+    ConnectionToPrevious,
+    Lookahead,
+)
+from hocket.transport.dropping_port import DroppingPort
+from hocket.transport.encoded import SendStats
+from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
-from hocket.transport.port import After
-from hocket.transport.reconnecting import Line
-from hocket.transport.replay_buffer import Buffer
+from hocket.transport.port import ToNext
+from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.tree import Tree
 
@@ -36,8 +41,8 @@ def build_serial(
     modules: Sequence[nn.Module],
     sample: Tree,
     watchers: Sequence[Watcher],
-    compare: Compare | None,
-) -> Serial:
+    compare: GradientErrorMeter | None,
+) -> SerialEngine:
     """All stages in this process, wired up by mailboxes.
 
     Args:
@@ -51,12 +56,12 @@ def build_serial(
         OptionError: A stage cannot honour the method.
     """
     count, source = len(modules), Source()
-    signals, networks = signals_of(setup, modules, sample)
+    signals, networks = build_signals(setup, modules, sample)
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
-    befores = [source.lower(), *(edge.lower() for edge in edges)]
-    afters: list[After] = [*(edge.upper() for edge in edges), End()]
+    befores = [source.port(), *(edge.to_previous() for edge in edges)]
+    afters: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
     stages = [
-        stage_of(
+        build_stage(
             setup,
             k,
             count,
@@ -65,11 +70,11 @@ def build_serial(
             networks[k],
             before,
             after,
-            Recorder(k, keep=setup.trace),
+            Recorder(k, keep=setup.record_timeline),
         )
         for k, (module, before, after) in enumerate(zip(modules, befores, afters, strict=True))
     ]
-    return Serial(setup.method, stages, source, watchers, compare)
+    return SerialEngine(setup.method, stages, source, watchers, compare)
 
 
 def build_distributed(
@@ -78,7 +83,7 @@ def build_distributed(
     sample: Tree,
     watchers: Sequence[Watcher],
     world: World,
-) -> Distributed:
+) -> DistributedEngine:
     """The stage of this process, connected to those before and after it.
 
     Args:
@@ -92,45 +97,49 @@ def build_distributed(
         OptionError: The stage cannot honour the method.
     """
     k, count, method = world.stage, len(modules), setup.method
-    signals, networks = signals_of(setup, modules, sample)
+    signals, networks = build_signals(setup, modules, sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
-        synchronize(nn.ModuleList([modules[k], networks[k]]), world)
+        convert_batchnorm(nn.ModuleList([modules[k], networks[k]]), world)
     # What a neighbour can be ahead by, an opening, and what it may send of an evaluation.
     room = method.forward_delay + method.backward_delay + ROOM
 
-    carriers = Carriers(world, setup.device)
+    carriers = Backends(world, setup.device)
 
     def connect(step: int) -> Connection:
         rank = world.neighbour(step)
         carrier = carriers.to(rank)
         return Connection(world, rank, room, setup.device, carrier, checksum=setup.checksum)
 
-    source, horizon = Source(), Horizon()
-    recorder = Recorder(k, keep=setup.trace)
+    source, horizon = Source(), Lookahead()
+    recorder = Recorder(k, keep=setup.record_timeline)
     before = connect(-1) if k > 0 else None
     after = connect(1) if k < count - 1 else None
     ahead = method.forward_delay if setup.resumable else 0
     back = method.backward_delay if setup.resumable else 0
-    stage = stage_of(
+    stage = build_stage(
         setup,
         k,
         count,
         modules[k],
         signals[k],
         networks[k],
-        Lower(before, horizon, recorder, back) if before is not None else source.lower(),
-        Upper(after, horizon, recorder, ahead) if after is not None else End(),
+        ConnectionToPrevious(before, horizon, recorder, back)
+        if before is not None
+        else source.port(),
+        ConnectionToNext(after, horizon, recorder, ahead)
+        if after is not None
+        else NoNextStage(),
         recorder,
         world,
         carriers,
     )
-    world.align([stage.module, stage.signal_network])
-    return Distributed(method, stage, world, source, before, after, horizon, watchers)
+    world.sync_replicas([stage.module, stage.signal_network])
+    return DistributedEngine(method, stage, world, source, before, after, horizon, watchers)
 
 
-def build_free(
+def build_async_simulation(
     setup: Setup, modules: Sequence[nn.Module], sample: Tree, watchers: Sequence[Watcher]
-) -> Free:
+) -> AsyncSimulation:
     """All stages in this process, each at its own pace, with buffers between them.
 
     Args:
@@ -142,42 +151,42 @@ def build_free(
     Raises:
         OptionError: A stage cannot honour the method.
     """
-    count, rule, passes = len(modules), setup.method.replay, Passes()
+    count, rule, passes = len(modules), setup.method.replay, DataEpoch()
     assert rule is not None, "stages that keep step have no buffers"
-    signals, networks = signals_of(setup, modules, sample)
+    signals, networks = build_signals(setup, modules, sample)
     source = Source()
-    buffers = [Buffer(rule) for _ in modules[1:]]
-    lowers = [None, *map(replay_buffer.Lower, buffers)]
-    afters: list[After] = [*map(replay_buffer.Upper, buffers), End()]
+    buffers = [ReplayBuffer(rule) for _ in modules[1:]]
+    lowers = [None, *map(replay_buffer.BufferToPrevious, buffers)]
+    afters: list[ToNext] = [*map(replay_buffer.BufferToNext, buffers), NoNextStage()]
     stages = [
-        stage_of(
+        build_stage(
             setup,
             k,
             count,
             module,
             signals[k],
             networks[k],
-            lower or source.lower(),
+            lower or source.port(),
             after,
-            Recorder(k, keep=setup.trace),
-            uses=buffers[k - 1].uses if k else None,
+            Recorder(k, keep=setup.record_timeline),
+            uses=buffers[k - 1].stats if k else None,
         )
         for k, (module, lower, after) in enumerate(zip(modules, lowers, afters, strict=True))
     ]
     runners = [
-        Runner(stage, lower, passes, setup.method.accumulate, watchers)
+        AsyncStage(stage, lower, passes, setup.method.accumulate, watchers)
         for stage, lower in zip(stages, lowers, strict=True)
     ]
-    return Free(runners, source, passes, setup.pace or equal(count))
+    return AsyncSimulation(runners, source, passes, setup.stage_speeds or equal_speeds(count))
 
 
-def build_alone(
+def build_async_process(
     setup: Setup,
     modules: Sequence[nn.Module],
     sample: Tree,
     watchers: Sequence[Watcher],
     world: World,
-) -> Alone:
+) -> AsyncProcess:
     """The stage of this process at its own pace, connected to those before and after it.
 
     Args:
@@ -192,23 +201,23 @@ def build_alone(
     """
     k, count, rule = world.stage, len(modules), setup.method.replay
     assert rule is not None, "stages that keep step have no buffers"
-    pace = setup.pace or equal(count)
-    if world.replicas > 1 or pace.turns != "regular":
+    pace = setup.stage_speeds or equal_speeds(count)
+    if world.replicas > 1 or pace.timing != "regular":
         raise OptionError(
             f"among processes the stages of method {setup.method.name!r} have no replicas, and "
             "their turns fall as they will; leave replicas at 1 and turns at 'regular'"
         )
-    signals, networks = signals_of(setup, modules, sample)
+    signals, networks = build_signals(setup, modules, sample)
     # Whoever comes back finds ways that the others have made long since closed to it.
-    carriers = None if world.returned else Carriers(world, setup.device)
-    passes, ledger = Passes(), Ledger()
-    kept = Buffer(rule) if k > 0 else None
+    carriers = None if world.rejoined else Backends(world, setup.device)
+    passes, ledger = DataEpoch(), SendStats()
+    kept = ReplayBuffer(rule) if k > 0 else None
 
-    def line(step: int, keep: Callable[[Activation], None] | None = None) -> Line:
+    def line(step: int, keep: Callable[[Activation], None] | None = None) -> ReconnectingLink:
         rank = world.neighbour(step)
 
-        def connect(gone: Callable[[str], HocketError], host: Host | None) -> Connection:
-            by: Carrier | None = host or (carriers.to(rank) if carriers is not None else None)
+        def connect(gone: Callable[[str], HocketError], host: HostBackend | None) -> Connection:
+            by: Backend | None = host or (carriers.to(rank) if carriers is not None else None)
             return Connection(
                 world,
                 rank,
@@ -221,25 +230,25 @@ def build_alone(
                 gone=gone,
             )
 
-        return Line(world, rank, connect)
+        return ReconnectingLink(world, rank, connect)
 
     before = line(-1, kept.put) if kept is not None else None
     after = line(1) if k < count - 1 else None
-    source, recorder = Source(), Recorder(k, keep=setup.trace)
-    lower = replay_buffer.Lower(kept) if kept is not None else None
-    stage = stage_of(
+    source, recorder = Source(), Recorder(k, keep=setup.record_timeline)
+    lower = replay_buffer.BufferToPrevious(kept) if kept is not None else None
+    stage = build_stage(
         setup,
         k,
         count,
         modules[k],
         signals[k],
         networks[k],
-        lower or source.lower(),
-        Pour(after, recorder, ledger) if after is not None else End(),
+        lower or source.port(),
+        DroppingPort(after, recorder, ledger) if after is not None else NoNextStage(),
         recorder,
-        uses=kept.uses if kept is not None else None,
+        uses=kept.stats if kept is not None else None,
         ledger=ledger,
     )
-    runner = Runner(stage, lower, passes, setup.method.accumulate, watchers)
-    rate = pace.rates[k] / max(pace.rates)
-    return Alone(runner, source, kept, before, after, passes, rate, world)
+    runner = AsyncStage(stage, lower, passes, setup.method.accumulate, watchers)
+    rate = pace.speeds[k] / max(pace.speeds)
+    return AsyncProcess(runner, source, kept, before, after, passes, rate, world)

@@ -12,18 +12,18 @@ from hocket.distributed.world import World
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
-from hocket.engine.lookahead import Announce, answers
+from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
-from hocket.program import Action, Column, finish
-from hocket.stage.prediction import Answer
+from hocket.program import Action, StageSchedule, drain
+from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Connection, Horizon
+from hocket.transport.connection import Connection, Lookahead
 from hocket.transport.source import Source
 from hocket.tree import Tree, map_tensors, tensors
 
 
-class Distributed:
+class DistributedEngine:
     """Executes one stage's part of a program, beside others that do the same.
 
     Args:
@@ -45,11 +45,11 @@ class Distributed:
         source: Source,
         before: Connection | None,
         after: Connection | None,
-        horizon: Horizon,
+        horizon: Lookahead,
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.stages = [stage]
-        self._column = Column(method, world.stages, stage.index)
+        self._column = StageSchedule(method, world.stages, stage.index)
         self._world = world
         self._source = source
         self._before = before
@@ -58,20 +58,20 @@ class Distributed:
         self._watchers = watchers
         # A packet's word of the ticks to come must reach the last stage before it needs it.
         self._ahead = (world.stages - 1) * method.forward_delay + 2
-        self._announce = Announce(before, after)
-        world.at_end(self._close)
+        self._announce = BatchAnnouncer(before, after)
+        world.on_close(self._close)
 
-    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Nothing to do: all stages train for as long as batches enter."""
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         """Always: no stage falls behind."""
         return True
 
-    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders but at the first stage."""
-        return self._announce(batches, self._horizon, self._column.now, self._ahead)
+        return self._announce(batches, self._horizon, self._column.tick_count, self._ahead)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch enters.
@@ -81,40 +81,40 @@ class Distributed:
         """
         if self._before is None:
             share, own = self._share((inputs, targets))
-            self._source.send(self._column.fed, epoch, *own, share)
-        return self._execute(self._column.now, self._column.tick())
+            self._source.send(self._column.batch_count, epoch, *own, share)
+        return self._execute(self._column.tick_count, self._column.tick())
 
     def finish(self) -> list[Event]:
         """The ticks that complete every batch in flight and apply every gradient."""
         events = []
-        for actions in finish(self._column):
-            events += self._execute(self._column.now - 1, actions)
+        for actions in drain(self._column):
+            events += self._execute(self._column.tick_count - 1, actions)
         return events
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """What this stage makes of each batch; nothing is kept."""
-        return answers(self.stages[0], self._before, self._after, self._announce, batches)
+        return predict_stage(self.stages[0], self._before, self._after, self._announce, batches)
 
     @property
-    def now(self) -> int:
+    def tick_count(self) -> int:
         """How many ticks have been done."""
-        return self._column.now
+        return self._column.tick_count
 
-    def begin_at(self, now: int, fed: int) -> None:
+    def start_at(self, now: int, fed: int) -> None:
         """Count ticks and batches on from these, with nothing in flight."""
-        self._column.begin_at(now, fed)
-        self._horizon.now = now - 1
+        self._column.start_at(now, fed)
+        self._horizon.tick = now - 1
 
-    def state(self) -> list[Tree]:
+    def state_dict(self) -> list[Tree]:
         """What the stage remembers, with its column of the program."""
-        return [self.stages[0].state() | {"column": self._column.state()}]
+        return [self.stages[0].state_dict() | {"column": self._column.state_dict()}]
 
-    def load(self, parts: Sequence[Tree]) -> None:
+    def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Go on from what such a stage remembered; what was under way is sent again."""
         (part,) = parts
-        self._column.load(part["column"])
-        self._horizon.now = self._column.now - 1
-        self.stages[0].load(part)
+        self._column.load_state_dict(part["column"])
+        self._horizon.tick = self._column.tick_count - 1
+        self.stages[0].load_state_dict(part)
 
     @property
     def sent_bytes(self) -> int:
@@ -149,10 +149,10 @@ class Distributed:
     def _execute(self, now: int, actions: list[Action]) -> list[Event]:
         events = []
         stage = self.stages[0]
-        self._horizon.now = now
+        self._horizon.tick = now
         for action in actions:
-            self._world.alarm.set_activity(f"executing {action} in tick {now}")
+            self._world.failures.set_activity(f"executing {action} in tick {now}")
             event = execute(stage, action, now, self._watchers)
-            self._world.alarm.set_activity(f"going on after {action} in tick {now}")
+            self._world.failures.set_activity(f"going on after {action} in tick {now}")
             events.append(event)
         return events

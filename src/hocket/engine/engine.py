@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from hocket.engine.event import Event
-from hocket.stage.prediction import Answer
+from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.tree import Tree
 
@@ -22,17 +22,17 @@ class Engine(Protocol):
     def sent_bytes(self) -> int:
         """What was sent to other processes so far."""
 
-    def aim(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Have every stage train for so many more epochs, of so many batches if known.
 
         Again: for so many from where an aim was taken before a restart.
         """
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         """Whether every stage has, at the end of the data."""
 
-    def feed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches to train on, one for each tick; placeholders where no data are read."""
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
@@ -42,25 +42,25 @@ class Engine(Protocol):
         """The ticks that complete every batch in flight and apply every gradient."""
 
     @property
-    def now(self) -> int:
+    def tick_count(self) -> int:
         """How many ticks have been done."""
 
-    def predict(self, batches: Iterable[Batch]) -> Iterator[Answer]:
+    def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
         """What each stage of this process makes of each batch; nothing is kept."""
 
-    def state(self) -> list[Tree]:
+    def state_dict(self) -> list[Tree]:
         """What each stage of this process remembers between two ticks, as plain values.
 
         Raises:
             CheckpointError: It was not kept.
         """
 
-    def load(self, parts: Sequence[Tree]) -> None:
+    def load_state_dict(self, parts: Sequence[Tree]) -> None:
         """Go on from what the stages of this process remembered, in this engine or another."""
 
 
-class InStep(Engine, Protocol):
+class LockstepEngine(Engine, Protocol):
     """An engine whose stages keep step, so that stages cut elsewhere can go on with it."""
 
-    def begin_at(self, now: int, fed: int) -> None:
+    def start_at(self, now: int, fed: int) -> None:
         """Count ticks and batches on from these, with nothing in flight."""

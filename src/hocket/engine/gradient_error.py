@@ -23,7 +23,7 @@ from hocket.tree import Tree, map_tensors
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GradientError:
     """One late gradient beside the true one.
 
     Attributes:
@@ -39,10 +39,10 @@ class Comparison:
     ratio: float
 
 
-Listener: TypeAlias = Callable[[Comparison], None]
+GradientErrorListener: TypeAlias = Callable[[GradientError], None]
 
 
-class Compare:
+class GradientErrorMeter:
     """Compares the gradients of every n-th batch in a serial engine.
 
     The true gradient is taken before the tick, so that it does not matter which stage updates
@@ -50,7 +50,7 @@ class Compare:
     compared batch is back-propagated.
     """
 
-    def __init__(self, every: int, loss: Loss, listener: Listener) -> None:
+    def __init__(self, every: int, loss: Loss, listener: GradientErrorListener) -> None:
         self.stages: Sequence[Stage] = ()  # known once the engine is built
         self._every = every
         self._loss = loss
@@ -65,11 +65,11 @@ class Compare:
             self._batches[batch] = inputs, targets
             self._left[batch] = len(self.stages)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The batches that are still to be compared, as plain values."""
         return {"batches": dict(self._batches), "left": dict(self._left)}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the batches of another one, if it had any."""
         weights = (p for stage in self.stages for p in stage.module.parameters())
         device = next((weight.device for weight in weights), torch.device("cpu"))
@@ -101,7 +101,7 @@ class Compare:
         late = _flat(stage.gradients[: len(trained)], trained)
         product = late.norm() * true.norm()
         self._listener(
-            Comparison(
+            GradientError(
                 stage=stage.index,
                 batch=batch,
                 cosine=float(late @ true / product) if product else 0.0,
@@ -140,19 +140,21 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
-def compare_of(
-    method: Method, every: int, loss: Loss, listener: Listener | None
-) -> Compare | None:
+def build_gradient_error_meter(
+    method: Method, every: int, loss: Loss, listener: GradientErrorListener | None
+) -> GradientErrorMeter | None:
     """What compares the gradients of every n-th batch, if that is asked for.
 
     Raises:
         OptionError: A number goes without a listener, or the stages do not keep step.
     """
     if every < 0 or bool(every) != bool(listener):
-        raise OptionError("compare_every and on_comparison belong together; give both")
+        raise OptionError(
+            "gradient_error_every and on_gradient_error belong together; give both"
+        )
     if every and method.replay is not None:
         raise OptionError(
-            f"compare_every compares gradients tick by tick, but the stages of method "
+            f"gradient_error_every compares gradients tick by tick, but the stages of method "
             f"{method.name!r} run freely; leave it at 0"
         )
-    return Compare(every, loss, listener) if listener is not None else None
+    return GradientErrorMeter(every, loss, listener) if listener is not None else None

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from torch import Tensor
 
 from hocket.engine.engine import Batch
-from hocket.stage.prediction import Answer
+from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Connection, Horizon
+from hocket.transport.connection import Connection, Lookahead
 from hocket.tree import Tree
 
 NOTHING: Batch = (None, None)
@@ -20,7 +20,7 @@ Evaluated: TypeAlias = tuple[Tree, Tree, Tensor | None]
 """What crosses an edge in an evaluation: values, targets, and the votes of exits so far."""
 
 
-class Announce:
+class BatchAnnouncer:
     """Gives batches at the first stage, which reads ahead; as many placeholders at the others.
 
     Every stage goes on until what the horizon says, and hears of a new one in time.
@@ -36,7 +36,7 @@ class Announce:
         self._openings = 0
 
     def __call__(
-        self, batches: Iterable[Batch], horizon: Horizon, start: int, ahead: int
+        self, batches: Iterable[Batch], horizon: Lookahead, start: int, ahead: int
     ) -> Iterator[Batch]:
         """Go through batches from a tick on, the first stage reading so many ahead."""
         number, self._openings = self._openings, self._openings + 1
@@ -57,23 +57,23 @@ class Announce:
             queue.extend(islice(rest, 1))
             horizon.until = start + len(queue)
 
-    def _open(self, number: int, horizon: Horizon) -> None:
+    def _open(self, number: int, horizon: Lookahead) -> None:
         if self._after is not None:
             self._after.send("opening", number, {"until": horizon.until})
 
 
-def answers(
+def predict_stage(
     stage: Stage,
     before: Connection | None,
     after: Connection | None,
-    announce: Announce,
+    announce: BatchAnnouncer,
     batches: Iterable[Batch],
-) -> Iterator[Answer]:
+) -> Iterator[Prediction]:
     """What the stage of this process makes of each batch of an evaluation; nothing is kept."""
-    horizon = Horizon()
+    horizon = Lookahead()
     for number, given in enumerate(announce(batches, horizon, 0, ahead=2)):
         taken = (*given, None) if before is None else _passed_on(before, number, horizon)
-        answer = stage.answer(*taken)
+        answer = stage.predict(*taken)
         if after is not None:
             after.send(
                 "evaluation",
@@ -86,7 +86,7 @@ def answers(
         yield answer
 
 
-def _passed_on(before: Connection, number: int, horizon: Horizon) -> Evaluated:
+def _passed_on(before: Connection, number: int, horizon: Lookahead) -> Evaluated:
     """Values, targets and votes as the stage before has sent them."""
     parcel = before.take("evaluation", number)
     horizon.until = parcel.header["until"]

@@ -9,28 +9,28 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from hocket.distributed.gradient_sync import Average
+from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
-from hocket.engine.async_clock import Pace
+from hocket.engine.async_clock import StageSpeeds
 from hocket.errors import OptionError
 from hocket.losses import Loss
 from hocket.methods.method import Method
-from hocket.modes import evaluating
+from hocket.modes import evaluation_mode
 from hocket.signals import Objective
 from hocket.signals.signal import Signal
-from hocket.stage.compatibility import require_honoured
+from hocket.stage.compatibility import check_compatible
 from hocket.stage.linearize import build_linearizer
-from hocket.stage.nonfinite import NonFinite
-from hocket.stage.optimizer import OptimizerFactory, Per, SchedulerFactory, Updater
-from hocket.stage.rng import randomness
+from hocket.stage.nonfinite import OnNaN
+from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit, Updater
+from hocket.stage.rng import seeded_rng
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
-from hocket.transport.backends import Carriers
+from hocket.transport.backends import Backends
 from hocket.transport.codecs import Codec, Exact
-from hocket.transport.encoded import Coded, Ledger
-from hocket.transport.port import After, Before
-from hocket.transport.replay_buffer import Uses
-from hocket.tree import Tree, copied
+from hocket.transport.encoded import EncodedPort, SendStats
+from hocket.transport.port import ToNext, ToPrevious
+from hocket.transport.replay_buffer import ReceiveStats
+from hocket.tree import Tree, copy_tensors
 
 ROOM = 4
 """Of a process's inbox beside activations: for an opening, and what comes of an evaluation."""
@@ -48,18 +48,18 @@ class Setup:
         loss: The objective.
         optimizer: Builds the optimizer of a stage from its parameters.
         scheduler: Builds the scheduler of a stage from its optimizer.
-        scheduler_per: Whether the scheduler counts epochs or updates.
+        scheduler_unit: Whether the scheduler counts epochs or updates.
         seed: Where initial weights of signals and all randomness of the stages come from.
         device: Where all stages compute.
         precision: ``fp32`` or ``bf16`` (autocast).
-        trace: Whether to keep the span of every action.
+        record_timeline: Whether to keep the span of every action.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         codec: How what crosses an edge is written.
         checksum: Whether tensors that go to another process leave with a checksum.
         resumable: Whether to keep what a state needs of batches and packets in flight.
-        pace: How fast each stage is, where each runs freely; equally fast if not given.
-        non_finite: What becomes of a batch whose numbers are NaN or infinite.
-        skipping: Batches that are skipped, whatever their numbers.
+        stage_speeds: How fast each stage is, where each runs freely; equally fast if not given.
+        on_nan: What becomes of a batch whose numbers are NaN or infinite.
+        skip_batches: Batches that are skipped, whatever their numbers.
 
     Raises:
         OptionError: One of these is not what it may be.
@@ -69,24 +69,24 @@ class Setup:
     loss: Loss
     optimizer: OptimizerFactory
     scheduler: SchedulerFactory | None
-    scheduler_per: Per
+    scheduler_unit: SchedulerUnit
     seed: int
     device: torch.device
     precision: Precision
-    trace: bool
+    record_timeline: bool
     codec: Codec
     checksum: bool
     resumable: bool
     batchnorm: BatchNorm
-    pace: Pace | None
-    non_finite: NonFinite
-    skipping: frozenset[int]
+    stage_speeds: StageSpeeds | None
+    on_nan: OnNaN
+    skip_batches: frozenset[int]
 
     def __post_init__(self) -> None:
         for name, value, known in (
             ("precision", self.precision, get_args(Precision)),
             ("batchnorm", self.batchnorm, get_args(BatchNorm)),
-            ("non_finite", self.non_finite, get_args(NonFinite)),
+            ("on_nan", self.on_nan, get_args(OnNaN)),
         ):
             if value not in known:
                 raise OptionError(f"{name} is {value!r}; use {' or '.join(map(repr, known))}")
@@ -99,7 +99,7 @@ class Setup:
 
 def warn_of_bias(setup: Setup, stacklevel: int) -> None:
     """Warn where a gradient is computed at other values than those it is applied at."""
-    if setup.codec.biases and setup.method.signal.waits:
+    if setup.codec.biases and setup.method.signal.needs_gradient:
         warnings.warn(
             f"the codec {setup.codec} sends other activations than method "
             f"{setup.method.name!r} back-propagates through: a stage applies the gradient at "
@@ -110,20 +110,20 @@ def warn_of_bias(setup: Setup, stacklevel: int) -> None:
         )
 
 
-def stage_of(
+def build_stage(
     setup: Setup,
     index: int,
     count: int,
     module: nn.Module,
     signal: Signal,
     signal_network: nn.Module,
-    before: Before,
-    after: After,
+    before: ToPrevious,
+    after: ToNext,
     recorder: Recorder,
     world: World | None = None,
-    carriers: Carriers | None = None,
-    uses: Uses | None = None,
-    ledger: Ledger | None = None,
+    carriers: Backends | None = None,
+    uses: ReceiveStats | None = None,
+    ledger: SendStats | None = None,
 ) -> Stage:
     """One stage, moved to its device, with all that it holds.
 
@@ -137,17 +137,17 @@ def stage_of(
     delay = method.delay(index, count)
     module.to(setup.device)
     signal_network.to(setup.device)
-    require_honoured(module, method.linearize, delay, index, setup.precision)
+    check_compatible(module, method.linearize, delay, index, setup.precision)
     trained = [p for p in module.parameters() if p.requires_grad]
     helping = list(signal_network.parameters())
     rate = method.first_stage_rate if index == 0 and count > 1 else 1.0
     average = None
     seed = setup.seed
     if world is not None and carriers is not None and world.replicas > 1:
-        average = partial(Average, world=world, group=carriers.sums)
+        average = partial(GradientSync, world=world, group=carriers.reductions)
         # Replicas have other samples, and want other numbers for their dropout.
         seed += world.replica << 32
-    ledger = ledger or Ledger()
+    ledger = ledger or SendStats()
     if setup.codec != Exact():
         before, after = _coded(setup, index, count, before, after, seed, ledger)
     return Stage(
@@ -162,19 +162,19 @@ def stage_of(
         before=before,
         after=after,
         updater=Updater(
-            trained if signal.learns else trained + helping,
+            trained if signal.learns_from_gradient else trained + helping,
             setup.optimizer,
             setup.scheduler,
-            per=setup.scheduler_per,
+            scheduler_unit=setup.scheduler_unit,
             reduce=method.reduce,
-            rate=rate,
+            lr_factor=rate,
             average=average,
         ),
         signal_updater=Updater(
-            helping if signal.learns else [],
+            helping if signal.learns_from_gradient else [],
             setup.optimizer,
             setup.scheduler,
-            per=setup.scheduler_per,
+            scheduler_unit=setup.scheduler_unit,
             average=average,
         ),
         seed=seed,
@@ -183,8 +183,8 @@ def stage_of(
         recorder=recorder,
         ledger=ledger,
         uses=uses,
-        non_finite=setup.non_finite,
-        skipping=setup.skipping,
+        on_nan=setup.on_nan,
+        skipping=setup.skip_batches,
     )
 
 
@@ -192,23 +192,23 @@ def _coded(
     setup: Setup,
     index: int,
     count: int,
-    before: Before,
-    after: After,
+    before: ToPrevious,
+    after: ToNext,
     seed: int,
-    ledger: Ledger,
-) -> tuple[Before, After]:
+    ledger: SendStats,
+) -> tuple[ToPrevious, ToNext]:
     """The ports of a stage, with the codec between them and the stages on their other side."""
     codec, gradients = setup.codec, setup.codec.gradients
     if index > 0:
-        before = Coded(before, gradients, codec, seed)
+        before = EncodedPort(before, gradients, codec, seed)
     if index < count - 1:
         free = setup.method.replay is not None
-        after = Coded(after, codec, gradients, seed + index, ledger, alone=free)
+        after = EncodedPort(after, codec, gradients, seed + index, ledger, alone=free)
     return before, after
 
 
 @torch.no_grad()
-def signals_of(
+def build_signals(
     setup: Setup, modules: Sequence[nn.Module], sample: Tree
 ) -> tuple[list[Signal], list[nn.Module]]:
     """Where the error of each stage comes from, and each signal's own network.
@@ -223,11 +223,11 @@ def signals_of(
     shapes: list[tuple[int, ...]] = []
     dtypes: list[torch.dtype] = []
     value = sample
-    with evaluating(*modules):
+    with evaluation_mode(*modules):
         for k, module in enumerate(modules):
-            value = module(copied(value))
+            value = module(copy_tensors(value))
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if k < len(modules) - 1 and not signals[k].waits and not real:
+            if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
                 raise OptionError(
                     f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
                     "of floating point numbers, which its signal needs; cut elsewhere, or "
@@ -238,7 +238,7 @@ def signals_of(
     outputs = shapes[-1][-1] if shapes[-1] else 1
     networks = []
     for k, signal in enumerate(signals):
-        with randomness(setup.seed, k, 0, "signal", setup.device):
+        with seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.network(shapes[k], outputs)
         networks.append(network.to(dtypes[k]))
     return signals, networks

@@ -11,5 +11,5 @@ from hocket.methods.fdg import FDG as FDG
 from hocket.methods.fr import FR as FR
 from hocket.methods.method import Method as Method
 from hocket.methods.registry import METHODS as METHODS
-from hocket.methods.registry import build as build
-from hocket.methods.registry import options_of as options_of
+from hocket.methods.registry import build_method as build_method
+from hocket.methods.registry import method_options as method_options

@@ -19,7 +19,7 @@ Sampler = Literal["freshest", "official"]
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryCount:
     """What a stage holds at its fullest, counted in batches and in versions of its weights."""
 
     graphs: int
@@ -130,7 +130,9 @@ class Method:
                 f"statistics='both' with linearize={self.linearize!r}: "
                 "there is no second pass to count; use linearize='recompute'"
             )
-        if self.replay is not None and (self.signal.waits or self.signal.learns):
+        if self.replay is not None and (
+            self.signal.needs_gradient or self.signal.learns_from_gradient
+        ):
             problems.append(
                 "replay draws batches from a buffer, but the signal wants an answer for each "
                 "batch; use a local loss"
@@ -146,9 +148,9 @@ class Method:
                 no ticks.
 
         >>> from hocket.methods import DDG, FDG
-        >>> [FDG().slackened(1).delay(k, stages=3) for k in range(3)]
+        >>> [FDG().with_extra_delay(1).delay(k, stages=3) for k in range(3)]
         [8, 4, 0]
-        >>> [DDG().slackened(1).delay(k, stages=3) for k in range(3)]
+        >>> [DDG().with_extra_delay(1).delay(k, stages=3) for k in range(3)]
         [4, 2, 0]
         """
         if ticks and self.replay is not None:
@@ -174,7 +176,7 @@ class Method:
         >>> [FDG().delay(k, stages=4) for k in range(4)]
         [6, 4, 2, 0]
         """
-        if not self.signal.waits:
+        if not self.signal.needs_gradient:
             return 0
         return (stages - 1 - stage) * (self.forward_delay + self.backward_delay)
 
@@ -198,7 +200,7 @@ class Method:
             return gradients / self.accumulate
         return batch // self.accumulate - max(batch - gradients, 0) // self.accumulate
 
-    def memory(self, stage: int, stages: int) -> Memory:
+    def memory(self, stage: int, stages: int) -> MemoryCount:
         """What the stage holds at its fullest in steady state.
 
         >>> from hocket.methods import FDG
@@ -209,14 +211,14 @@ class Method:
         batches = delay if delay and self.order == "backward-first" else delay + 1
         if delay == 0:
             buffer = self.replay.buffer if self.replay is not None and stage > 0 else 1
-            return Memory(graphs=1, inputs=buffer, versions=1)
+            return MemoryCount(graphs=1, inputs=buffer, versions=1)
         if self.linearize == "recompute":
-            return Memory(graphs=1, inputs=batches, versions=1)
+            return MemoryCount(graphs=1, inputs=batches, versions=1)
         if self.linearize == "live":
-            return Memory(graphs=batches, inputs=batches, versions=1)
+            return MemoryCount(graphs=batches, inputs=batches, versions=1)
         # Ceiling: the batches in flight may straddle one more group of gradients.
         versions = 1 + -(-(batches - 1) // self.accumulate)
-        return Memory(graphs=batches, inputs=batches, versions=versions)
+        return MemoryCount(graphs=batches, inputs=batches, versions=versions)
 
     def locks(self) -> tuple[str, ...]:
         """What a stage must wait for inside a tick, in the words of the literature.
@@ -226,5 +228,7 @@ class Method:
         (('forward', 'backward', 'update'), ('forward',), ())
         """
         forward = ("forward",) if self.forward_delay == 0 else ()
-        backward = ("backward",) if self.signal.waits and self.backward_delay == 0 else ()
+        backward = (
+            ("backward",) if self.signal.needs_gradient and self.backward_delay == 0 else ()
+        )
         return forward + backward + (("update",) if forward and backward else ())

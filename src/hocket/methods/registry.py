@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket.errors import OptionError, listed, unknown
 from hocket.methods.method import Method
-from hocket.options import hints_of, wrong_options
+from hocket.options import argument_hints, wrong_options
 
 
 def _registry() -> dict[str, Callable[..., Method]]:
@@ -23,7 +23,7 @@ def _registry() -> dict[str, Callable[..., Method]]:
 METHODS: Mapping[str, Callable[..., Method]] = _registry()
 
 
-def options_of(name: str) -> dict[str, Any]:
+def method_options(name: str) -> dict[str, Any]:
     """The options of a method and their defaults.
 
     Raises:
@@ -38,13 +38,13 @@ def options_of(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.name != "name"}
 
 
-def build(name: str, **options: Any) -> Method:
+def build_method(name: str, **options: Any) -> Method:
     """The method of that name with these options.
 
     Raises:
         OptionError: The method does not exist, or does not have or allow an option.
     """
-    known = options_of(name)
-    if problems := wrong_options(options, known, hints_of(METHODS[name])):
+    known = method_options(name)
+    if problems := wrong_options(options, known, argument_hints(METHODS[name])):
         raise OptionError(listed(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)

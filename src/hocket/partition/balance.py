@@ -10,7 +10,7 @@ Room = Callable[[int, int, int], float]
 """What a stage needs, from its number, its first layer and the first layer behind it."""
 
 
-def split(
+def balance(
     costs: Sequence[float],
     parts: int,
     *,

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.modes import evaluating
-from hocket.partition.recorder import not_taken, record
-from hocket.partition.recording import USUAL, Call, Key, Recording, Value, Way
+from hocket.modes import evaluation_mode
+from hocket.partition.recorder import record_forward, sample_error
+from hocket.partition.recording import USUAL, Call, ForwardMode, Recording, Value, ValueKey
 from hocket.tree import Tree, map_tensors, tensors
 
 # In evaluation, with more inputs than in training.
-MORE = Way(training=False, single=False)
+MORE = ForwardMode(training=False, single=False)
 
 
 @dataclass(frozen=True)
-class Border:
+class CutPoint:
     """A call of a module before which the network can be cut.
 
     Attributes:
@@ -36,25 +36,25 @@ class Border:
 
     name: str
     inside: tuple[str, ...]
-    keys: dict[Way, tuple[Key, ...]]
+    keys: dict[ForwardMode, tuple[ValueKey, ...]]
     numbers: int
     sized: bool
     shapes: tuple[tuple[int, ...], ...]
     batch: tuple[int, int] | None
 
-    def sent(self, way: Way) -> tuple[Key, ...]:
+    def sent(self, way: ForwardMode) -> tuple[ValueKey, ...]:
         """What has to be sent when the forward takes this way, or the nearest that is known."""
         return self.keys.get(way, self.keys[way._replace(single=False)])
 
 
 @dataclass(frozen=True)
-class Outline:
+class CutGraph:
     """A network as it ran on a sample.
 
     Attributes:
         network: The network.
         sample: What it ran on.
-        borders: Where it can be cut, in order.
+        cut_points: Where it can be cut, in order.
         refused: Why it cannot be cut before other modules, by their names.
         skipped: Modules before which nothing would be gained, and why.
         homes: The layer of each parameter and buffer: layer n ends at border n.
@@ -63,7 +63,7 @@ class Outline:
 
     network: nn.Module
     sample: Tree
-    borders: tuple[Border, ...]
+    cut_points: tuple[CutPoint, ...]
     refused: dict[str, tuple[str, ...]]
     skipped: dict[str, str]
     homes: dict[str, int]
@@ -72,7 +72,7 @@ class Outline:
     @property
     def names(self) -> tuple[str, ...]:
         """The layers, by the module each begins with; the first is called ``(start)``."""
-        return ("(start)", *(border.name for border in self.borders))
+        return ("(start)", *(border.name for border in self.cut_points))
 
 
 def batch_size(inputs: Tree) -> int:
@@ -81,7 +81,7 @@ def batch_size(inputs: Tree) -> int:
     return len(found[0]) if found and found[0].dim() else 1
 
 
-def outline(network: nn.Module, sample: Tree) -> Outline:
+def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     """Where the network can be cut.
 
     It runs on the sample in training mode and, with one input more, in evaluation, and on one
@@ -102,17 +102,19 @@ def outline(network: nn.Module, sample: Tree) -> Outline:
     try:
         if not network.training:
             network.train()
-        found = {USUAL: record(network, rows(usual))}
+        found = {USUAL: record_forward(network, rows(usual))}
         with suppress(Exception):  # BatchNorm does not train on one number
-            found[Way(training=True, single=True)] = record(network, rows(1))
-        with evaluating(network):
-            found[MORE] = record(network, rows(usual + 1))
+            found[ForwardMode(training=True, single=True)] = record_forward(network, rows(1))
+        with evaluation_mode(network):
+            found[MORE] = record_forward(network, rows(usual + 1))
             with suppress(Exception):
-                found[Way(training=False, single=True)] = record(network, rows(1))
+                found[ForwardMode(training=False, single=True)] = record_forward(
+                    network, rows(1)
+                )
     except CutError:
         raise
     except Exception as error:
-        raise not_taken(network, sample, error) from error
+        raise sample_error(network, sample, error) from error
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -125,15 +127,15 @@ class _Survey:
 
     network: nn.Module
     sample: Tree
-    recordings: dict[Way, Recording]
+    recordings: dict[ForwardMode, Recording]
     ratio: float
     weights: dict[str, Tensor] = field(default_factory=dict)
 
-    def outline(self) -> Outline:
+    def outline(self) -> CutGraph:
         self.weights = dict(self.network.named_parameters()) | dict(
             self.network.named_buffers()
         )
-        borders: list[dict[Way, Call]] = []
+        borders: list[dict[ForwardMode, Call]] = []
         refused: dict[str, tuple[str, ...]] = {}
         skipped: dict[str, str] = {}
         for calls in self._candidates(skipped):
@@ -142,17 +144,17 @@ class _Survey:
             else:
                 borders.append(calls)
         homes = self._homes(borders)
-        return Outline(
+        return CutGraph(
             network=self.network,
             sample=self.sample,
-            borders=tuple(self._border(calls) for calls in borders),
+            cut_points=tuple(self._border(calls) for calls in borders),
             refused=refused,
             skipped=skipped,
             homes=homes,
             stateless=self._stateless(borders),
         )
 
-    def _candidates(self, skipped: dict[str, str]) -> Iterator[dict[Way, Call]]:
+    def _candidates(self, skipped: dict[str, str]) -> Iterator[dict[ForwardMode, Call]]:
         """The calls before which a cut would divide something, in order."""
         firsts = {
             way: {call.name: call for call in reversed(recording.calls)}
@@ -196,7 +198,7 @@ class _Survey:
                     return f"module {name!r} is called {times} times"
         return None
 
-    def _problems(self, calls: dict[Way, Call]) -> Iterator[str]:
+    def _problems(self, calls: dict[ForwardMode, Call]) -> Iterator[str]:
         """Why a stage cannot begin there."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
@@ -230,7 +232,7 @@ class _Survey:
             return f"module {owner!r} is used {times} times; keep its uses in one stage"
         return f"{kind} {name!r} is used on both sides; keep its uses in one stage"
 
-    def _divided(self, calls: dict[Way, Call]) -> Iterator[str]:
+    def _divided(self, calls: dict[ForwardMode, Call]) -> Iterator[str]:
         """Buffers of one module that would be in two stages; they move to devices together."""
         for name in calls[USUAL].inside:
             module = self.network.get_submodule(name)
@@ -244,7 +246,7 @@ class _Survey:
                 who = f"module {name!r}" if name else "the network itself"
                 yield f"{who} has buffers that are used on both sides"
 
-    def _sized(self, calls: dict[Way, Call]) -> bool:
+    def _sized(self, calls: dict[ForwardMode, Call]) -> bool:
         for mode, call in calls.items():
             recording = self.recordings[mode]
             sent = {id(value) for value in _needed(recording, call)}
@@ -256,7 +258,7 @@ class _Survey:
                     return True
         return False
 
-    def _batch(self, calls: dict[Way, Call]) -> tuple[int, int] | None:
+    def _batch(self, calls: dict[ForwardMode, Call]) -> tuple[int, int] | None:
         """Where in what is sent the size of the batch shows: it changed as the batch's did."""
         sent = {m: _needed(self.recordings[m], c) for m, c in calls.items()}
         for place, (large, small) in enumerate(zip(sent[USUAL], sent[MORE], strict=False)):
@@ -267,7 +269,7 @@ class _Survey:
         return None
 
     def _alike(
-        self, usual: Sequence[Value], single: Sequence[Value], calls: dict[Way, Call]
+        self, usual: Sequence[Value], single: Sequence[Value], calls: dict[ForwardMode, Call]
     ) -> bool:
         """Whether a batch of one is known by its size, in the same place of what is sent."""
         batch = self._batch(calls)
@@ -279,7 +281,7 @@ class _Survey:
         one[dimension : dimension + 1] = [size * count for size in one[dimension:][:1]]
         return one == many
 
-    def _border(self, calls: dict[Way, Call]) -> Border:
+    def _border(self, calls: dict[ForwardMode, Call]) -> CutPoint:
         sent = _needed(self.recordings[USUAL], calls[USUAL])
         keys = {
             way: tuple(
@@ -290,7 +292,7 @@ class _Survey:
             for way, call in calls.items()
             if not way.single or self._alike(sent, _needed(self.recordings[way], call), calls)
         }
-        return Border(
+        return CutPoint(
             name=calls[USUAL].name,
             inside=calls[USUAL].inside,
             keys=keys,
@@ -300,7 +302,7 @@ class _Survey:
             batch=self._batch(calls),
         )
 
-    def _homes(self, borders: Sequence[dict[Way, Call]]) -> dict[str, int]:
+    def _homes(self, borders: Sequence[dict[ForwardMode, Call]]) -> dict[str, int]:
         """The layer in which each weight is used, or would be if it were."""
         homes: dict[str, int] = {}
         last = 0
@@ -317,7 +319,9 @@ class _Survey:
             homes[name] = last
         return homes
 
-    def _stateless(self, borders: Sequence[dict[Way, Call]]) -> dict[str, tuple[int, ...]]:
+    def _stateless(
+        self, borders: Sequence[dict[ForwardMode, Call]]
+    ) -> dict[str, tuple[int, ...]]:
         starts = [calls[USUAL].start for calls in borders]
         found: dict[str, set[int]] = {}
         for call in self.recordings[USUAL].calls:
@@ -332,7 +336,7 @@ def _needed(recording: Recording, call: Call) -> list[Value]:
     return [v for v in recording.values if v.made < call.start <= v.last_use]
 
 
-def _key(value: Value, call: Call) -> Key | None:
+def _key(value: Value, call: Call) -> ValueKey | None:
     """The last name of the value in a forward that is at work when the call is made."""
     names = [
         key for key, event in value.keys if event < call.start and key.frame in call.inside

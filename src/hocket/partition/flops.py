@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hocket.modes import evaluating
-from hocket.partition.cut_points import Outline
-from hocket.partition.intercept import Go, called, following
-from hocket.partition.recorder import call, not_taken
-from hocket.partition.sequential import chain
-from hocket.tree import Tree, copied, tensors
+from hocket.modes import evaluation_mode
+from hocket.partition.cut_points import CutGraph
+from hocket.partition.intercept import Go, call_intercepted, intercept
+from hocket.partition.recorder import call_network, sample_error
+from hocket.partition.sequential import layers_in_order
+from hocket.tree import Tree, copy_tensors, tensors
 
 # Reading and writing a number costs about as much time as this many operations on it, on the
 # processors at hand. It separates layers that count no operations, such as normalisation.
@@ -22,7 +22,7 @@ OPERATIONS_PER_NUMBER_SENT = 200
 
 
 @torch.no_grad()
-def operations(network: nn.Module, sample: Tree) -> list[float]:
+def count_flops(network: nn.Module, sample: Tree) -> list[float]:
     """Operations of a forward of each layer of a chain, with a share for the numbers it writes.
 
     Raises:
@@ -30,28 +30,28 @@ def operations(network: nn.Module, sample: Tree) -> list[float]:
     """
     counts = []
     value = sample
-    with evaluating(network):
-        for name, layer in chain(network).items():
+    with evaluation_mode(network):
+        for name, layer in layers_in_order(network).items():
             try:
                 with FlopCounterMode(display=False) as counter:
-                    value = layer(copied(value))
+                    value = layer(copy_tensors(value))
             except Exception as error:
                 where = f"layer {name!r} fails: "
-                raise not_taken(network, sample, error, where) from error
+                raise sample_error(network, sample, error, where) from error
             written = sum(output.numel() for output in tensors(value))
             counts.append(float(counter.get_total_flops() + OPERATIONS_PER_NUMBER * written))
     return counts
 
 
 @torch.no_grad()
-def operations_between(outline: Outline) -> list[float]:
+def count_flops_between(outline: CutGraph) -> list[float]:
     """The same of the layers between the borders of an outline, in one forward."""
     network = outline.network
     names = {module: name for name, module in network.named_modules()}
-    with evaluating(network), FlopCounterMode(display=False) as counter:
-        meter = _Meter({border.name for border in outline.borders}, counter)
-        with following(names, meter):
-            call(network, copied(outline.sample))
+    with evaluation_mode(network), FlopCounterMode(display=False) as counter:
+        meter = _Meter({border.name for border in outline.cut_points}, counter)
+        with intercept(names, meter):
+            call_network(network, copy_tensors(outline.sample))
         meter.mark()
     return meter.found
 
@@ -71,7 +71,7 @@ class _Meter:
     ) -> Any:
         if name in self.borders:
             self.mark()
-        output = called(module, args, kwargs)
+        output = call_intercepted(module, args, kwargs)
         if not module._modules:
             self.numbers += sum(value.numel() for value in tensors(output))
         return output

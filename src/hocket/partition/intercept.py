@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 Go = Callable[..., Any]
 
 
-class Guide(Protocol):
+class Interceptor(Protocol):
     """What is asked, in place of PyTorch, for the result of each step of a forward."""
 
     def call(
@@ -24,7 +24,7 @@ class Guide(Protocol):
 
 
 @contextmanager
-def following(names: Mapping[nn.Module, str], guide: Guide) -> Iterator[None]:
+def intercept(names: Mapping[nn.Module, str], guide: Interceptor) -> Iterator[None]:
     """Inside, in this thread, the guide has a say in all that these modules do."""
     before = _here.following
     with _patched(), _Functions(guide):
@@ -38,7 +38,7 @@ def following(names: Mapping[nn.Module, str], guide: Guide) -> Iterator[None]:
 class _Functions(TorchFunctionMode):
     """Passes functions of PyTorch on to the guide."""
 
-    def __init__(self, guide: Guide) -> None:
+    def __init__(self, guide: Interceptor) -> None:
         super().__init__()
         self._guide = guide
 
@@ -53,7 +53,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Here(threading.local):
-    following: tuple[Mapping[nn.Module, str], Guide] | None = None
+    following: tuple[Mapping[nn.Module, str], Interceptor] | None = None
 
 
 _here = _Here()
@@ -90,6 +90,6 @@ def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _unpatched(module, *args, **kwargs)
 
 
-def called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the module gives, its hooks included; the guide is asked about those inside."""
     return _unpatched(module, *args, **kwargs)

@@ -13,18 +13,18 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from hocket.partition.intercept import Go
-from hocket.partition.torch_functions import changed
+from hocket.partition.torch_functions import changed_tensors
 
 META = torch.device("meta")
 Maker = Callable[[list[Any]], Any]
 
 
-def hollow(value: Tensor) -> Tensor:
+def to_meta(value: Tensor) -> Tensor:
     """A tensor like it without numbers."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
 
 
-def hollow_result(
+def meta_result(
     go: Go, args: tuple[Any, ...], kwargs: dict[str, Any], taken: list[Tensor]
 ) -> tuple[Any, list[Tensor]]:
     """What a function gives without numbers, and the tensors that it would change."""
@@ -41,19 +41,19 @@ def hollow_result(
     args, kwargs = pytree.tree_map(emptied, (args, kwargs))
     with torch.no_grad(), META:
         output = go(*args, **kwargs)
-    edited = {id(t) for t in changed(versions)}
+    edited = {id(t) for t in changed_tensors(versions)}
     return output, [t for t in taken if id(empty[id(t)]) in edited]
 
 
-class Shapes:
+class MetaModules:
     """What modules give, without numbers; found out once for each shape of their inputs."""
 
     def __init__(self) -> None:
         self._makers: dict[Any, tuple[list[Maker], Any]] = {}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Shapes":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MetaModules":
         """Empty, as it is soon full again."""
-        return Shapes()
+        return MetaModules()
 
     def output(
         self,

@@ -10,16 +10,21 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from hocket.errors import CutError
-from hocket.partition.cut_points import Border
-from hocket.partition.intercept import Go, called
-from hocket.partition.meta_tensors import Shapes, hollow_result
-from hocket.partition.recording import Frame, Key, Way
-from hocket.partition.torch_functions import RANDOM, changed, leaves, name_of
+from hocket.partition.cut_points import CutPoint
+from hocket.partition.intercept import Go, call_intercepted
+from hocket.partition.meta_tensors import MetaModules, meta_result
+from hocket.partition.recording import ForwardMode, Frame, ValueKey
+from hocket.partition.torch_functions import (
+    RANDOM,
+    changed_tensors,
+    function_name,
+    tensor_leaves,
+)
 from hocket.tree import Tree
 
 
 @dataclass(frozen=True)
-class Part:
+class StageSpan:
     """Which part of a forward a stage is.
 
     Attributes:
@@ -27,8 +32,8 @@ class Part:
         end: The border at which it ends; None for the end.
     """
 
-    begin: Border | None
-    end: Border | None
+    begin: CutPoint | None
+    end: CutPoint | None
 
     @property
     def opened(self) -> frozenset[str]:
@@ -42,25 +47,25 @@ class Part:
         return f"the stage from {begin!r} to {self.end.name if self.end else 'the end'!r}"
 
 
-class Reached(BaseException):
+class StopForward(BaseException):
     """The call at which the next stage begins was reached; no error, so no Exception."""
 
 
 @dataclass
-class Passage:
+class PartialForward:
     """One forward of a piece."""
 
     network: nn.Module
-    part: Part
-    way: Way
-    shapes: Shapes
+    part: StageSpan
+    way: ForwardMode
+    shapes: MetaModules
     on_begin: Callable[[], None] | None
     frames: list[Frame] = field(default_factory=list)
     inside: bool = False  # a module that lies on one side of the borders as a whole
-    received: dict[Key, Tensor] = field(default_factory=dict)
+    received: dict[ValueKey, Tensor] = field(default_factory=dict)
     known: dict[int, Tensor] = field(default_factory=dict)  # by the id of what stands for it
     kept: list[Tensor] = field(default_factory=list)  # so that no other gets their ids
-    found: dict[Key, Tensor] = field(default_factory=dict)
+    found: dict[ValueKey, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
@@ -82,12 +87,12 @@ class Passage:
     ) -> Any:
         """The module's output, or what stands for it."""
         if self.inside:
-            return called(module, args, kwargs)
+            return call_intercepted(module, args, kwargs)
         if not self.frames:
             return self._opened(name, module, args, kwargs)
         frame = self.frames[-1]
         if self.begun and name == self.end:
-            raise Reached
+            raise StopForward
         path = frame.step(name)
         if not self.begun and name == self.begin:
             self.begun = True
@@ -100,14 +105,14 @@ class Passage:
             self.inside = True
             try:
                 if self.begun:
-                    output = called(module, self.given(args), self.given(kwargs))
+                    output = call_intercepted(module, self.given(args), self.given(kwargs))
                 else:
                     output = self.shapes.output(
                         module, args, kwargs, self.device, name, self.way
                     )
             finally:
                 self.inside = False
-        self.register(frame.name, path, leaves(output))
+        self.register(frame.name, path, tensor_leaves(output))
         return output
 
     def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -116,19 +121,19 @@ class Passage:
             return go(*args, **kwargs)
         if self.begun:
             args, kwargs = self.given(args), self.given(kwargs)
-        name, taken = name_of(go), leaves(args, kwargs)
+        name, taken = function_name(go), tensor_leaves(args, kwargs)
         if name in ("device", "is_cuda", "is_cpu", "is_meta"):
             # Of the weights of other stages, too, which may be where they do not compute.
             elsewhere = self.begin is not None and isinstance(taken[0], nn.Parameter)
             here = torch.empty(0, device=self.device)
             return go(here if taken[0].is_meta or elsewhere else taken[0])
         if any(t.is_meta for t in taken) or not (self.begun or self._fixed(name, taken)):
-            output, edited = hollow_result(go, args, kwargs, taken)
+            output, edited = meta_result(go, args, kwargs, taken)
         else:
             versions = [(t, t._version) for t in taken]
             output = go(*args, **kwargs)
-            edited = changed(versions)
-        if found := leaves(output) or edited:
+            edited = changed_tensors(versions)
+        if found := tensor_leaves(output) or edited:
             frame = self.frames[-1]
             self.register(frame.name, frame.step(name), found)
         return output
@@ -147,7 +152,7 @@ class Passage:
     ) -> Any:
         self.frames.append(Frame(name))
         try:
-            return called(module, args, kwargs)
+            return call_intercepted(module, args, kwargs)
         finally:
             self.frames.pop()
 
@@ -172,7 +177,7 @@ class Passage:
     def register(self, frame: str, path: int, found: list[Tensor]) -> None:
         """Note tensors that came up, under the name of the step that made them."""
         for place, tensor in enumerate(found):
-            key = Key(frame, path, place)
+            key = ValueKey(frame, path, place)
             if key in self.received and not self.begun:
                 self.kept.append(tensor)
                 self.known[id(tensor)] = self.received[key]

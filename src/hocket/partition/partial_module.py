@@ -13,17 +13,17 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.cut_points import Border, Outline, batch_size
-from hocket.partition.intercept import following
-from hocket.partition.meta_tensors import Shapes, hollow
-from hocket.partition.partial_forward import Part, Passage, Reached
-from hocket.partition.recorder import call
-from hocket.partition.recording import Way
-from hocket.partition.torch_functions import leaves
+from hocket.partition.cut_points import CutGraph, CutPoint, batch_size
+from hocket.partition.intercept import intercept
+from hocket.partition.meta_tensors import MetaModules, to_meta
+from hocket.partition.partial_forward import PartialForward, StageSpan, StopForward
+from hocket.partition.recorder import call_network
+from hocket.partition.recording import ForwardMode
+from hocket.partition.torch_functions import tensor_leaves
 from hocket.tree import Tree, map_tensors, tensors
 
 
-class Piece(nn.Module):
+class PartialModule(nn.Module):
     """A stage: a part of the forward of a network.
 
     Its parameters and buffers have the names that they have in the network. It takes what the
@@ -44,18 +44,18 @@ class Piece(nn.Module):
     def __init__(
         self,
         network: nn.Module,
-        part: Part,
+        part: StageSpan,
         modules: dict[str, nn.Module],
         own: list[str],
         sample: Tree,
-        shapes: Shapes,
+        shapes: MetaModules,
     ) -> None:
         super().__init__()
         self._part = part
         # In a tuple, so that it is not registered: other stages have their weights.
         self._whole = (network,)
         self._names = {module: name for name, module in network.named_modules()}
-        self._sample = map_tensors(hollow, sample)
+        self._sample = map_tensors(to_meta, sample)
         self._shapes = shapes
         self._count = len(modules)
         self.on_begin: Callable[[], None] | None = None  # for who takes its time
@@ -81,17 +81,17 @@ class Piece(nn.Module):
         (network,) = self._whole
         training = self.training and network.training
         count = self._batch_size(received)
-        way = Way(training, single=count == 1)
-        run = Passage(network, self._part, way, self._shapes, self.on_begin)
+        way = ForwardMode(training, single=count == 1)
+        run = PartialForward(network, self._part, way, self._shapes, self.on_begin)
         inputs = received
         if self._part.begin is not None:
             run.receive(tensors(received))
             inputs = self._inputs(self._part.begin, tensors(received), count)
-        run.register("", 0, leaves(inputs))
-        with self._modes(network), following(self._names, run):
+        run.register("", 0, tensor_leaves(inputs))
+        with self._modes(network), intercept(self._names, run):
             try:
-                output = call(network, inputs)
-            except Reached:
+                output = call_network(network, inputs)
+            except StopForward:
                 return run.leaving()
         if self._part.end is not None:
             raise CutError(
@@ -111,7 +111,7 @@ class Piece(nn.Module):
         size = tensors(received)[place].shape[dimension]
         return size * batch_size(self._sample) // begin.shapes[place][dimension]
 
-    def _inputs(self, begin: Border, values: list[Tensor], size: int | None) -> Tree:
+    def _inputs(self, begin: CutPoint, values: list[Tensor], size: int | None) -> Tree:
         """Inputs without numbers, of the size of this batch if that matters."""
         if not begin.sized or begin.batch is None or size is None:
             return self._sample
@@ -158,31 +158,31 @@ def _room(piece: nn.Module, path: str) -> nn.Module:
     return room
 
 
-def pieces(outline: Outline, borders: Sequence[int]) -> list[Piece]:
+def build_partial_modules(outline: CutGraph, borders: Sequence[int]) -> list[PartialModule]:
     """The network in pieces.
 
     Args:
         outline: Where it can be cut.
         borders: Places in ``outline.borders``, increasing.
     """
-    chosen = [None, *(outline.borders[place] for place in borders), None]
+    chosen = [None, *(outline.cut_points[place] for place in borders), None]
     # Layer n ends at border n.
     stage_of = [
         sum(border < layer for border in borders) for layer in range(len(outline.names))
     ]
-    made: list[Piece] = []
-    shapes = Shapes()
+    made: list[PartialModule] = []
+    shapes = MetaModules()
     for stage, (begin, end) in enumerate(pairwise(chosen)):
         modules: dict[str, nn.Module] = {}
         own: list[str] = []
         _share(outline, outline.network, "", stage, stage_of, modules, own)
-        part = Part(begin, end)
-        made.append(Piece(outline.network, part, modules, own, outline.sample, shapes))
+        part = StageSpan(begin, end)
+        made.append(PartialModule(outline.network, part, modules, own, outline.sample, shapes))
     return made
 
 
 def _share(
-    outline: Outline,
+    outline: CutGraph,
     module: nn.Module,
     name: str,
     stage: int,
@@ -208,7 +208,7 @@ def _share(
             _share(outline, child, full, stage, stage_of, modules, own)
 
 
-def _stages(outline: Outline, name: str, stage_of: Sequence[int]) -> set[int]:
+def _stages(outline: CutGraph, name: str, stage_of: Sequence[int]) -> set[int]:
     """The stages in which weights of a module, or modules without weights in it, are used."""
     found = {stage_of[home] for n, home in outline.homes.items() if n.startswith(f"{name}.")}
     return found | {

@@ -37,7 +37,7 @@ class Plan:
         Raises:
             CutError: The signatures differ.
         """
-        if self.signature and (own := signature(network)) != self.signature:
+        if self.signature and (own := network_signature(network)) != self.signature:
             raise CutError(
                 f"the plan is for another network: its signature is {self.signature}, that of "
                 f"this {type(network).__name__} is {own}; plan again for this one, with the "
@@ -86,7 +86,7 @@ class Plan:
         return Plan(tuple(cuts), made_for)
 
 
-def signature(network: nn.Module) -> str:
+def network_signature(network: nn.Module) -> str:
     """What tells networks apart: names, shapes and types of all weights, and of all modules.
 
     >>> signature(nn.Linear(2, 3)) == signature(nn.Linear(2, 3))

@@ -9,8 +9,8 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from hocket.partition.partial_module import Piece
-from hocket.tree import Tree, copied, leaf, map_tensors, tensors
+from hocket.partition.partial_module import PartialModule
+from hocket.tree import Tree, copy_tensors, leaf, map_tensors, tensors
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class LayerCost:
         return self.forward_s + self.backward_s
 
 
-def joined(costs: Mapping[str, LayerCost], firsts: Collection[str]) -> dict[str, LayerCost]:
+def merge_costs(
+    costs: Mapping[str, LayerCost], firsts: Collection[str]
+) -> dict[str, LayerCost]:
     """The costs of longer layers: those that begin with these, the first one anyway.
 
     >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
@@ -109,17 +111,17 @@ def _once(
     layers: Mapping[str, nn.Module], sample: Tree, seen: Mapping[str, _Seen], *, counts: bool
 ) -> None:
     """One pass."""
-    now = clock(sample)
+    now = synchronized_clock(sample)
     passed: list[tuple[_Seen, Tree, Tree]] = []
     value = sample
     for name, layer in layers.items():
         given = map_tensors(leaf, value) if passed else value
         found = seen[name]
         started = _Started(now)
-        if isinstance(layer, Piece):
+        if isinstance(layer, PartialModule):
             layer.on_begin = started
         kept = _Kept(layer)
-        entered = copied(given)
+        entered = copy_tensors(given)
         started()
         if counts:
             with torch.autograd.graph.saved_tensors_hooks(kept, _same):
@@ -173,7 +175,7 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def clock(sample: Tree) -> Callable[[], float]:
+def synchronized_clock(sample: Tree) -> Callable[[], float]:
     """Seconds on a clock that a GPU has to reach first."""
     devices = {value.device for value in tensors(sample) if value.is_cuda}
 

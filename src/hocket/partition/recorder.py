@@ -11,22 +11,31 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.intercept import Go, called, following
-from hocket.partition.recording import Call, Frame, Key, Read, Recording, Value
-from hocket.partition.torch_functions import RANDOM, TYPES, VALUES, changed, leaves, name_of
+from hocket.partition.intercept import Go, call_intercepted, intercept
+from hocket.partition.recording import Call, Frame, Read, Recording, Value, ValueKey
+from hocket.partition.torch_functions import (
+    RANDOM,
+    TYPES,
+    VALUES,
+    changed_tensors,
+    function_name,
+    tensor_leaves,
+)
 from hocket.tree import Tree, tensors
 
 _OWN = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 
 
-def call(network: nn.Module, inputs: Tree) -> Any:
+def call_network(network: nn.Module, inputs: Tree) -> Any:
     """The network's output: a dict is passed by keywords, a tuple or list in turn."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
 
 
-def not_taken(network: nn.Module, sample: Tree, error: Exception, where: str = "") -> CutError:
+def sample_error(
+    network: nn.Module, sample: Tree, error: Exception, where: str = ""
+) -> CutError:
     """What to raise where the network fails on the sample, at one of its layers if told."""
     shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
     return CutError(
@@ -35,15 +44,15 @@ def not_taken(network: nn.Module, sample: Tree, error: Exception, where: str = "
     )
 
 
-def record(network: nn.Module, sample: Tree) -> Recording:
+def record_forward(network: nn.Module, sample: Tree) -> Recording:
     """What the network does with the sample, in the mode that it is in.
 
     Buffers and torch's random numbers are left as they were.
     """
-    watch = Watch(network)
+    watch = ForwardRecorder(network)
     watch.enter(sample)
-    with _unchanged(network), torch.enable_grad(), following(watch.names, watch):
-        output = call(network, sample)
+    with _unchanged(network), torch.enable_grad(), intercept(watch.names, watch):
+        output = call_network(network, sample)
     return watch.recording(output)
 
 
@@ -63,12 +72,12 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
 @dataclass
 class _Value:
     tensor: Tensor  # kept, so that no other gets its id
-    keys: list[tuple[Key, int]] = field(default_factory=list)
+    keys: list[tuple[ValueKey, int]] = field(default_factory=list)
     last_use: float = -1
     changes: list[int] = field(default_factory=list)
 
 
-class Watch:
+class ForwardRecorder:
     """Lets everything happen and notes it.
 
     Args:
@@ -92,7 +101,7 @@ class Watch:
 
     def enter(self, inputs: Tree) -> None:
         """The tensors that the network is about to be called with."""
-        self._register("", 0, leaves(inputs))
+        self._register("", 0, tensor_leaves(inputs))
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -106,13 +115,13 @@ class Watch:
         self._calls.append(Call(name, start, start, inside))
         self._frames.append(Frame(name))
         try:
-            output = called(module, args, kwargs)
+            output = call_intercepted(module, args, kwargs)
         finally:
             self._frames.pop()
         self._now += 1
         self._calls[place] = Call(name, start, self._now, inside)
         if caller is not None:
-            self._register(caller.name, path, leaves(output))
+            self._register(caller.name, path, tensor_leaves(output))
         return output
 
     def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,11 +130,11 @@ class Watch:
             return go(*args, **kwargs)
         frame = self._frames[-1]
         self._now += 1
-        taken = leaves(args, kwargs)
+        taken = tensor_leaves(args, kwargs)
         versions = [(tensor, tensor._version) for tensor in taken]
         output = go(*args, **kwargs)
-        given, edited = leaves(output), changed(versions)
-        name = name_of(go)
+        given, edited = tensor_leaves(output), changed_tensors(versions)
+        name = function_name(go)
         varies = any(id(t) in self._values or id(t) in self._weights for t in taken)
         if given or edited:
             # Looks are no steps: hooks of others, such as counters, may look as they like.
@@ -143,7 +152,7 @@ class Watch:
     def recording(self, output: Any) -> Recording:
         """All that was noted, once the network has given its output."""
         self._now += 1
-        self._use(leaves(output))
+        self._use(tensor_leaves(output))
         values = tuple(
             Value(
                 keys=tuple(value.keys),
@@ -167,7 +176,7 @@ class Watch:
         for place, tensor in enumerate(tensors):
             if id(tensor) not in self._weights:
                 value = self._values.setdefault(id(tensor), _Value(tensor))
-                value.keys.append((Key(frame, path, place), self._now))
+                value.keys.append((ValueKey(frame, path, place), self._now))
 
     def _use(self, tensors: list[Tensor]) -> None:
         for tensor in tensors:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Key(NamedTuple):
+class ValueKey(NamedTuple):
     """How a stage knows a value that another stage has computed.
 
     Attributes:
@@ -71,7 +71,7 @@ class Value:
         shape: Its sizes.
     """
 
-    keys: tuple[tuple[Key, int], ...]
+    keys: tuple[tuple[ValueKey, int], ...]
     made: int
     last_use: float
     changes: tuple[int, ...]
@@ -118,7 +118,7 @@ class Recording:
     strange: tuple[tuple[int, str], ...]
 
 
-class Way(NamedTuple):
+class ForwardMode(NamedTuple):
     """What decides which way a forward takes, as far as it is tried out.
 
     Attributes:
@@ -130,4 +130,4 @@ class Way(NamedTuple):
     single: bool
 
 
-USUAL = Way(training=True, single=False)
+USUAL = ForwardMode(training=True, single=False)

@@ -9,7 +9,7 @@ from hocket.errors import CutError, listed
 from hocket.partition.plan import Plan
 
 
-def chain(network: nn.Module) -> dict[str, nn.Module]:
+def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
     """The layers of a sequential network by name, in order.
 
     A plain nn.Sequential inside is opened; one of a class of its own is one layer.
@@ -20,7 +20,7 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     >>> list(chain(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))))
     ['0', '1.0', '1.1']
     """
-    if not is_chain(network):
+    if not is_sequential(network):
         raise CutError(
             f"cannot cut a {type(network).__name__}: only an nn.Sequential tells which layer "
             "follows which; pass one, or pass the stages as a list of modules"
@@ -29,8 +29,10 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     # Not named_children: it leaves out the second use of a layer that is used twice.
     for name, child in network._modules.items():
         assert child is not None, "nn.Sequential holds modules only"
-        if type(child) is nn.Sequential and is_chain(child) and len(child) > 0:
-            layers |= {f"{name}.{inner}": layer for inner, layer in chain(child).items()}
+        if type(child) is nn.Sequential and is_sequential(child) and len(child) > 0:
+            layers |= {
+                f"{name}.{inner}": layer for inner, layer in layers_in_order(child).items()
+            }
         else:
             layers[name] = child
     if not layers:
@@ -38,29 +40,29 @@ def chain(network: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def is_chain(module: nn.Module) -> bool:
+def is_sequential(module: nn.Module) -> bool:
     """Whether the module does nothing but call its children in turn."""
     plain = type(module).forward is nn.Sequential.forward
     hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
     return isinstance(module, nn.Sequential) and plain and not hooked
 
 
-def between_layers(network: nn.Module, plan: Plan) -> bool:
+def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
     """Whether the network is a sequence, and the plan does not cut inside one of its layers."""
-    if not is_chain(network):
+    if not is_sequential(network):
         return False
-    layers, modules = chain(network), dict(network.named_modules())
+    layers, modules = layers_in_order(network), dict(network.named_modules())
     return not any(name in modules and name not in layers for name in plan.cuts)
 
 
-def stages_of(network: nn.Module, plan: Plan) -> list[nn.Module]:
+def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
     """The stages of a plan: runs of the network's own layers.
 
     Raises:
         CutError: The plan does not fit the network, or stages would share parameters.
     """
     plan.require_for(network)
-    layers = chain(network)
+    layers = layers_in_order(network)
     names = list(layers)
     missing = [cut for cut in plan.cuts if cut not in layers]
     if missing:

@@ -43,7 +43,7 @@ RANDOM = frozenset(
 )
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def function_name(function: Callable[..., Any]) -> str:
     """The name of a function, of an attribute that is looked up, or of a type if it has none.
 
     >>> import torch
@@ -56,17 +56,17 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(name)
 
 
-def leaves(*trees: Any) -> list[Tensor]:
+def tensor_leaves(*trees: Any) -> list[Tensor]:
     """The tensors in arguments and results, those in slices too."""
     found: list[Tensor] = []
     for leaf in pytree.tree_leaves(trees):
         if isinstance(leaf, Tensor):
             found.append(leaf)
         elif isinstance(leaf, slice):
-            found += leaves(leaf.start, leaf.stop, leaf.step)
+            found += tensor_leaves(leaf.start, leaf.stop, leaf.step)
     return found
 
 
-def changed(before: Iterable[tuple[Tensor, int]]) -> list[Tensor]:
+def changed_tensors(before: Iterable[tuple[Tensor, int]]) -> list[Tensor]:
     """The tensors whose version is not what it was: they were changed in place."""
     return [tensor for tensor, version in before if tensor._version != version]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError, listed
-from hocket.modes import evaluating
-from hocket.partition.recorder import call, not_taken
-from hocket.tree import Tree, copied, leaf, map_tensors, tensors
+from hocket.modes import evaluation_mode
+from hocket.partition.recorder import call_network, sample_error
+from hocket.tree import Tree, copy_tensors, leaf, map_tensors, tensors
 
 SEED = 0
 Same = Callable[[Tensor | None, Tensor | None], bool]
@@ -31,7 +31,7 @@ class _Pass:
     buffers: dict[str, Tensor]
 
 
-def require_same(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> None:
+def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> None:
     """Refuse stages that, one behind the other, are not the network.
 
     Both run on the sample in the mode they are in and in evaluation, with the same random
@@ -49,11 +49,11 @@ def require_same(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) 
         ("in evaluation", [network, *stages]),
     )
     for words, modules in modes:
-        with evaluating(*modules), _gradients_kept(network):
+        with evaluation_mode(*modules), _gradients_kept(network):
             try:
                 wanted = _pass(network, [network], sample)
             except Exception as error:
-                raise not_taken(network, sample, error) from error
+                raise sample_error(network, sample, error) from error
             try:
                 found = _pass(network, stages, sample)
             except CutError:
@@ -85,13 +85,13 @@ def _pass(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pas
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
     with torch.random.fork_rng(devices=_cuda(network)), torch.enable_grad():
         torch.manual_seed(SEED)
-        value: Tree = copied(sample)
+        value: Tree = copy_tensors(sample)
         passed: list[tuple[Tree, Tree]] = []
         for number, stage in enumerate(stages):
             given = map_tensors(leaf, value) if number else value
             # Copies, as a stage may change in place what it was given.
-            entered = copied(given)
-            value = call(stage, entered) if stage is network else stage(entered)
+            entered = copy_tensors(given)
+            value = call_network(stage, entered) if stage is network else stage(entered)
             passed.append((given, value))
         outputs = tuple(output.detach().clone() for output in tensors(value))
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}

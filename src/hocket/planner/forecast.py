@@ -14,7 +14,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
-class Held:
+class StageMemory:
     """What a stage holds at its fullest, in MiB.
 
     Attributes:
@@ -40,7 +40,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Scene:
+class StageProfiles:
     """What was rehearsed for one forecast, all of it in the same company.
 
     Attributes:
@@ -63,7 +63,7 @@ class Forecast:
         cuts: The modules at which stages 1, 2, ... begin.
         times: Forward, backward, update and packets of each stage.
         packet_bytes: Over each border, each way.
-        held: Of each stage.
+        memory: Of each stage.
         delay: Ticks of each stage between forward and backward of a batch.
         staleness: Updates of each stage in between.
         tick_s: From one batch to the next, in seconds.
@@ -78,7 +78,7 @@ class Forecast:
     cuts: tuple[str, ...]
     times: tuple[StageTimes, ...]
     packet_bytes: tuple[int, ...]
-    held: tuple[Held, ...]
+    memory: tuple[StageMemory, ...]
     delay: tuple[int, ...]
     staleness: tuple[float, ...]
     tick_s: float
@@ -102,10 +102,10 @@ def forecast(
     name: str,
     method: Method,
     cuts: Sequence[str],
-    alone: Scene,
+    alone: StageProfiles,
     *,
     link: Link,
-    together: Scene | None = None,
+    together: StageProfiles | None = None,
 ) -> Forecast:
     """What to expect of a method on stages that are cut at these modules.
 
@@ -129,7 +129,7 @@ def forecast(
         cuts=tuple(cuts),
         times=times,
         packet_bytes=tuple(sent[:-1]),
-        held=tuple(_held(method, k, stage, count) for k, stage in enumerate(alone.own)),
+        memory=tuple(_held(method, k, stage, count) for k, stage in enumerate(alone.own)),
         delay=tuple(method.delay(k, count) for k in range(count)),
         staleness=tuple(method.staleness(k, count) for k in range(count)),
         tick_s=tick_s(method, times, [stage.jitter for stage in busy.own]),
@@ -154,7 +154,7 @@ def _times(stages: Sequence[Rehearsed], link: Link) -> tuple[StageTimes, ...]:
     )
 
 
-def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held:
+def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> StageMemory:
     """What is held, by what it is for: as rehearsed, and in buffers and packets beside it."""
     memory, weights = method.memory(stage, stages), rehearsed.weight_bytes
     buffered = memory.inputs - 1 if method.replay is not None else 0
@@ -167,11 +167,11 @@ def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> Held
     }
     total = rehearsed.peak_bytes + buffered * rehearsed.received_bytes
     known["graphs"] = max(0, total - sum(known.values()))
-    answered = method.signal.waits or method.signal.learns
+    answered = method.signal.needs_gradient or method.signal.learns_from_gradient
     crossing = rehearsed.received_bytes * (stage > 0)
     crossing += rehearsed.sent_bytes * (stage < stages - 1)
     known["packets"] = crossing * (2 if answered else 1)
-    return Held(**{name: size / MIB for name, size in known.items()})
+    return StageMemory(**{name: size / MIB for name, size in known.items()})
 
 
 def _ddp_s(whole: Rehearsed, devices: int, link: Link) -> float:
@@ -217,4 +217,4 @@ def best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
 
 
 def _largest(found: Forecast) -> float:
-    return max(held.total for held in found.held)
+    return max(held.total for held in found.memory)

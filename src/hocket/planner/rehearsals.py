@@ -17,19 +17,19 @@ from hocket.errors import HocketError
 from hocket.losses import cross_entropy
 from hocket.partition import Plan, divide
 from hocket.planner.rehearse import Rehearsed, rehearse
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 from hocket.transport.codecs import Exact
 from hocket.tree import Tree, tensors
 
 Build: TypeAlias = Callable[[], tuple[nn.Module, Tree, Tree]]
 """Gives the network and a batch of inputs and targets; the same in every process."""
 Stages: TypeAlias = tuple[Rehearsed, ...]
-Through: TypeAlias = Callable[[Sequence["Case"]], Iterable["Case"]]
+Through: TypeAlias = Callable[[Sequence["Candidate"]], Iterable["Candidate"]]
 """Goes through cases, and may show how far it has come."""
 
 
 @dataclass(frozen=True)
-class Case:
+class Candidate:
     """A method on a cut network.
 
     Attributes:
@@ -43,10 +43,10 @@ class Case:
 
 def rehearsed(
     build: Build,
-    cases: Sequence[Case],
+    cases: Sequence[Candidate],
     through: Through = iter,
     *,
-    rests: bool = False,
+    with_idle: bool = False,
     returns: bool = True,
 ) -> list[Stages]:
     """What the stages of each case take and hold, in this process.
@@ -55,7 +55,7 @@ def rehearsed(
         build: Gives the network and a batch.
         cases: The methods, and where they are cut.
         through: Goes through what is to be rehearsed.
-        rests: Whether a stage rests before whatever takes a packet, as one that waits does.
+        with_idle: Whether a stage rests before whatever takes a packet, as one that waits does.
         returns: Whether to go there and back, so that a machine that becomes slower is so for
             all of them.
 
@@ -65,18 +65,23 @@ def rehearsed(
     """
     network, inputs, targets = build()
     divided: dict[tuple[str, ...], list[nn.Module]] = {}
-    found: dict[Case, list[Stages]] = {case: [] for case in cases}
+    found: dict[Candidate, list[Stages]] = {case: [] for case in cases}
     for case in through([*cases, *(reversed(cases) if returns else ())]):
         if case.cuts not in divided:
             _, divided[case.cuts] = divide(network, Plan(case.cuts), inputs)
         modules = divided[case.cuts]
-        stages = rehearse(_setup(case, inputs), modules, inputs, targets, rests=rests)
+        stages = rehearse(_setup(case, inputs), modules, inputs, targets, with_idle=with_idle)
         found[case].append(stages)
     return [_all(found[case]) for case in cases]
 
 
 def rehearsed_together(
-    build: Build, cases: Sequence[Case], processes: int, threads: int, *, returns: bool = True
+    build: Build,
+    cases: Sequence[Candidate],
+    processes: int,
+    threads: int,
+    *,
+    returns: bool = True,
 ) -> list[Stages]:
     """The same where so many processes of this machine rehearse the same at the same time.
 
@@ -95,7 +100,7 @@ def rehearsed_together(
     return [_all(stages) for stages in zip(*each, strict=True)]
 
 
-def _rehearse(folder: str, build: Build, cases: Sequence[Case], returns: bool) -> int:
+def _rehearse(folder: str, build: Build, cases: Sequence[Candidate], returns: bool) -> int:
     """What each process does."""
     found = rehearsed(build, cases, returns=returns)
     plain = [[asdict(stage) for stage in stages] for stages in found]
@@ -115,23 +120,23 @@ def _all(seen: Sequence[Stages]) -> Stages:
     return tuple(found)
 
 
-def _setup(case: Case, inputs: Tree) -> Setup:
+def _setup(case: Candidate, inputs: Tree) -> Setup:
     """As for a training, by SGD with a momentum, at a rate that hardly changes weights."""
     return Setup(
-        method=method_of(case.method),
+        method=parse_method(case.method),
         loss=cross_entropy,
         optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-9, momentum=0.9),
         scheduler=None,
-        scheduler_per="epoch",
+        scheduler_unit="epoch",
         seed=0,
         device=tensors(inputs)[0].device,
         precision="fp32",
-        trace=False,
+        record_timeline=False,
         codec=Exact(),
         resumable=False,
         batchnorm="local",
-        pace=None,
-        non_finite="stop",
-        skipping=frozenset(),
+        stage_speeds=None,
+        on_nan="stop",
+        skip_batches=frozenset(),
         checksum=False,
     )

@@ -13,15 +13,15 @@ from statistics import fmean, median
 import torch
 from torch import Tensor, nn
 
-from hocket.engine.setup import Setup, signals_of, stage_of
-from hocket.partition.profile import clock
+from hocket.engine.setup import Setup, build_signals, build_stage
+from hocket.partition.profile import synchronized_clock
 from hocket.planner.simulate import Jitter
-from hocket.planner.tensor_memory import Living
-from hocket.program import Column, Kind, source
+from hocket.planner.tensor_memory import LiveTensorMemory
+from hocket.program import Kind, StageSchedule, dependency
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.transport.packet import Activation, Gradient
-from hocket.tree import Tree, copied, tensors
+from hocket.tree import Tree, copy_tensors, tensors
 
 # Ticks that are timed, and updates in them at least.
 REPETITIONS = 5
@@ -75,7 +75,7 @@ def rehearse(
     inputs: Tree,
     targets: Tree,
     *,
-    rests: bool = False,
+    with_idle: bool = False,
 ) -> tuple[Rehearsed, ...]:
     """What each stage takes and holds, where it is and with the present number of threads.
 
@@ -86,29 +86,29 @@ def rehearse(
         modules: The layers of each stage.
         inputs: A batch, of the size that training will use.
         targets: Its targets.
-        rests: Whether a stage rests before whatever takes a packet, as one that waits does.
+        with_idle: Whether a stage rests before whatever takes a packet, as one that waits does.
 
     Raises:
         OptionError: A stage cannot honour the method.
     """
     # Together, so that what they share is still shared by their copies.
     stages = copy.deepcopy(list(modules))
-    signals, networks = signals_of(setup, stages, inputs)
+    signals, networks = build_signals(setup, stages, inputs)
     given = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
     found = []
     for k, module in enumerate(stages):
         earlier, later = _Earlier(given), _Later()
         own = [*_weights(module), *_weights(networks[k])]
-        stage = stage_of(
+        stage = build_stage(
             setup, k, len(stages), module, signals[k], networks[k], earlier, later,
             Recorder(k, keep=False),
         )  # fmt: skip
-        column = Column(setup.method, len(stages), k)
-        with Living(*own, *tensors((given.values, targets))) as living:
+        column = StageSchedule(setup.method, len(stages), k)
+        with LiveTensorMemory(*own, *tensors((given.values, targets))) as living:
             _until_full(stage, column)
         found.append(
             Rehearsed(
-                seconds=_timed(stage, column, clock(inputs), rests),
+                seconds=_timed(stage, column, synchronized_clock(inputs), with_idle),
                 received_bytes=_bytes(given.values),
                 sent_bytes=_bytes(later.seen.values),
                 weight_bytes=_bytes(own),
@@ -128,16 +128,16 @@ class _Earlier:
 
     def receive(self, batch: int) -> Activation:
         """The batch, under this number."""
-        values = copied(self._given.values)
+        values = copy_tensors(self._given.values)
         return Activation(batch, 0, values, self._given.differentiable, self._given.targets)
 
     def send(self, packet: Gradient) -> None:
         """Nobody needs it."""
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing is remembered."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing is remembered."""
 
 
@@ -163,7 +163,7 @@ class _Later:
         """Keeps the first one."""
         if self._seen is None:
             self._seen = Activation(
-                0, 0, copied(packet.values), packet.differentiable, packet.targets
+                0, 0, copy_tensors(packet.values), packet.differentiable, packet.targets
             )
             self._gradients = tuple(
                 torch.randn_like(value) * SCALE if flag else None
@@ -177,14 +177,14 @@ class _Later:
         mine = self._gradients
         return Gradient(batch, tuple(g if g is None else g.clone() for g in mine))
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing is remembered."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing is remembered."""
 
 
-def _until_full(stage: Stage, column: Column) -> None:
+def _until_full(stage: Stage, column: StageSchedule) -> None:
     """Until as many batches are in flight as there will be, and two updates were made."""
     updates = 0
     while updates < 2:
@@ -194,13 +194,13 @@ def _until_full(stage: Stage, column: Column) -> None:
 
 
 def _timed(
-    stage: Stage, column: Column, now: Callable[[], float], rests: bool
+    stage: Stage, column: StageSchedule, now: Callable[[], float], rests: bool
 ) -> dict[Kind, tuple[float, ...]]:
     """Seconds of each kind of action, over some forwards and updates at least."""
     times_s: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
     while len(times_s["F"]) < REPETITIONS or len(times_s["U"]) < UPDATES:
         for action in column.tick():
-            if rests and source(action, column.method, column.stages):
+            if rests and dependency(action, column.method, column.stages):
                 time.sleep(REST_S)
             start_s = now()
             stage.execute(action)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from hocket.errors import DataError
 from hocket.methods.method import Method
-from hocket.program import Action, source
+from hocket.program import Action, dependency
 from hocket.timeline.span import ACTIONS, Span
 from hocket.timeline.timeline import Timeline
 
@@ -42,7 +42,7 @@ def replay(
         for stage, queue in queues.items():
             while queue:
                 span, took_s = queue[0]
-                need = source(_action(span), method, stages)
+                need = dependency(_action(span), method, stages)
                 if need in known and need not in ends_s:
                     break
                 queue.popleft()

@@ -103,7 +103,7 @@ def tick_s(
 
     >>> from hocket.methods import BP, FDG
     >>> stage = StageTimes(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.25)
-    >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), FDG().slackened(1))]
+    >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), FDG().with_extra_delay(1))]
     [6.5, 3.25, 3.0]
     """
     steady, batches = _enough(method, len(times), 0 if jitter is None else VARIED)

@@ -12,7 +12,7 @@ from hocket.tree import tensors
 
 
 @final
-class Living(TorchDispatchMode):
+class LiveTensorMemory(TorchDispatchMode):
     """Counts the memory of tensors that are met inside, each once, until it is freed.
 
     What kernels take for themselves and give back is not seen.

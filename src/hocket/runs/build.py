@@ -15,48 +15,48 @@ from hocket.data import Data
 from hocket.errors import OptionError, listed, unknown
 from hocket.methods.method import Method
 from hocket.options import Named
-from hocket.runs.user_network import OwnNetwork
-from hocket.runs.config import Run
+from hocket.runs.user_network import UserNetwork
+from hocket.runs.config import RunConfig
 from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory
 
 
-def method_of(text: str) -> Method:
+def parse_method(text: str) -> Method:
     """The method that is written ``name:option=value,option=value``.
 
     Raises:
         OptionError: The method or one of its options does not exist, or is out of range.
     """
     asked = Named.parse(text)
-    return methods.build(asked.name, **asked.options)
+    return methods.build_method(asked.name, **asked.options)
 
 
-def network_of(run: Run, data: Data) -> nn.Module:
+def build_network(run: RunConfig, data: Data) -> nn.Module:
     """The network of a run, made to fit its data; the seed decides its weights.
 
     Raises:
         OptionError: The network or one of its options does not exist.
     """
-    own = OwnNetwork.parse(run.network)
+    own = UserNetwork.parse(run.network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         if own is not None:
             return own.build(data.shape, data.classes)
         asked = Named.parse(run.network)
         try:
-            return zoo.fitted(asked.name, data.shape, data.classes, **asked.options)
+            return zoo.create_fitted(asked.name, data.shape, data.classes, **asked.options)
         except RuntimeError as error:
             raise OptionError(
                 f"PyTorch refuses the network {run.network!r}: {error}"
             ) from error
 
 
-def network_name(run: Run) -> str:
+def network_name(run: RunConfig) -> str:
     """The name of the run's network, without options."""
-    own = OwnNetwork.parse(run.network)
+    own = UserNetwork.parse(run.network)
     return own.function.name if own is not None else Named.parse(run.network).name
 
 
-def plan_of(run: Run) -> int | Plan:
+def build_plan(run: RunConfig) -> int | Plan:
     """Where to cut: a number of stages to balance, or named cuts, or those of a plan's file.
 
     Raises:
@@ -83,23 +83,23 @@ def plan_of(run: Run) -> int | Plan:
     return plan
 
 
-def rates_of(run: Run) -> tuple[float, ...] | None:
+def parse_stage_speeds(run: RunConfig) -> tuple[float, ...] | None:
     """How fast each stage is; None where nothing is said.
 
     Raises:
         OptionError: They are no numbers.
     """
-    if run.rates == "equal":
+    if run.stage_speeds == "equal":
         return None
     try:
-        return tuple(float(rate) for rate in run.rates.split(","))
+        return tuple(float(rate) for rate in run.stage_speeds.split(","))
     except ValueError as error:
         raise OptionError(
-            f"rates is {run.rates!r}; write a number for each stage: 1,1,0.5"
+            f"rates is {run.stage_speeds!r}; write a number for each stage: 1,1,0.5"
         ) from error
 
 
-def optimizer_of(run: Run) -> OptimizerFactory:
+def build_optimizer(run: RunConfig) -> OptimizerFactory:
     """What builds a stage's optimizer.
 
     Raises:
@@ -113,7 +113,7 @@ def optimizer_of(run: Run) -> OptimizerFactory:
     return lambda parameters: build(parameters, **asked.options)
 
 
-def scheduler_of(run: Run) -> SchedulerFactory | None:
+def build_scheduler(run: RunConfig) -> SchedulerFactory | None:
     """What builds a stage's scheduler, with the warm-up in front; None if there is none.
 
     Raises:
@@ -123,7 +123,7 @@ def scheduler_of(run: Run) -> SchedulerFactory | None:
     if run.warmup_epochs:
         makers.append(
             lambda optimizer: lr_scheduler.ConstantLR(
-                optimizer, factor=run.warmup_rate, total_iters=run.warmup_epochs
+                optimizer, factor=run.warmup_factor, total_iters=run.warmup_epochs
             )
         )
     if run.scheduler != "none":
@@ -131,9 +131,9 @@ def scheduler_of(run: Run) -> SchedulerFactory | None:
         build = _member(lr_scheduler, lr_scheduler.LRScheduler, "scheduler", asked)
         makers.append(lambda optimizer: build(optimizer, **asked.options))
         _tried("scheduler", asked, lambda: _try_scheduler(makers[-1]))
-    if run.warmup_epochs and run.scheduler_per == "update":
+    if run.warmup_epochs and run.scheduler_unit == "update":
         raise OptionError(
-            "warmup_epochs counts epochs, but scheduler_per is 'update'; use one of the two"
+            "warmup_epochs counts epochs, but scheduler_unit is 'update'; use one of the two"
         )
     if not makers:
         return None

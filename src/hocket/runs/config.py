@@ -14,7 +14,7 @@ from hocket.options import wrong_options
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunConfig:
     """The choices of one training; what is written ``name:option=value`` takes options."""
 
     method: str = "fdg"
@@ -38,11 +38,11 @@ class Run:
     """An optimizer of torch.optim."""
     scheduler: str = "none"
     """A scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
-    scheduler_per: Literal["epoch", "update"] = "epoch"
+    scheduler_unit: Literal["epoch", "update"] = "epoch"
     """What the scheduler counts."""
     warmup_epochs: int = 0
     """Epochs at the start with a lower learning rate."""
-    warmup_rate: float = 0.1
+    warmup_factor: float = 0.1
     """Factor on the learning rate in those epochs."""
     seed: int = 0
     """Where initial weights, order of data, augmentation and dropout come from."""
@@ -52,13 +52,13 @@ class Run:
     """What to compute in; bf16 means autocast."""
     channels_last: bool = False
     """Whether images are kept in the memory format that convolutions like best."""
-    slack: int = 0
+    extra_delay: int = 0
     """Ticks that packets may take longer, which hides a slow link and adds to the delays."""
     codec: str = "none"
     """How what stages send is written: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
-    rates: str = "equal"
+    stage_speeds: str = "equal"
     """How fast each stage is, where each runs freely: 1,1,0.5 for a last one half as fast."""
-    turns: Literal["regular", "random"] = "regular"
+    stage_timing: Literal["regular", "random"] = "regular"
     """Whether such stages take their turns at equal intervals, or by chance."""
     replicas: int = 1
     """Processes that share the work of each stage, where there are several processes."""
@@ -72,24 +72,24 @@ class Run:
     """Threads of PyTorch; 0 leaves its own choice."""
     log_every: int = 10
     """Write metrics of every n-th batch."""
-    compare_every: int = 0
+    gradient_error_every: int = 0
     """Compare the gradients of every n-th batch with the true ones; 0 for none."""
     checkpoint_every: int = 0
     """Ticks between checkpoints, which epochs and stops end with, too; 0 for none at all."""
     checkpoint_keep: int = 3
     """How many of the newest checkpoints stay."""
-    checkpoint_failure: Literal["go-on", "stop"] = "go-on"
+    on_checkpoint_error: Literal["warn", "stop"] = "warn"
     """What becomes of a training whose checkpoint cannot be written."""
-    non_finite: Literal["stop", "skip", "restore"] = "stop"
+    on_nan: Literal["stop", "skip", "restore"] = "stop"
     """What becomes of a training in which something is NaN or infinite: it stops, skips that
     batch, or goes back to its last checkpoint and skips it from there."""
     max_restores: int = 3
     """How often a training may go back so."""
-    trace: Path | None = None
-    """Write a timeline to this file, for Perfetto and `hocket draw --trace`."""
+    timeline: Path | None = None
+    """Write a timeline to this file, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Whether to write for TensorBoard as well."""
-    out: Path | None = None
+    run_dir: Path | None = None
     """The run folder, which must not exist; by default one under runs/."""
 
     def __post_init__(self) -> None:
@@ -101,11 +101,11 @@ class Run:
                 ("batch_size", self.batch_size, 1),
                 ("warmup_epochs", self.warmup_epochs, 0),
                 ("seed", self.seed, 0),
-                ("slack", self.slack, 0),
+                ("extra_delay", self.extra_delay, 0),
                 ("replicas", self.replicas, 1),
                 ("threads", self.threads, 0),
                 ("log_every", self.log_every, 1),
-                ("compare_every", self.compare_every, 0),
+                ("gradient_error_every", self.gradient_error_every, 0),
                 ("checkpoint_every", self.checkpoint_every, 0),
                 ("checkpoint_keep", self.checkpoint_keep, 1),
                 ("max_restores", self.max_restores, 0),
@@ -114,16 +114,16 @@ class Run:
         ]
         if not self.timeout_s > 0:
             problems.append(f"timeout_s is {self.timeout_s}; use a number above 0")
-        if not 0 < self.warmup_rate <= 1:
-            problems.append(f"warmup_rate is {self.warmup_rate}; use a number in (0, 1]")
-        if self.non_finite == "restore" and not self.checkpoint_every:
+        if not 0 < self.warmup_factor <= 1:
+            problems.append(f"warmup_factor is {self.warmup_factor}; use a number in (0, 1]")
+        if self.on_nan == "restore" and not self.checkpoint_every:
             problems.append(
-                "non_finite is 'restore', and there are no checkpoints to go back to; give "
+                "on_nan is 'restore', and there are no checkpoints to go back to; give "
                 "checkpoint_every, or use 'skip'"
             )
-        if self.non_finite != "stop" and self.replicas > 1:
+        if self.on_nan != "stop" and self.replicas > 1:
             problems.append(
-                f"non_finite is {self.non_finite!r}, and {self.replicas} replicas that share "
+                f"on_nan is {self.on_nan!r}, and {self.replicas} replicas that share "
                 "each batch do not agree on which to skip; use 'stop', or one replica"
             )
         if problems:
@@ -131,24 +131,24 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """The choices as plain values."""
-        values: dict[str, Any] = plain(dataclasses.asdict(self))
+        values: dict[str, Any] = plain_values(dataclasses.asdict(self))
         return values
 
     def write(self, file: Path) -> None:
-        """Write the run as JSON, to be passed back as ``--run``."""
-        publish(file, self.as_dict())
+        """Write the run as JSON, to be passed back as ``--config``."""
+        write_json(file, self.as_dict())
 
     @staticmethod
-    def read(file: Path) -> "Run":
+    def read(file: Path) -> "RunConfig":
         """The run that a file holds; what it leaves out has its default.
 
         Raises:
             OptionError: The file is not there or not JSON, or a key or value is wrong.
         """
-        return run_of(values_in(file), str(file))
+        return parse_config(read_values(file), str(file))
 
 
-FREE = frozenset(
+MAY_CHANGE = frozenset(
     [
         "stages",
         "plan",
@@ -159,22 +159,22 @@ FREE = frozenset(
         "threads",
         "timeout_s",
         "checksum",
-        "out",
+        "run_dir",
         "log_every",
-        "compare_every",
-        "trace",
+        "gradient_error_every",
+        "timeline",
         "tensorboard",
         "checkpoint_every",
         "checkpoint_keep",
-        "checkpoint_failure",
-        "non_finite",
+        "on_checkpoint_error",
+        "on_nan",
         "max_restores",
     ]
 )
 """What may be another choice where a run goes on."""
 
 
-def require_same(run: Run, before: Run) -> None:
+def check_same_run(run: RunConfig, before: RunConfig) -> None:
     """Refuse to go on with a run by other choices than it was begun with, where they matter.
 
     Raises:
@@ -184,13 +184,13 @@ def require_same(run: Run, before: Run) -> None:
     problems = [
         f"{name} is {value!r}, and was {was[name]!r}; begin a new run for that"
         for name, value in run.as_dict().items()
-        if name not in FREE and value != was[name]
+        if name not in MAY_CHANGE and value != was[name]
     ]
     if problems:
         raise OptionError(listed("a run goes on as it was begun", problems))
 
 
-def values_in(file: Path) -> dict[str, Any]:
+def read_values(file: Path) -> dict[str, Any]:
     """The keys and values of a run file, as they stand there.
 
     Raises:
@@ -209,35 +209,35 @@ def values_in(file: Path) -> dict[str, Any]:
     return values
 
 
-def run_of(values: dict[str, Any], where: str) -> Run:
+def parse_config(values: dict[str, Any], where: str) -> RunConfig:
     """A run from plain values, each checked against the type of its field.
 
     Raises:
         OptionError: With every key and value that is wrong.
     """
-    hints = typing.get_type_hints(Run)
+    hints = typing.get_type_hints(RunConfig)
     if problems := wrong_options(values, hints, hints, what="key"):
         raise OptionError(listed(f"cannot use {where}", problems))
-    paths = {"data_dir", "out", "trace"}
+    paths = {"data_dir", "run_dir", "timeline"}
     checked: dict[str, Any] = {
         k: Path(v) if k in paths and v is not None else v for k, v in values.items()
     }
-    return Run(**checked)
+    return RunConfig(**checked)
 
 
-def publish(file: Path, value: Any) -> None:
+def write_json(file: Path, value: Any) -> None:
     """Write JSON so that a reader finds the old file or the new one, never half of it."""
     part = file.with_name(file.name + ".part")
-    part.write_text(json.dumps(plain(value), indent=2) + "\n")
+    part.write_text(json.dumps(plain_values(value), indent=2) + "\n")
     os.replace(part, file)
 
 
-def plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """A value as JSON knows it: paths as text, null for a number that is NaN or infinite."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain_values(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value

@@ -7,15 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hocket.engine.gradient_error import Comparison
+from hocket.engine.gradient_error import GradientError
 from hocket.engine.event import Event
 from hocket.errors import OptionError
-from hocket.training.metrics import Epoch
-from hocket.runs.config import plain
+from hocket.training.metrics import EpochResult
+from hocket.runs.config import plain_values
 from hocket.stage.stage import Stage
 
 
-class Logs:
+class MetricsLog:
     """Writes a row for each backward and update of every n-th batch, comparison and epoch.
 
     Where a batch is skipped there is a row, too, that says what was not finite and where.
@@ -69,7 +69,7 @@ class Logs:
     def _suffix(self) -> str:
         return f".{self._path.stem}"
 
-    def __enter__(self) -> "Logs":
+    def __enter__(self) -> "MetricsLog":
         return self
 
     def __exit__(
@@ -94,32 +94,32 @@ class Logs:
             kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
             self._row(kind, **place, **found)
 
-    def comparison(self, comparison: Comparison) -> None:
+    def gradient_error(self, comparison: GradientError) -> None:
         """Log how far a gradient was from the true one."""
         self._row("comparison", **asdict(comparison))
 
-    def epoch(self, epoch: Epoch) -> None:
+    def epoch(self, epoch: EpochResult) -> None:
         """Log an epoch."""
         self._row("epoch", **asdict(epoch))
 
     def _row(self, kind: str, **values: Any) -> None:
-        self._file.write(json.dumps(plain({"kind": kind, **values})) + "\n")
+        self._file.write(json.dumps(plain_values({"kind": kind, **values})) + "\n")
         if self._board is None:
             return
         step = values.get("batch", values.get("number", 0))
         stage = f"/stage{values['stage']}" if "stage" in values else ""
         for name, value in values.items():
-            if name in ("loss", "gradient_norm", "staleness", "rate", "cosine", "ratio") and (
+            if name in ("loss", "gradient_norm", "staleness", "lr", "cosine", "ratio") and (
                 isinstance(value, int | float)
             ):
                 self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
-        if kind == "epoch" and values["score"] and values["score"]["error"] is not None:
-            self._board.add_scalar("epoch/test_error", values["score"]["error"], step)
-            for k, error in enumerate(values["score"]["exits"]):
+        if kind == "epoch" and values["evaluation"] and values["evaluation"]["error"] is not None:
+            self._board.add_scalar("epoch/test_error", values["evaluation"]["error"], step)
+            for k, error in enumerate(values["evaluation"]["exits"]):
                 self._board.add_scalar(f"epoch/exit_error/stage{k}", error, step)
-            if values["score"]["ensemble"] is not None:
+            if values["evaluation"]["ensemble"] is not None:
                 self._board.add_scalar(
-                    "epoch/ensemble_error", values["score"]["ensemble"], step
+                    "epoch/ensemble_error", values["evaluation"]["ensemble"], step
                 )
 
 

@@ -13,18 +13,18 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 PR_SET_THP_DISABLE = 41
 
 
-def forget_peak() -> float:
+def reset_peak() -> float:
     """Set the highest memory back to the present one, as far as possible, and give it."""
     if not STATUS.is_file():
-        return highest_mib()
+        return peak_mib()
     try:
         CLEAR.write_text("5")  # 5: reset the peak
     except OSError:
-        return highest_mib()
+        return peak_mib()
     return _status_mib("VmRSS")
 
 
-def highest_mib() -> float:
+def peak_mib() -> float:
     """The most memory this process has held.
 
     Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its
@@ -38,7 +38,7 @@ def highest_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Have the C library return to the system what is free, now and from here on.
 
     Else it keeps what was freed for later, and a process seems to hold far more than it does;

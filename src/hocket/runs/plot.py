@@ -84,7 +84,7 @@ def program_panel(
     Raises:
         OptionError: The program does not have the first batch.
     """
-    timeline = laid_out(ticks, stages)
+    timeline = lay_out(ticks, stages)
     ends_s: dict[int, float] = {}
     for span in timeline.spans:
         ends_s[span.tick] = max(span.end_s, ends_s.get(span.tick, 0.0))
@@ -129,7 +129,7 @@ def draw_panels(panels: Sequence[Panel], file: Path) -> None:
         raise OptionError(f"cannot draw to {str(file)!r}: {error.strerror}") from error
 
 
-def laid_out(ticks: Sequence[Tick], stages: int) -> Timeline:
+def lay_out(ticks: Sequence[Tick], stages: int) -> Timeline:
     """The program as a timeline in which a forward takes one second.
 
     An action starts when its stage is free and, if the batch was handled by the neighbour in

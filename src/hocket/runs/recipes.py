@@ -34,8 +34,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "dgl-async-slowdown": {
         "method": "dgl-async:head=mlp,buffer=30,sampler=official",
         "stages": 6,
-        "rates": "1,1,1,0.9,1,1",
-        "turns": "random",
+        "stage_speeds": "1,1,1,0.9,1,1",
+        "stage_timing": "random",
         "network": "dgl6:pooling=buffer",
         "plan": "block1,block2,block3,block4,block5",
         "data": "cifar10",

@@ -9,25 +9,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hocket.errors import NonFiniteError
-from hocket.runs.config import publish
+from hocket.runs.config import write_json
 
 EXIT_CODE = 79
 """Of a process that has noted a batch to skip, for the run to be started again."""
 
 
-class Restore(NonFiniteError):
+class RestoreRequest(NonFiniteError):
     """Something became NaN or infinite, and the run is to go back to its last checkpoint."""
 
     exit_code = EXIT_CODE
 
 
-def skipped_in(folder: Path) -> list[int]:
+def read_skipped_batches(folder: Path) -> list[int]:
     """The batches that were noted in a run folder."""
     file = folder / "skipped.json"
     return list(json.loads(file.read_text())) if file.exists() else []
 
 
-def note(folder: Path, error: NonFiniteError, most: int) -> Restore:
+def note_skipped_batch(folder: Path, error: NonFiniteError, most: int) -> RestoreRequest:
     """Note the batch of an error, and give what asks for another start.
 
     Args:
@@ -39,18 +39,18 @@ def note(folder: Path, error: NonFiniteError, most: int) -> Restore:
         NonFiniteError: It happened at no batch, or at one that had been skipped, or there are
             too many.
     """
-    known, batch = skipped_in(folder), error.batch
+    known, batch = read_skipped_batches(folder), error.batch
     if batch is None or batch in known:
         why = "skipping a batch does not mend it"
     elif len(known) >= most:
         why = f"the run has gone back {most} times already (--max-restores)"
     else:
-        publish(folder / "skipped.json", [*known, batch])
-        return Restore(f"{error}; going back to the last checkpoint, to skip batch {batch}")
+        write_json(folder / "skipped.json", [*known, batch])
+        return RestoreRequest(f"{error}; going back to the last checkpoint, to skip batch {batch}")
     raise NonFiniteError(f"{error}; {why}") from error
 
 
-def patiently(start: Callable[[bool], int]) -> int:
+def retry_skipping(start: Callable[[bool], int]) -> int:
     """Start, and start again for as long as batches to skip are found; the last exit code.
 
     Args:

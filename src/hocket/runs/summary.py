@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from hocket.training.metrics import Epoch
-from hocket.runs.peak_memory import highest_mib
+from hocket.training.metrics import EpochResult
+from hocket.runs.peak_memory import peak_mib
 from hocket.methods.method import Method
-from hocket.transport.replay_buffer import Uses
+from hocket.transport.replay_buffer import ReceiveStats
 from hocket.training.trainer import Trainer
 
 
@@ -34,7 +34,7 @@ class StageSummary:
         lost: Norm of what the codec lost beside that of what was sent, of a late batch.
         perplexity: Codes in use in each of its codebooks, of a late batch.
         unsent: Packets that it dropped itself, as the way to the next stage was not free.
-        uses: What became of the packets that came for it, where it draws from a buffer.
+        receive_stats: What became of the packets that came for it, where it draws from a buffer.
         peak_mib: The most memory that its process held at a time.
     """
 
@@ -53,7 +53,7 @@ class StageSummary:
     lost: float | None
     perplexity: float | None
     unsent: int
-    uses: Uses | None
+    receive_stats: ReceiveStats | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Summary:
     state: str
     message: str
     folder: Path
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[EpochResult, ...]
     seconds: float
     samples_per_s: float
     stages: tuple[StageSummary, ...]
@@ -83,9 +83,9 @@ class Summary:
     signal: int = 0
 
 
-def rows_of(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[StageSummary]:
+def summarize_stages(trainer: Trainer, method: Method, epochs: Sequence[EpochResult]) -> list[StageSummary]:
     """What there is to say of the stages of this process."""
-    count = trainer.count
+    count = trainer.stage_count
     seconds = sum(epoch.seconds for epoch in epochs)
     # Before a restart with other stages they were others, too.
     alike = [epoch for epoch in epochs if len(epoch.skipped) == count]
@@ -99,20 +99,20 @@ def rows_of(trainer: Trainer, method: Method, epochs: Sequence[Epoch]) -> list[S
             skipped=sum(epoch.skipped[stage.index] for epoch in alike),
             **dataclasses.asdict(stage.recorder.totals.over(seconds)),
             sent_mib=trainer.sent_bytes / 2**20,
-            peak_mib=highest_mib(),
-            compression=stage.ledger.compression,
-            lost=stage.ledger.error,
-            perplexity=stage.ledger.perplexity,
-            unsent=stage.ledger.unsent,
-            uses=stage.uses,
+            peak_mib=peak_mib(),
+            compression=stage.send_stats.compression,
+            lost=stage.send_stats.error,
+            perplexity=stage.send_stats.perplexity,
+            unsent=stage.send_stats.unsent,
+            receive_stats=stage.receive_stats,
         )
         for stage in trainer.stages
     ]
 
 
-def row_of(uses: dict[str, int] | None, **rest: Any) -> StageSummary:
+def parse_stage_summary(uses: dict[str, int] | None, **rest: Any) -> StageSummary:
     """A line that has travelled as plain values."""
-    return StageSummary(**rest, uses=Uses(**uses) if uses is not None else None)
+    return StageSummary(**rest, receive_stats=ReceiveStats(**uses) if uses is not None else None)
 
 
 def _numbers(module: nn.Module) -> int:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from hocket.errors import OptionError
 from hocket.methods.method import Method
-from hocket.methods import METHODS, build, options_of
+from hocket.methods import METHODS, build_method, method_options
 from hocket.runs.summary import Summary
 from hocket.timeline import Timeline
 
@@ -23,7 +23,7 @@ def _whole(summary: Summary) -> Table:
     for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
         table.add_column(name, justify="right")
     last = summary.epochs[-1] if summary.epochs else None
-    score = last.score if last else None
+    score = last.evaluation if last else None
     table.add_row(
         str(len(summary.epochs)),
         f"{last.loss:.4f}" if last else "-",
@@ -82,7 +82,7 @@ def _codes(summary: Summary) -> Table:
 def _exits(summary: Summary) -> Table:
     """What each head gets wrong by itself, and all of them together, where there are heads."""
     table = _table("exit", "test error")
-    score = summary.epochs[-1].score if summary.epochs else None
+    score = summary.epochs[-1].evaluation if summary.epochs else None
     if score is None or score.ensemble is None:
         return table
     *heads, network = score.exits
@@ -98,7 +98,7 @@ def _draws(summary: Summary) -> Table:
     names = ("not sent", "arrived", "drawn", "reused", "dropped", "lost", "refused", "buffer")
     table = _table("stage", *names)
     for k, (before, stage) in enumerate(pairwise(summary.stages), 1):
-        if (uses := stage.uses) is not None:
+        if (uses := stage.receive_stats) is not None:
             counts = (before.unsent, uses.arrived, uses.drawn, uses.reused, uses.dropped)
             held = f"{uses.buffer_bytes / 2**20:,.1f} MiB"
             table.add_row(str(k), *(f"{n:,}" for n in (*counts, uses.lost, uses.refused)), held)
@@ -138,10 +138,10 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
         raise OptionError(f"stages is {stages}; use at least 1")
     rows: list[tuple[str, ...]] = []
     for name in METHODS:
-        method = build(name)
+        method = build_method(name)
         every = range(stages)
         memory = [method.memory(k, stages) for k in every]
-        late = method.signal.waits and method.delay(0, stages) > 0
+        late = method.signal.needs_gradient and method.delay(0, stages) > 0
         rows.append(
             (
                 name,
@@ -164,7 +164,7 @@ def _delays(method: Method) -> str:
     """Of activations and of what comes back over an edge."""
     if method.replay is not None:
         return "free"
-    back = method.backward_delay if method.signal.waits or method.signal.learns else "-"
+    back = method.backward_delay if method.signal.needs_gradient or method.signal.learns_from_gradient else "-"
     return f"{method.forward_delay},{back}"
 
 
@@ -190,7 +190,7 @@ def option_table() -> Table:
     table.add_column("method")
     table.add_column("options", overflow="fold")
     for name in METHODS:
-        given = ", ".join(f"{key}={value}" for key, value in options_of(name).items())
+        given = ", ".join(f"{key}={value}" for key, value in method_options(name).items())
         table.add_row(name, given)
     return table
 

@@ -21,7 +21,7 @@ _FORM = re.compile(r"(?P<module>[^:=,]+):(?P<made>[A-Za-z_]\w*(:.*)?)", re.DOTAL
 
 
 @dataclass(frozen=True)
-class OwnNetwork:
+class UserNetwork:
     """A function in a module or in a file.
 
     Attributes:
@@ -36,12 +36,12 @@ class OwnNetwork:
     function: Named
 
     @staticmethod
-    def parse(text: str) -> "OwnNetwork | None":
+    def parse(text: str) -> "UserNetwork | None":
         """What the text names; None if it is of the form ``name:option=value``."""
         found = _FORM.fullmatch(text)
         if found is None or found["module"] in zoo.names():
             return None
-        return OwnNetwork(found["module"], Named.parse(found["made"]))
+        return UserNetwork(found["module"], Named.parse(found["made"]))
 
     def build(self, shape: Sequence[int], classes: int) -> nn.Module:
         """The network.

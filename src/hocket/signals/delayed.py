@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from hocket.errors import OptionError
 from hocket.losses import Loss
-from hocket.signals.signal import Error
+from hocket.signals.signal import BackwardRoots
 from hocket.tree import Tree, tensors
 
 
@@ -27,28 +27,30 @@ class Delayed:
         if not 0 < self.shrink <= 1:
             raise OptionError(f"shrink is {self.shrink!r}; use a number in (0, 1]")
 
-    waits = True
-    learns = False
+    needs_gradient = True
+    learns_from_gradient = False
 
     def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Nothing to train: the gradient is used as it comes."""
         return nn.Identity()
 
-    def error(
+    def backward_roots(
         self,
         network: nn.Module,
         loss: Loss,
         output: Tree,
         targets: Tree,
         received: tuple[Tensor | None, ...],
-    ) -> Error:
+    ) -> BackwardRoots:
         """The outputs with the gradients received for them."""
         pairs = [
             (root, gradient if self.shrink == 1 else gradient * self.shrink)
             for root, gradient in zip(tensors(output), received, strict=True)
             if gradient is not None
         ]
-        return Error(tuple(root for root, _ in pairs), tuple(gradient for _, gradient in pairs))
+        return BackwardRoots(
+            tuple(root for root, _ in pairs), tuple(gradient for _, gradient in pairs)
+        )
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Nothing: all it knows is a gradient."""

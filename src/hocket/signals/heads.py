@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError
-from hocket.signals.layout import layout_of
+from hocket.signals.layout import detect_layout
 
 HeadKind = Literal["mlp-sr", "mlp", "cnn"]
 
@@ -53,7 +53,7 @@ def build_head(
         raise OptionError(f"head kind {kind!r} is unknown; choose one of {known}")
     if outputs < 1:
         raise OptionError(f"a head of {outputs} outputs predicts nothing; ask for at least 1")
-    layout = layout_of(shape)
+    layout = detect_layout(shape)
     squeezes = 3 if kind == "mlp-sr" else 0
     if layout == "map":
         if kind == "cnn":

@@ -12,7 +12,7 @@ from hocket.errors import OptionError
 Layout = Literal["vector", "tokens", "map"]
 
 
-def layout_of(shape: Sequence[int]) -> Layout:
+def detect_layout(shape: Sequence[int]) -> Layout:
     """Layout of a stage's output, from its shape without the batch.
 
     Raises:

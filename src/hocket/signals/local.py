@@ -8,38 +8,38 @@ from torch import Tensor, nn
 from hocket.errors import OptionError, listed
 from hocket.losses import Loss
 from hocket.signals.heads import HeadKind, build_head
-from hocket.signals.signal import Error
-from hocket.signals.targets import fitting
+from hocket.signals.signal import BackwardRoots
+from hocket.signals.targets import checked_targets
 from hocket.tree import Tree
 
 
-def _loss_error(loss: Loss, predictions: Tree, targets: Tree) -> Error:
-    with fitting(predictions):
+def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
+    with checked_targets(predictions):
         value = loss(predictions, targets)
-    return Error((value,), (None,), value.detach())
+    return BackwardRoots((value,), (None,), value.detach())
 
 
 @dataclass(frozen=True)
 class Objective:
     """The network's own loss, taken of the stage's output: the signal of every last stage."""
 
-    waits = False
-    learns = False
+    needs_gradient = False
+    learns_from_gradient = False
 
     def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Nothing to train: the output is the prediction."""
         return nn.Identity()
 
-    def error(
+    def backward_roots(
         self,
         network: nn.Module,
         loss: Loss,
         output: Tree,
         targets: Tree,
         received: tuple[Tensor | None, ...],
-    ) -> Error:
+    ) -> BackwardRoots:
         """The loss of the output."""
-        return _loss_error(loss, output, targets)
+        return _loss_roots(loss, output, targets)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Nothing beside the output itself."""
@@ -82,23 +82,23 @@ class Local:
         if problems:
             raise OptionError(listed("a local loss cannot be built", problems))
 
-    waits = False
-    learns = False
+    needs_gradient = False
+    learns_from_gradient = False
 
     def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The head; it trains with the stage and is dropped afterwards."""
         return build_head(self.head, shape, outputs, width=self.width, depth=self.depth)
 
-    def error(
+    def backward_roots(
         self,
         network: nn.Module,
         loss: Loss,
         output: Tree,
         targets: Tree,
         received: tuple[Tensor | None, ...],
-    ) -> Error:
+    ) -> BackwardRoots:
         """The loss of the head's prediction."""
-        return _loss_error(loss, self.predict(network, output), targets)
+        return _loss_roots(loss, self.predict(network, output), targets)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
         """The head's prediction."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import DataError, OptionError
-from hocket.signals.layout import layout_of
+from hocket.signals.layout import detect_layout
 
 FEW_CHANNELS = 3
 """Maps of so many channels, or fewer, are compared pixel by pixel, as in the paper's code."""
@@ -110,7 +110,7 @@ def build_matching(shape: Sequence[int], classes: int) -> Matching:
     >>> matching(torch.ones(4, 8, 6, 6), torch.tensor([1, 2, 3, 1])).shape
     torch.Size([])
     """
-    layout = layout_of(shape)
+    layout = detect_layout(shape)
     if layout == "tokens":
         raise OptionError(
             f"similarity matching needs maps (C, H, W) or vectors (D,), a stage's output is "

@@ -8,7 +8,7 @@ from hocket.errors import OptionError
 from hocket.losses import Loss
 from hocket.signals.local import Local
 from hocket.signals.matching import build_matching
-from hocket.signals.signal import Error
+from hocket.signals.signal import BackwardRoots
 from hocket.tree import Tree
 
 
@@ -30,8 +30,8 @@ class Similarity:
     weight: float = 0.99
     prediction: Local = field(default_factory=Local)
 
-    waits = False
-    learns = False
+    needs_gradient = False
+    learns_from_gradient = False
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < 1:
@@ -49,14 +49,14 @@ class Similarity:
             }
         )
 
-    def error(
+    def backward_roots(
         self,
         network: nn.Module,
         loss: Loss,
         output: Tree,
         targets: Tree,
         received: tuple[Tensor | None, ...],
-    ) -> Error:
+    ) -> BackwardRoots:
         """Both losses, weighted and added up.
 
         Raises:
@@ -64,9 +64,11 @@ class Similarity:
         """
         head, matching = map(network.get_submodule, ("head", "matching"))
         matched = matching(output, targets)
-        (predicted,) = self.prediction.error(head, loss, output, targets, received).roots
+        (predicted,) = self.prediction.backward_roots(
+            head, loss, output, targets, received
+        ).roots
         value = (1 - self.weight) * predicted + self.weight * matched
-        return Error((value,), (None,), value.detach())
+        return BackwardRoots((value,), (None,), value.detach())
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
         """The head's prediction."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hocket.errors import DataError, OptionError
-from hocket.signals.layout import Layout, layout_of
+from hocket.signals.layout import Layout, detect_layout
 
 HIDDEN = 128
 
@@ -87,7 +87,7 @@ def build_synthesizer(shape: Sequence[int], classes: int | None) -> Synthesizer:
     """
     if classes is not None and classes < 1:
         raise OptionError(f"classes is {classes}; give at least 1, or None for no condition")
-    layout = layout_of(shape)
+    layout = detect_layout(shape)
     features = shape[0] if layout == "map" else shape[-1]
     return Synthesizer(layout, features, classes)
 

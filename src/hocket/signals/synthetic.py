@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.losses import Loss
-from hocket.signals.signal import Error
+from hocket.signals.signal import BackwardRoots
 from hocket.signals.synthesizers import build_synthesizer
-from hocket.signals.targets import fitting
+from hocket.signals.targets import checked_targets
 from hocket.tree import Tree, tensors
 
 
@@ -25,27 +25,27 @@ class Synthetic:
 
     labels: bool = False
 
-    waits = False
-    learns = True
+    needs_gradient = False
+    learns_from_gradient = True
 
     def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The synthesizer; its last layer starts at zero, so the stage starts frozen."""
         return build_synthesizer(shape, outputs if self.labels else None)
 
-    def error(
+    def backward_roots(
         self,
         network: nn.Module,
         loss: Loss,
         output: Tree,
         targets: Tree,
         received: tuple[Tensor | None, ...],
-    ) -> Error:
+    ) -> BackwardRoots:
         """The output with its predicted gradient, and the lesson for when the target comes."""
         (root,) = tensors(output)
         seen = root.detach()
 
         def predict() -> Tensor:
-            with fitting(output):
+            with checked_targets(output):
                 prediction: Tensor = network(seen, targets if self.labels else None)
             return prediction
 
@@ -55,7 +55,7 @@ class Synthetic:
             true = torch.zeros_like(seen) if target[0] is None else target[0]
             return (predict() - true).square().sum() / len(true)
 
-        return Error((root,), (predict().detach(),), lesson=lesson)
+        return BackwardRoots((root,), (predict().detach(),), deferred=lesson)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Nothing: it sees gradients, not targets."""

@@ -10,7 +10,7 @@ from hocket.tree import Tree
 
 
 @contextmanager
-def fitting(predictions: Tree) -> Iterator[None]:
+def checked_targets(predictions: Tree) -> Iterator[None]:
     """Inside, targets meet predictions; a class number that is none becomes a DataError.
 
     Raises:

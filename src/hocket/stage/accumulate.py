@@ -33,11 +33,11 @@ class Accumulate:
         self.count += 1
         return batch
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What was gathered since the last update."""
         return {"sums": list(self._sums), "count": self.count}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what had been gathered."""
         self._sums = [
             None if total is None else total.to(parameter.device)

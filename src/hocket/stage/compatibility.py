@@ -16,7 +16,7 @@ from hocket.errors import LinearizeError, OptionError, listed
 from hocket.methods.method import Linearize
 
 
-def require_honoured(
+def check_compatible(
     module: nn.Module, linearize: Linearize, delay: int, stage: int, precision: str
 ) -> None:
     """Refuse a stage whose late gradients would not be those of ``linearize``.
@@ -60,7 +60,7 @@ def _derived(layer: nn.Module) -> bool:
     return normed or isinstance(layer, nn.RNNBase) or parametrize.is_parametrized(layer)
 
 
-class NoForward(TorchFunctionMode):
+class ForwardForbidden(TorchFunctionMode):
     """Inside, during a backward, a forward is an error.
 
     Activation checkpointing does that: it recomputes at the weights of now. A backward itself,

@@ -13,7 +13,7 @@ from hocket.tree import Tree
 
 
 @dataclass(frozen=True)
-class Past:
+class ForwardState:
     """The layers at one forward.
 
     Attributes:
@@ -25,33 +25,33 @@ class Past:
     buffers: dict[str, Tensor]
 
 
-def forwarded_again(module: nn.Module, past: Past, inputs: Tree) -> Tree:
+def repeat_forward(module: nn.Module, past: ForwardState, inputs: Tree) -> Tree:
     """The output of then. The module is left with the weights of then, and its own buffers."""
-    put_values(module, past.weights)
+    set_values(module, past.weights)
     # Clones: each forward has its own, and what autograd saves of them must not change.
     copies = {name: buffer.clone() for name, buffer in past.buffers.items()}
     return torch.func.functional_call(module, copies, (inputs,))
 
 
-def values_of(module: nn.Module) -> dict[str, Tensor]:
+def named_values(module: nn.Module) -> dict[str, Tensor]:
     """All weights and buffers by name, also those that a state_dict leaves out."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return {name: value.detach() for name, value in named}
 
 
 @torch.no_grad()
-def put_values(module: nn.Module, values: dict[str, Tensor]) -> None:
+def set_values(module: nn.Module, values: dict[str, Tensor]) -> None:
     """Give weights and buffers these values, in place; equal ones are not touched."""
-    own = values_of(module)
+    own = named_values(module)
     for name, value in values.items():
         there = value.to(own[name].device)
         if not torch.equal(own[name], there):
             own[name].copy_(there)
 
 
-def misfits(module: nn.Module, values: dict[str, Tensor], what: str) -> list[str]:
+def mismatches(module: nn.Module, values: dict[str, Tensor], what: str) -> list[str]:
     """What keeps these values from being those of a module, in words."""
-    own = values_of(module)
+    own = named_values(module)
     problems = [f"{what}: {name!r} is missing" for name in own.keys() - values.keys()]
     problems += [f"{what}: there is no {name!r}" for name in values.keys() - own.keys()]
     problems += [

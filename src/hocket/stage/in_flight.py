@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hocket.errors import CheckpointError, PacketError
-from hocket.stage.forward_state import Past
+from hocket.stage.forward_state import ForwardState
 from hocket.stage.linearize import Graph
 from hocket.transport.packet import Activation
 from hocket.tree import Tree
 
 
 @dataclass(frozen=True)
-class Forwarded:
+class ForwardedBatch:
     """One batch between its forward and its backward.
 
     Attributes:
@@ -23,7 +23,7 @@ class Forwarded:
         graph: Gives the output to differentiate, when the gradient has come.
         differentiable: For each tensor of the output, whether a gradient comes back for it.
         version: The number of updates that the weights of the forward had seen.
-        past: What the forward needs to be done again; None if that was not kept.
+        forward_state: What the forward needs to be done again; None if that was not kept.
     """
 
     activation: Activation
@@ -31,32 +31,32 @@ class Forwarded:
     graph: Graph
     differentiable: tuple[bool, ...]
     version: int
-    past: Past | None
+    forward_state: ForwardState | None
 
     @staticmethod
     def skipped(
         activation: Activation, differentiable: tuple[bool, ...], version: int
-    ) -> "Forwarded":
+    ) -> "ForwardedBatch":
         """A batch that is not learned from: nothing was computed, and nothing will be."""
-        return Forwarded(
-            activation.emptied(), None, lambda: None, differentiable, version, None
+        return ForwardedBatch(
+            activation.without_values(), None, lambda: None, differentiable, version, None
         )
 
 
-class Pending:
+class InFlight:
     """The batches in flight at one stage."""
 
     def __init__(self, stage: int) -> None:
         self._stage = stage
-        self._batches: dict[int, Forwarded] = {}
+        self._batches: dict[int, ForwardedBatch] = {}
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __iter__(self) -> Iterator[Forwarded]:
+    def __iter__(self) -> Iterator[ForwardedBatch]:
         return iter(self._batches.values())
 
-    def state(self) -> list[Tree]:
+    def state_dict(self) -> list[Tree]:
         """What was received and how, as plain values.
 
         Raises:
@@ -64,8 +64,8 @@ class Pending:
         """
         return [self._plain(forwarded) for forwarded in self]
 
-    def _plain(self, forwarded: Forwarded) -> Tree:
-        activation, past = forwarded.activation, forwarded.past
+    def _plain(self, forwarded: ForwardedBatch) -> Tree:
+        activation, past = forwarded.activation, forwarded.forward_state
         if past is None and not activation.skipped:
             raise CheckpointError(
                 f"stage {self._stage}: batch {activation.batch} is in flight, and what the "
@@ -78,17 +78,17 @@ class Pending:
             "past": vars(past) if past is not None else None,
         }
 
-    def add(self, forwarded: Forwarded) -> None:
+    def add(self, forwarded: ForwardedBatch) -> None:
         """Keep a batch; a second one of the same number raises PacketError."""
         batch = forwarded.activation.batch
         if batch in self._batches:
             raise PacketError(f"stage {self._stage}: batch {batch} was forwarded twice")
         self._batches[batch] = forwarded
 
-    def __getitem__(self, batch: int) -> Forwarded:
+    def __getitem__(self, batch: int) -> ForwardedBatch:
         return self._batches[batch]
 
-    def pop(self, batch: int) -> Forwarded:
+    def pop(self, batch: int) -> ForwardedBatch:
         """Take a batch out for its backward; PacketError if it was not forwarded."""
         if batch not in self._batches:
             waiting = ", ".join(map(str, self._batches)) or "none"

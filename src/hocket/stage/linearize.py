@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from hocket.errors import CheckpointError, LinearizeError
 from hocket.methods.method import Linearize, Statistics
-from hocket.stage.forward_state import Past, forwarded_again
-from hocket.stage.rng import uncounted
-from hocket.tree import Tree, copied
+from hocket.stage.forward_state import ForwardState, repeat_forward
+from hocket.stage.rng import forward_without_statistics
+from hocket.tree import Tree, copy_tensors
 
 Graph: TypeAlias = Callable[[], Tree]
 """Gives the output of a forward with a graph, when its gradient has come."""
@@ -37,16 +37,16 @@ class Linearizer(Protocol):
         The leaves stay as they are, whatever the module edits in place.
         """
 
-    def past(self, module: nn.Module) -> Past | None:
+    def forward_state(self, module: nn.Module) -> ForwardState | None:
         """What the next forward needs to be done again; None if that is not kept."""
 
-    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
         """The graph of a forward that another process has done.
 
         The module may be left with the weights of then; whoever calls puts those of now.
         """
 
-    def updated(self) -> None:
+    def after_update(self) -> None:
         """The weights have just changed."""
 
 
@@ -58,7 +58,7 @@ def build_linearizer(
         return Immediate()
     if linearize == "recompute":
         return Recompute(statistics)
-    return Saved(stash=linearize == "stash", keep=keep)
+    return SavedTensorHooks(stash=linearize == "stash", keep=keep)
 
 
 class Immediate:
@@ -68,20 +68,20 @@ class Immediate:
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward with a graph."""
-        output = module(copied(leaves))
+        output = module(copy_tensors(leaves))
         return output, lambda: output
 
-    def past(self, module: nn.Module) -> Past | None:
+    def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Nothing: between two ticks no batch is in flight."""
 
-    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
         """There is none: CheckpointError."""
         raise CheckpointError(
             "a batch is in flight at a stage whose gradients come without delay; the "
             "checkpoint is of another method"
         )
 
-    def updated(self) -> None:
+    def after_update(self) -> None:
         """Nothing is kept over an update."""
 
 
@@ -96,26 +96,26 @@ class Recompute:
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
-            output = module(copied(leaves))
+            output = module(copy_tensors(leaves))
         return output, self._graph(module, leaves)
 
-    def past(self, module: nn.Module) -> Past | None:
+    def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Nothing is needed: the forward that counts is done at the weights of its backward."""
-        return Past({}, {})
+        return ForwardState({}, {})
 
-    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
         """What builds the graph when the gradient has come."""
         return self._graph(module, leaves)
 
     def _graph(self, module: nn.Module, leaves: Tree) -> Graph:
         def graph() -> Tree:
             if self._statistics == "both":
-                return module(copied(leaves))
-            return uncounted(module, copied(leaves))
+                return module(copy_tensors(leaves))
+            return forward_without_statistics(module, copy_tensors(leaves))
 
         return graph
 
-    def updated(self) -> None:
+    def after_update(self) -> None:
         """Inputs do not depend on this stage's weights."""
 
 
@@ -133,7 +133,7 @@ class _View:
         return self.like.set_(self.storage, self.offset, self.size, self.stride)
 
 
-class Saved:
+class SavedTensorHooks:
     """The graph of the forward, with the weights of the forward (stash) or of now (live).
 
     Whatever autograd saves passes a hook. A tensor that shares memory with a weight is copied,
@@ -158,10 +158,10 @@ class Saved:
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
         """Forward with a graph whose saved tensors went through the hooks."""
         with self._hooked(module):
-            output = module(copied(leaves))
+            output = module(copy_tensors(leaves))
         return output, lambda: output
 
-    def past(self, module: nn.Module) -> Past | None:
+    def forward_state(self, module: nn.Module) -> ForwardState | None:
         """The weights, shared with what ``stash`` copies, and the buffers."""
         if not self._keep:
             return None
@@ -174,12 +174,12 @@ class Saved:
             else buffer.clone()
             for name, buffer in module.named_buffers()
         }
-        return Past(weights, self._buffers)
+        return ForwardState(weights, self._buffers)
 
-    def again(self, module: nn.Module, leaves: Tree, past: Past) -> Graph:
+    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
         """Forward as then: ``stash`` keeps those weights, ``live`` meets what comes later."""
         with self._hooked(module):
-            output = forwarded_again(module, past, copied(leaves))
+            output = repeat_forward(module, past, copy_tensors(leaves))
         return lambda: output
 
     @contextmanager
@@ -198,7 +198,7 @@ class Saved:
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
             yield
 
-    def updated(self) -> None:
+    def after_update(self) -> None:
         """Later forwards need copies of their own; graphs in flight hold on to the old ones."""
         self._copies.clear()
 

@@ -14,11 +14,11 @@ from hocket.stage.accumulate import total_norm
 from hocket.stage.optimizer import Updater
 from hocket.tree import Tree, tensors
 
-NonFinite = Literal["stop", "skip"]
+OnNaN = Literal["stop", "skip"]
 """What a batch whose numbers are not finite comes to: it stops the training, or is skipped."""
 
 
-def fault_in(named: Mapping[str, Tensor | None], norm: str | None = None) -> str | None:
+def first_nonfinite(named: Mapping[str, Tensor | None], norm: str | None = None) -> str | None:
     """What the first tensor that is not finite became, in words; None if all are finite.
 
     Args:
@@ -44,21 +44,21 @@ def fault_in(named: Mapping[str, Tensor | None], norm: str | None = None) -> str
     return None if norm is None else f"{norm} became {size}"
 
 
-class Guard:
+class NonFiniteCheck:
     """Looks at what a stage computes, and keeps its buffers clean.
 
     Args:
         module: The stage's layers; a buffer that is infinite now is so on purpose, as a mask.
         updater: What their gradients go to.
-        non_finite: What becomes of a batch whose numbers are not finite.
+        on_nan: What becomes of a batch whose numbers are not finite.
     """
 
-    def __init__(self, module: nn.Module, updater: Updater, non_finite: NonFinite) -> None:
+    def __init__(self, module: nn.Module, updater: Updater, on_nan: OnNaN) -> None:
         self._module = module
         self._updater = updater
-        self._non_finite = non_finite
+        self._non_finite = on_nan
         buffers = module.named_buffers()
-        self._finite = [name for name, own in buffers if fault_in({name: own}) is None]
+        self._finite = [name for name, own in buffers if first_nonfinite({name: own}) is None]
         self._kept: dict[str, Tensor] = {}
         self._names = {id(p): repr(name) for name, p in module.named_parameters()}
 
@@ -66,7 +66,7 @@ class Guard:
         """Remember the buffers, such as BatchNorm's statistics, before a forward."""
         self._kept = {name: own.clone() for name, own in self._module.named_buffers()}
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Make them what they were, as after a forward that was not finite."""
         for name, own in self._module.named_buffers():
             # As data, for graphs in flight hold them and no version is to count: BatchNorm's
@@ -76,14 +76,14 @@ class Guard:
     def output(self, output: Tree) -> str | None:
         """What is not finite of a forward: its output, or what it left in the buffers."""
         found = {f"output {n}": each for n, each in enumerate(tensors(output))}
-        return fault_in({"output": found["output 0"]} if len(found) == 1 else found) or (
+        return first_nonfinite({"output": found["output 0"]} if len(found) == 1 else found) or (
             self.buffers()
         )
 
     def buffers(self) -> str | None:
         """What is not finite of the buffers."""
         own = dict(self._module.named_buffers())
-        return fault_in({f"buffer {name!r}": own.get(name) for name in self._finite})
+        return first_nonfinite({f"buffer {name!r}": own.get(name) for name in self._finite})
 
     def gradients(self, leaves: Sequence[Tensor]) -> str | None:
         """What is not finite of a backward: gradients of weights, or of the inputs."""
@@ -92,17 +92,21 @@ class Guard:
             for n, p in enumerate(self._updater.parameters)
         }
         inputs = {f"gradient of input {n}": leaf.grad for n, leaf in enumerate(leaves)}
-        return fault_in(own | inputs, "gradient norm")
+        return first_nonfinite(own | inputs, "gradient norm")
 
-    def lasting(self) -> str | None:
+    def persistent_fault(self) -> str | None:
         """What is not finite of all that stays from batch to batch."""
         own = {
             f"weight {self._names.get(id(p), f'{n} of the auxiliary network')}": p
             for n, p in enumerate(self._updater.parameters)
         }
-        return fault_in(own) or self.buffers() or fault_in(self._updater.remembered())
+        return (
+            first_nonfinite(own)
+            or self.buffers()
+            or first_nonfinite(self._updater.optimizer_tensors())
+        )
 
-    def require_spare(self, fault: str | None) -> None:
+    def require_skippable(self, fault: str | None) -> None:
         """Let a batch with this fault be skipped.
 
         Raises:
@@ -110,7 +114,7 @@ class Guard:
         """
         if fault is None:
             return
-        lasting = self.lasting()
+        lasting = self.persistent_fault()
         if self._non_finite == "stop" or lasting is not None:
             raise NonFiniteError(
                 f"the {lasting or fault}; this stage's weights are those before this batch; "
@@ -124,5 +128,5 @@ class Guard:
             NonFiniteError: It is not finite, as one of another replica was not.
         """
         size = float(total_norm(gradients))
-        self.require_spare(None if math.isfinite(size) else f"gradient norm became {size}")
+        self.require_skippable(None if math.isfinite(size) else f"gradient norm became {size}")
         return size

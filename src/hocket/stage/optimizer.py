@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hocket.distributed.gradient_sync import Average
+from hocket.distributed.gradient_sync import GradientSync
 from hocket.errors import OptionError
 from hocket.methods.method import Reduce
 from hocket.stage.accumulate import Accumulate
 
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
-Per = Literal["epoch", "update"]
+SchedulerUnit = Literal["epoch", "update"]
 
 
 class Updater:
@@ -28,9 +28,9 @@ class Updater:
         parameters: The weights; a stage may have none.
         optimizer: Builds the optimizer.
         scheduler: Builds the scheduler, if there is one.
-        per: Whether the scheduler counts epochs or updates.
+        scheduler_unit: Whether the scheduler counts epochs or updates.
         reduce: What becomes of several gradients.
-        rate: Factor on the optimizer's learning rates.
+        lr_factor: Factor on the optimizer's learning rates.
         average: Brings the gradients of a stage's replicas together, if there are several.
 
     Raises:
@@ -43,16 +43,16 @@ class Updater:
         optimizer: OptimizerFactory,
         scheduler: SchedulerFactory | None = None,
         *,
-        per: Per = "epoch",
+        scheduler_unit: SchedulerUnit = "epoch",
         reduce: Reduce = "mean",
-        rate: float = 1.0,
-        average: Callable[[Sequence[nn.Parameter]], Average] | None = None,
+        lr_factor: float = 1.0,
+        average: Callable[[Sequence[nn.Parameter]], GradientSync] | None = None,
     ) -> None:
         self.optimizer = optimizer(parameters) if parameters else None
         self.scheduler: LRScheduler | None = None
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = group["lr"] * rate
+                group["lr"] = group["lr"] * lr_factor
             self.scheduler = scheduler(self.optimizer) if scheduler else None
             # Else torch warns of a scheduler that steps before the first update, which is right
             # where that update comes in a later epoch, or came in another process.
@@ -65,7 +65,7 @@ class Updater:
         self.parameters = parameters
         self._average = average(parameters) if average is not None and parameters else None
         self._gradients = Accumulate(parameters, reduce)
-        self._per = per
+        self._per = scheduler_unit
         self._epoch = 0
         self.version = 0
 
@@ -79,7 +79,7 @@ class Updater:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def remembered(self) -> dict[str, Tensor]:
+    def optimizer_tensors(self) -> dict[str, Tensor]:
         """What the optimizer keeps of each weight, such as its momentum, by what it is."""
         known = self.optimizer.state if self.optimizer is not None else {}
         return {
@@ -119,18 +119,18 @@ class Updater:
     def _kinds(self) -> list[str]:
         return [type(own).__name__ for own in (self.optimizer, self.scheduler)]
 
-    def misfits(self, state: dict[str, Any], what: str) -> list[str]:
+    def mismatches(self, state: dict[str, Any], what: str) -> list[str]:
         """What keeps a state from being one of this updater, in words."""
         was, own = " and ".join(state["kinds"]), " and ".join(self._kinds)
         return [] if was == own else [f"{what}: updated by {was}, wanted {own}"]
 
     @property
-    def in_order(self) -> list[nn.Parameter]:
+    def ordered_parameters(self) -> list[nn.Parameter]:
         """The weights in the order in which the optimizer's state counts them."""
         groups = self.optimizer.param_groups if self.optimizer else []
         return [parameter for group in groups for parameter in group["params"]]
 
-    def take_over(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:
+    def adopt_state(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:
         """Go on from optimizers that had these weights among others.
 
         Args:
@@ -147,22 +147,22 @@ class Updater:
             if self.scheduler is not None:
                 self.scheduler.step()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What optimizer and scheduler remember, what was gathered, and the counters."""
         return {
             "kinds": self._kinds,
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
-            "gathered": self._gradients.state(),
+            "gathered": self._gradients.state_dict(),
             "epoch": self._epoch,
             "version": self.version,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the state of an updater of the same weights."""
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
-        self._gradients.load(state["gathered"])
+        self._gradients.load_state_dict(state["gathered"])
         self._epoch, self.version = state["epoch"], state["version"]

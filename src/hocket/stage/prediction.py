@@ -9,7 +9,7 @@ from hocket.tree import Tree
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """A stage's output for a batch, and what can already be predicted of the targets there.
 
     Attributes:
@@ -29,7 +29,7 @@ class Answer:
     votes: Tensor | None
 
 
-def joined(votes: Tensor | None, prediction: Tensor) -> Tensor:
+def add_vote(votes: Tensor | None, prediction: Tensor) -> Tensor:
     """The votes with those of one more exit, whose probabilities count twice the last one's.
 
     So exit i of k counts ``2**i`` in parts of ``2**k``, as in the code of DGL (Belilovsky,

@@ -14,7 +14,7 @@ class Report:
         loss: For a backward: the loss that the stage saw, if it saw one; for a target: the
             loss of the signal's network.
         gradient_norm: For these two: Euclidean norm of the batch's gradient.
-        rate: For an update or a target: the learning rate.
+        lr: For an update or a target: the learning rate.
         skipped: Whether nothing was done, as the batch is not learned from, or an update had
             no gradients.
         fault: What was NaN or infinite, in words, where this stage was the first to see it.
@@ -25,6 +25,6 @@ class Report:
     staleness: int | None = None
     loss: float | None = None
     gradient_norm: float | None = None
-    rate: float | None = None
+    lr: float | None = None
     skipped: bool = False
     fault: str | None = None

@@ -140,7 +140,7 @@ class Timeline:
         Raises:
             OptionError: The file cannot be written.
         """
-        trace_file.write(file, self.spans, self.flat().spans)
+        trace_file.write_trace(file, self.spans, self.flat().spans)
 
     @staticmethod
     def read(file: Path) -> "Timeline":
@@ -149,7 +149,7 @@ class Timeline:
         Raises:
             DataError: The file is missing, damaged, or of another program.
         """
-        spans = trace_file.read(file)
+        spans = trace_file.read_trace(file)
         try:
             return Timeline(spans)
         except DataError as error:

@@ -35,7 +35,7 @@ FEEDS = {
 }
 
 
-def write(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> None:
+def write_trace(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> None:
     """Write spans.
 
     Args:
@@ -65,7 +65,7 @@ def write(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> None:
         ) from error
 
 
-def read(file: Path) -> tuple[Span, ...]:
+def read_trace(file: Path) -> tuple[Span, ...]:
     """The spans of a file that :func:`write` wrote.
 
     Raises:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from hocket.engine.async_process import Alone
+from hocket.engine.async_process import AsyncProcess
 from hocket.errors import DataError, OptionError
-from hocket.training.fit_state import Course
+from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt
-from hocket.training.metrics import Epoch, Score, Tally
+from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.progress_bar import Progress
 from hocket.training.resume import Save
-from hocket.training.session import Rig, samples_in
+from hocket.training.session import Session, count_samples
 from hocket.tree import Tree
 
 Batches = Iterable[tuple[Tree, Tree]]
@@ -40,8 +40,8 @@ class Loop:
 
     def __init__(
         self,
-        rig: Rig,
-        course: Course,
+        rig: Session,
+        course: FitState,
         train: Batches,
         validation: Batches | None,
         *,
@@ -65,25 +65,25 @@ class Loop:
         self._free = rig.setup.method.replay is not None
         self._aimed = False
 
-    def run(self, told: Callable[[Epoch], None]) -> None:
+    def run(self, told: Callable[[EpochResult], None]) -> None:
         """Train until every stage has learned for all epochs; ``told`` hears of each."""
         course = self._course
-        sized = self._rig.setup.resumable or self._rig.apart
+        sized = self._rig.setup.resumable or self._rig.detached
         if self._free and self._length is None and sized:
             raise OptionError(
                 "each stage counts its own epochs, and the training data do not say how many "
                 "batches they have; pass a list or a DataLoader"
             )
         self._aim()  # else what was resumed would not know that it is at its end
-        if self._rig.apart:
+        if self._rig.detached:
             course.history = self._apart()
             for epoch in course.history:
                 told(epoch)
         # An epoch that has begun is gone through, even if stages have learned enough in it.
         while len(course.history) < self._epochs or course.batches or not self._done:
             epoch = self._epoch(final=len(course.history) >= self._epochs - 1)
-            course.end(epoch)
-            error = epoch.score.error if epoch.score else None
+            course.end_epoch(epoch)
+            error = epoch.evaluation.error if epoch.evaluation else None
             self._bar.epoch(epoch.number, epoch.loss, error, max(epoch.skipped))
             told(epoch)
             self._save(None)
@@ -91,21 +91,21 @@ class Loop:
 
     @property
     def _done(self) -> bool:
-        return self._rig.engine is not None and self._rig.engine.done
+        return self._rig.engine is not None and self._rig.engine.finished
 
-    def _epoch(self, *, final: bool) -> Epoch:
+    def _epoch(self, *, final: bool) -> EpochResult:
         """What is left of an epoch, and an evaluation."""
         rig, course = self._rig, self._course
         self._pass(course)
         self._heed()
-        course.tally.add(rig.drain())
+        course.meter.add(rig.drain())
         if final and self._done:
-            course.tally.add(rig.finish())
-        rows = rig.gather([course.tally.values(), course.samples, course.seconds])
+            course.meter.add(rig.finish())
+        rows = rig.gather([course.meter.values(), course.samples, course.seconds])
         score = rig.evaluate(self._validation) if self._validation is not None else None
         return self._merged(rows, course.epoch, score)
 
-    def _apart(self) -> list[Epoch]:
+    def _apart(self) -> list[EpochResult]:
         """Train without meeting the other processes until every stage has learned enough.
 
         What is known of single stages comes together at the end, where all evaluate.
@@ -114,18 +114,18 @@ class Loop:
         first = course.epoch - len(course.rows)
         while not (course.rows and self._done):
             self._pass(course)
-            losses = course.tally.losses(None)
+            losses = course.meter.losses(None)
             if self._interrupt.asked:
-                assert isinstance(self._rig.engine, Alone)
+                assert isinstance(self._rig.engine, AsyncProcess)
                 self._rig.engine.stop()
                 break
             if losses or not course.rows:
                 self._bar.epoch(course.epoch, sum(losses) / max(len(losses), 1), None)
-                course.end_own()
+                course.end_own_epoch()
                 self._rig.drain()
                 self._save(None)
             else:  # it only passed on what others still learn from
-                course.pass_by()
+                course.skip_epoch()
         self._rig.finish()
         self._heed()
         epochs = []
@@ -135,15 +135,19 @@ class Loop:
         if self._validation is None:
             return epochs
         score = self._rig.evaluate(self._validation)
-        return [*epochs[:-1], replace(epochs[-1], score=score)]
+        return [*epochs[:-1], replace(epochs[-1], evaluation=score)]
 
-    def _merged(self, rows: Sequence[Any], number: int, score: Score | None) -> Epoch:
+    def _merged(
+        self, rows: Sequence[Any], number: int, score: EvaluationResult | None
+    ) -> EpochResult:
         """An epoch of what the processes have counted."""
-        whole = Tally()
+        whole = TrainingMeter()
         for values, _, _ in rows:
             whole.merge(values)
         samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
-        return whole.epoch(number, self._rig.count, score, seconds, samples, own=self._free)
+        return whole.epoch(
+            number, self._rig.stage_count, score, seconds, samples, own=self._free
+        )
 
     def _heed(self) -> None:
         """Stop where a process was asked to."""
@@ -154,26 +158,26 @@ class Loop:
     def _aim(self) -> None:
         """Tell the engine what it is to come to, once it is there."""
         if self._rig.engine is not None and not self._aimed:
-            self._rig.engine.aim(self._epochs, self._length, again=self._again)
+            self._rig.engine.set_goal(self._epochs, self._length, again=self._again)
             self._aimed = True
-            if self._rig.apart and not self._again:
+            if self._rig.detached and not self._again:
                 self._save(None)  # for one that is killed before the first that is due
 
-    def _pass(self, course: Course) -> None:
+    def _pass(self, course: FitState) -> None:
         """Go through what is left of an epoch's data; what came of it is in the course."""
         rig, number = self._rig, course.epoch
-        batches = rig.started(course.begin(self._train))
-        if rig.reads:
-            shared = rig.world.agreement() if rig.world is not None else None
+        batches = rig.with_engine(course.remaining_batches(self._train))
+        if rig.reads_data:
+            shared = rig.world.agreement_store() if rig.world is not None else None
             batches = self._interrupt.until_asked(batches, shared)
         self._aim()
-        for inputs, targets in rig.engine.feed(batches) if rig.engine else ():
+        for inputs, targets in rig.engine.ticks(batches) if rig.engine else ():
             course.batches += 1
-            course.add(rig.step(inputs, targets, number), samples_in(inputs))
-            self._bar.batch(course.tally.losses(None if self._free else number)[-1:])
-            self._save(rig.engine.now if rig.engine else None)
+            course.add(rig.step(inputs, targets, number), count_samples(inputs))
+            self._bar.batch(course.meter.losses(None if self._free else number)[-1:])
+            self._save(rig.engine.tick_count if rig.engine else None)
         over = self._interrupt.asked or (self._free and self._done)
-        if course.samples == 0 and rig.reads and not over:
+        if course.samples == 0 and rig.reads_data and not over:
             raise DataError(
                 f"epoch {number}: the training data have no batches; an iterator can be used "
                 "once, so pass a list or a DataLoader"

@@ -7,14 +7,14 @@ from typing import Any
 
 from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
-from hocket.losses import Loss, wrong
-from hocket.signals.targets import fitting
-from hocket.stage.prediction import Answer
+from hocket.losses import Loss, count_errors
+from hocket.signals.targets import checked_targets
+from hocket.stage.prediction import Prediction
 from hocket.tree import Tree, tensors
 
 
 @dataclass(frozen=True)
-class Score:
+class EvaluationResult:
     """How a network does on data it is not trained on.
 
     Attributes:
@@ -35,13 +35,13 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochResult:
     """One epoch of a training.
 
     Attributes:
         number: Counted from 0.
         loss: Mean training loss of its batches that have reached the last stage.
-        score: On the validation data, if there are any.
+        evaluation: On the validation data, if there are any.
         seconds: Time of training, without the evaluation.
         samples: Inputs that were trained on.
         staleness: For each stage, the mean staleness measured.
@@ -51,14 +51,14 @@ class Epoch:
 
     number: int
     loss: float
-    score: Score | None
+    evaluation: EvaluationResult | None
     seconds: float
     samples: int
     staleness: tuple[float, ...]
     skipped: tuple[int, ...]
 
 
-class Tally:
+class TrainingMeter:
     """What the events of one epoch add up to."""
 
     def __init__(self) -> None:
@@ -106,12 +106,12 @@ class Tally:
         self,
         number: int,
         stages: int,
-        score: Score | None,
+        evaluation: EvaluationResult | None,
         seconds: float,
         samples: int,
         *,
         own: bool = False,
-    ) -> Epoch:
+    ) -> EpochResult:
         """The epoch as a value; where each stage counts its ``own``, losses are of all.
 
         Raises:
@@ -127,10 +127,10 @@ class Tally:
             )
         losses = self.losses(None if own else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
-        return Epoch(
+        return EpochResult(
             number=number,
             loss=sum(losses) / len(losses) if losses else float("nan"),
-            score=score,
+            evaluation=evaluation,
             seconds=seconds,
             samples=samples,
             staleness=tuple(sum(s) / len(s) if s else 0.0 for s in staleness),
@@ -138,7 +138,7 @@ class Tally:
         )
 
 
-class Marks:
+class EvaluationMeter:
     """What the answers of stages to other data add up to.
 
     Args:
@@ -153,14 +153,14 @@ class Marks:
         self._missed: Counter[str] = Counter()  # wrong predictions, by who made them
         self._made: Counter[str] = Counter()  # all predictions
 
-    def add(self, answer: Answer, loss: Loss) -> None:
+    def add(self, answer: Prediction, loss: Loss) -> None:
         """Count what a stage makes of one batch."""
         targets = answer.targets
         if answer.stage < self._last:
             self._count(f"stage {answer.stage}", answer.prediction, targets)
             return
         count = len(tensors(targets)[0])
-        with fitting(answer.output):
+        with checked_targets(answer.output):
             self._loss += float(loss(answer.output, targets)) * count
         self._samples += count
         self._count("ensemble", answer.votes, targets)
@@ -180,7 +180,7 @@ class Marks:
         self._missed.update(missed)
         self._made.update(made)
 
-    def score(self) -> Score:
+    def result(self) -> EvaluationResult:
         """The means.
 
         Raises:
@@ -191,7 +191,7 @@ class Marks:
         errors = {who: self._missed[who] / made for who, made in self._made.items()}
         exits = [*(f"stage {k}" for k in range(self._last)), "network"]
         early = self._countable and errors.keys() >= {*exits, "ensemble"}
-        return Score(
+        return EvaluationResult(
             loss=self._loss / self._samples,
             error=errors["network"] if self._countable else None,
             samples=self._samples,
@@ -201,7 +201,7 @@ class Marks:
 
     def _count(self, who: str, prediction: Tree, targets: Tree) -> bool:
         """Count predictions, if they are some, of classes; whether they were."""
-        missed = wrong(prediction, targets)
+        missed = count_errors(prediction, targets)
         if missed is None:
             return False
         self._missed[who] += missed[0]

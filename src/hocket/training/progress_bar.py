@@ -27,7 +27,7 @@ class Progress(Protocol):
         """An epoch has ended, in which a stage did not learn from so many batches."""
 
 
-class Silent:
+class NoProgress:
     """Shows nothing."""
 
     def batch(self, losses: Sequence[float]) -> None:
@@ -37,7 +37,7 @@ class Silent:
         """Show nothing."""
 
 
-class Lines:
+class EpochLines:
     """A line per epoch, for logs."""
 
     def __init__(self, epochs: int) -> None:
@@ -52,7 +52,7 @@ class Lines:
         print(line, file=sys.stderr, flush=True)
 
 
-class Bar:
+class ProgressBar:
     """A bar over all batches, if their number is known, and a line per epoch above it."""
 
     def __init__(self, bar: RichProgress, epochs: int, batches: int | None) -> None:
@@ -84,9 +84,9 @@ def progress_bar(epochs: int, batches: int | None, *, shown: bool) -> Iterator[P
     """The display that fits where standard error goes."""
     console = Console(stderr=True)
     if not shown:
-        yield Silent()
+        yield NoProgress()
     elif not console.is_terminal:
-        yield Lines(epochs)
+        yield EpochLines(epochs)
     else:
         columns = (
             TextColumn("{task.description}"),
@@ -97,4 +97,4 @@ def progress_bar(epochs: int, batches: int | None, *, shown: bool) -> Iterator[P
             TimeRemainingColumn(),
         )
         with RichProgress(*columns, console=console) as bar:
-            yield Bar(bar, epochs, batches)
+            yield ProgressBar(bar, epochs, batches)

@@ -11,33 +11,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hocket.distributed.world import World, join
-from hocket.engine.build import build_alone, build_distributed, build_free, build_serial
+from hocket.distributed.world import World, join_world
+from hocket.engine.build import (
+    build_async_process,
+    build_async_simulation,
+    build_distributed,
+    build_serial,
+)
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
-from hocket.engine.gradient_error import Compare
+from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.setup import Setup, warn_of_bias
 from hocket.errors import CutError, OptionError
-from hocket.modes import evaluating
+from hocket.modes import evaluation_mode
 from hocket.partition import (
     Plan,
-    between_layers,
-    chain,
+    build_stages,
+    cuts_between_layers,
     divide,
-    is_chain,
+    is_sequential,
+    layers_in_order,
     require_separate,
-    stages_of,
 )
 from hocket.signals import Delayed
-from hocket.stage.rng import untouched
+from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_it_cancels
 from hocket.timeline import Span, Timeline
-from hocket.training.metrics import Marks, Score
-from hocket.training.state import names_of
+from hocket.training.metrics import EvaluationMeter, EvaluationResult
+from hocket.training.state import parameter_names
 from hocket.tree import Tree, map_tensors, tensors
 
 
-class Rig:
+class Session:
     """Cuts a network, builds its engine, and feeds it.
 
     Args:
@@ -53,7 +58,7 @@ class Rig:
     Attributes:
         network: The network.
         plan: Where it is cut, once that is known; None for stages given as modules.
-        count: How many stages there are.
+        stage_count: How many stages there are.
         setup: What they have in common.
         sample: A small part of the first batch.
         world: This process among the others; None where it is alone.
@@ -73,14 +78,14 @@ class Rig:
         *,
         channels_last: bool,
         watchers: Sequence[Watcher],
-        compare: Compare | None,
+        compare: GradientErrorMeter | None,
         replicas: int,
         timeout_s: float,
     ) -> None:
         _require_skippable(setup, replicas)
         self.network = network
         self.plan: Plan | None = None
-        self.count = count_of(stages)
+        self.stage_count = count_stages(stages)
         self.setup = setup
         self.sample: Tree = None
         self.engine: Engine | None = None
@@ -91,18 +96,18 @@ class Rig:
         if channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._modules = self._cut(stages)
-        self.world = join(self.count, replicas, timeout_s)
-        _require_world(self.world, self.count, replicas, compare)
+        self.world = join_world(self.stage_count, replicas, timeout_s)
+        _require_world(self.world, self.stage_count, replicas, compare)
         if self.world is None:
             network.to(setup.device)  # else each process has room for its own stage only
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that should print and write files."""
-        return self.world is None or self.world.leads
+        return self.world is None or self.world.is_main
 
     @property
-    def reads(self) -> bool:
+    def reads_data(self) -> bool:
         """Whether this process reads the data."""
         return self.world is None or self.world.stage == 0
 
@@ -117,12 +122,12 @@ class Rig:
         return self.world.replica if self.world is not None else 0
 
     @property
-    def apart(self) -> bool:
+    def detached(self) -> bool:
         """Whether this process goes on without the others, as stages run freely."""
         return self.world is not None and self.setup.method.replay is not None
 
     @property
-    def part(self) -> str | None:
+    def process_name(self) -> str | None:
         """What this process is called among several, such as stage1; None where it is alone."""
         if self.world is None:
             return None
@@ -130,33 +135,35 @@ class Rig:
         return f"stage{self.world.stage}{replica}"
 
     @property
-    def layers(self) -> list[list[str]]:
+    def parameter_names(self) -> list[list[str]]:
         """The network's names for what each stage holds."""
         return [
-            sorted(names_of(self.network, module, k).values())
+            sorted(parameter_names(self.network, module, k).values())
             for k, module in enumerate(self._modules)
         ]
 
     def prepare(self, inputs: Tree) -> None:
         """Build the engine for inputs like these; later calls do nothing."""
         if self.engine is None:
-            with self.reporting(), untouched(self.setup.device):
+            with self.reporting_failures(), preserve_rng(self.setup.device):
                 self.engine = self._build(inputs)
 
-    def started(self, batches: Iterable[tuple[Tree, Tree]]) -> Iterator[tuple[Tree, Tree]]:
+    def with_engine(self, batches: Iterable[tuple[Tree, Tree]]) -> Iterator[tuple[Tree, Tree]]:
         """The batches that this process reads, once the engine is built for the first."""
-        own = iter(batches) if self.reads else iter(())
+        own = iter(batches) if self.reads_data else iter(())
         if self.engine is not None:
             return own
         first = list(itertools.islice(own, 1))
-        if first or not self.reads:
+        if first or not self.reads_data:
             self.prepare(first[0][0] if first else None)
         return itertools.chain(first, own)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """One tick, at which a batch of an epoch enters."""
         assert self.engine is not None, "it is prepared"
-        own_inputs, own_targets = self._moved((inputs, targets)) if self.reads else (None, None)
+        own_inputs, own_targets = (
+            self._moved((inputs, targets)) if self.reads_data else (None, None)
+        )
         return self.engine.step(own_inputs, own_targets, epoch)
 
     def drain(self) -> list[Event]:
@@ -168,25 +175,29 @@ class Rig:
         return self.engine.finish() if self.engine is not None else []
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
+    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> EvaluationResult:
         """The network as it is now on other data; training goes on as if nothing had been."""
-        marks = Marks(self.count)
+        marks = EvaluationMeter(self.stage_count)
         device = self.setup.device
-        with self.reporting(), untouched(device):
-            started = self.started(batches)  # which may cut the network, in its own mode
-        with self.reporting(), untouched(device), evaluating(self.network, *self._modules):
+        with self.reporting_failures(), preserve_rng(device):
+            started = self.with_engine(batches)  # which may cut the network, in its own mode
+        with (
+            self.reporting_failures(),
+            preserve_rng(device),
+            evaluation_mode(self.network, *self._modules),
+        ):
             own = map(self._moved, started)
             # Replicas differ in their statistics; the first one is the network that is saved.
             for answer in self.engine.predict(own) if self.engine and not self.replica else ():
                 marks.add(answer, self.setup.loss)
-            whole = Marks(self.count)
+            whole = EvaluationMeter(self.stage_count)
             for values in self.gather(marks.values()):
                 whole.merge(values)
-        return whole.score()
+        return whole.result()
 
     def timeline(self) -> Timeline:
         """What all stages spent their time on so far, on the clock of the first process."""
-        offset = 0.0 if self.world is None else self.world.clock()
+        offset = 0.0 if self.world is None else self.world.clock_offset()
         own = [
             (s.stage, s.kind, s.batch, s.tick, s.start_s + offset, s.end_s + offset)
             for stage in (self.engine.stages if self.engine is not None else ())
@@ -205,43 +216,45 @@ class Rig:
             self.world.collect(self._modules)
 
     @contextmanager
-    def reporting(self) -> Iterator[None]:
+    def reporting_failures(self) -> Iterator[None]:
         """Inside, whatever goes wrong is told to the other processes."""
         try:
             yield
         except (Exception, SystemExit) as error:
             if self.world is not None:
-                self.world.alarm.report(error)
+                self.world.failures.report(error)
             raise
 
     def _build(self, inputs: Tree) -> Engine:
-        count = samples_in(inputs)
+        count = count_samples(inputs)
 
         def first(value: Tensor) -> Tensor:
             return value[:2] if value.dim() and len(value) == count else value
 
         sample = map_tensors(first, inputs)
-        if self.world is not None and not self.world.returned:
+        if self.world is not None and not self.world.rejoined:
             sample = self.world.broadcast(sample)
         self.sample = sample
-        sample = self._moved(sample, home(self.network))
+        sample = self._moved(sample, device_of(self.network))
         if isinstance(self._asked, int | Plan) and not self._modules:
             self.plan, self._modules = divide(self.network, self._asked, sample)
         setup, modules, watchers = self.setup, self._modules, self._watchers
         engine: Engine
         if setup.method.replay is not None and self.world is not None:
-            engine = build_alone(setup, modules, sample, watchers, self.world)
+            engine = build_async_process(setup, modules, sample, watchers, self.world)
         elif setup.method.replay is not None:
-            engine = build_free(setup, modules, sample, watchers)
+            engine = build_async_simulation(setup, modules, sample, watchers)
         elif self.world is None:
             engine = build_serial(setup, modules, sample, watchers, self._compare)
         else:
             engine = build_distributed(setup, modules, sample, watchers, self.world)
-        if self.leads:
+        if self.is_main:
             warn_of_bias(setup, stacklevel=6)
         signal = setup.method.signal
-        if isinstance(signal, Delayed) and self.leads:
-            shrunk = [s.updater.optimizer for s in engine.stages if s.index < self.count - 1]
+        if isinstance(signal, Delayed) and self.is_main:
+            shrunk = [
+                s.updater.optimizer for s in engine.stages if s.index < self.stage_count - 1
+            ]
             warn_if_it_cancels(signal.shrink, shrunk, stacklevel=5)
         return engine
 
@@ -259,7 +272,7 @@ class Rig:
     def _cut(self, stages: int | Plan | Sequence[nn.Module]) -> list[nn.Module]:
         """The stages' modules, as far as they are known without a sample."""
         if isinstance(stages, int):
-            layers = list(chain(self.network)) if is_chain(self.network) else []
+            layers = list(layers_in_order(self.network)) if is_sequential(self.network) else []
             if stages < 1 or (layers and stages > len(layers)):
                 many = f"it has {len(layers)} layers; " if layers else ""
                 most = f"1 to {len(layers)} stages" if layers else "at least 1 stage"
@@ -269,56 +282,56 @@ class Rig:
             return []
         if isinstance(stages, Plan):
             self.plan = stages
-            if not between_layers(self.network, stages):
+            if not cuts_between_layers(self.network, stages):
                 return []  # a sample is needed
-            return stages_of(self.network, stages)
+            return build_stages(self.network, stages)
         require_separate(self.network, stages)
         return list(stages)
 
 
 def _require_world(
-    world: World | None, count: int, replicas: int, compare: Compare | None
+    world: World | None, count: int, replicas: int, compare: GradientErrorMeter | None
 ) -> None:
     """Refuse what needs several processes in one, or one in several."""
     if world is None and replicas != 1:
         raise OptionError(
             f"replicas is {replicas}, but there is only this process; start "
-            f"{replicas * count}, with `hocket run --processes` or torchrun"
+            f"{replicas * count}, with `hocket launch --processes` or torchrun"
         )
     if world is not None and compare is not None:
         raise OptionError(
-            "compare_every needs all stages in one process, and there are "
-            f"{world.size}; train in one process, or leave compare_every at 0"
+            "gradient_error_every needs all stages in one process, and there are "
+            f"{world.size}; train in one process, or leave gradient_error_every at 0"
         )
 
 
 def _require_skippable(setup: Setup, replicas: int) -> None:
     """Refuse to skip batches where some of those who share one would not."""
-    if replicas > 1 and (setup.non_finite == "skip" or setup.skipping):
+    if replicas > 1 and (setup.on_nan == "skip" or setup.skip_batches):
         raise OptionError(
             f"{replicas} replicas share each batch, and do not agree on which to skip; leave "
-            "non_finite at 'stop', or have one replica"
+            "on_nan at 'stop', or have one replica"
         )
-    if setup.skipping and setup.method.replay is not None:
+    if setup.skip_batches and setup.method.replay is not None:
         raise OptionError(
             f"the stages of method {setup.method.name!r} run freely, and number their batches "
-            "each for itself; leave skipping (non_finite='restore') out"
+            "each for itself; leave skipping (on_nan='restore') out"
         )
 
 
-def home(network: nn.Module) -> torch.device:
+def device_of(network: nn.Module) -> torch.device:
     """Where the network's parameters are."""
     return next((p.device for p in network.parameters()), torch.device("cpu"))
 
 
-def count_of(stages: int | Plan | Sequence[nn.Module]) -> int:
+def count_stages(stages: int | Plan | Sequence[nn.Module]) -> int:
     """How many stages are asked for."""
     if isinstance(stages, int):
         return stages
     return stages.stages if isinstance(stages, Plan) else len(stages)
 
 
-def samples_in(inputs: Tree) -> int:
+def count_samples(inputs: Tree) -> int:
     """How many inputs a batch has; 0 for a placeholder."""
     found = tensors(inputs)
     return len(found[0]) if found else 0

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
-from hocket.engine.engine import InStep
+from hocket.engine.engine import LockstepEngine
 from hocket.engine.setup import Setup
 from hocket.errors import CheckpointError, listed
-from hocket.stage.forward_state import put_values
+from hocket.stage.forward_state import set_values
 from hocket.stage.stage import Stage
-from hocket.training.metrics import Epoch
+from hocket.training.metrics import EpochResult
 from hocket.tree import Tree
 
 
 @dataclass(frozen=True)
-class Position:
+class ResumePoint:
     """Where a training goes on.
 
     Attributes:
@@ -40,7 +40,7 @@ class Position:
     epoch: int
     batch: int
     note: Any = None
-    history: tuple[Epoch, ...] = ()
+    history: tuple[EpochResult, ...] = ()
     tick: int = 0
 
 
@@ -59,7 +59,7 @@ class Snapshot:
     parts: dict[str, Tree]
 
 
-Wanted: TypeAlias = Callable[[Manifest], Iterable[str]]
+WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
 """The files to read of a checkpoint."""
 
 
@@ -68,7 +68,7 @@ def part_name(stage: int, replica: int) -> str:
     return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
 
 
-def names_of(network: nn.Module, module: nn.Module, index: int) -> dict[str, str]:
+def parameter_names(network: nn.Module, module: nn.Module, index: int) -> dict[str, str]:
     """The network's names for a stage's weights and buffers, by the stage's own."""
     known = {id(value): name for name, value in _named(network)}
     return {
@@ -76,16 +76,16 @@ def names_of(network: nn.Module, module: nn.Module, index: int) -> dict[str, str
     }
 
 
-def described(stage: Stage, network: nn.Module) -> dict[str, Any]:
+def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
     """What lets the state of a stage go on in stages cut elsewhere."""
     known = {id(value): name for name, value in network.named_parameters()}
     return {
-        "names": names_of(network, stage.module, stage.index),
-        "trained": [known.get(id(p)) for p in stage.updater.in_order],
+        "names": parameter_names(network, stage.module, stage.index),
+        "trained": [known.get(id(p)) for p in stage.updater.ordered_parameters],
     }
 
 
-def manifest_of(
+def build_manifest(
     ticks: int,
     setup: Setup,
     names: list[list[str]],
@@ -97,7 +97,7 @@ def manifest_of(
         tick=ticks,
         stages=names,
         replicas=replicas,
-        setup=choices_of(setup),
+        setup=setup_choices(setup),
         versions={"torch": torch.__version__, "hocket": version("hocket")},
         threads=torch.get_num_threads(),
         course=course,
@@ -105,7 +105,7 @@ def manifest_of(
     )
 
 
-def choices_of(setup: Setup) -> dict[str, str]:
+def setup_choices(setup: Setup) -> dict[str, str]:
     """The choices that the bits of a training depend on, in words."""
     words = {
         name: str(getattr(setup, name))
@@ -115,16 +115,16 @@ def choices_of(setup: Setup) -> dict[str, str]:
             "seed",
             "precision",
             "batchnorm",
-            "scheduler_per",
-            "pace",
+            "scheduler_unit",
+            "stage_speeds",
         )
     }
     # What an object of no better name is printed as differs from process to process.
     return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in words.items()}
 
 
-def agreed(
-    folder: Path, wanted: Wanted, gather: Callable[[Any], list[Any]]
+def newest_common_checkpoint(
+    folder: Path, wanted: WantedFiles, gather: Callable[[Any], list[Any]]
 ) -> tuple[Snapshot, list[str]]:
     """The newest checkpoint that all processes can read, and why none that is newer.
 
@@ -140,7 +140,7 @@ def agreed(
     for place in gather([str(place) for place in newest_first(folder)])[0]:
         snapshot, problem = None, None
         try:
-            snapshot = open_at(Path(place), wanted)
+            snapshot = open_checkpoint(Path(place), wanted)
         except CheckpointError as error:
             problem = str(error)
         found = list(dict.fromkeys(own for own in gather(problem) if own is not None))
@@ -151,7 +151,7 @@ def agreed(
     raise CheckpointError(listed(f"cannot go on from {str(folder)!r}", why))
 
 
-def open_at(folder: Path, wanted: Wanted) -> Snapshot:
+def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
     """The parts of one checkpoint.
 
     Raises:
@@ -162,13 +162,13 @@ def open_at(folder: Path, wanted: Wanted) -> Snapshot:
     return Snapshot(folder, manifest, parts)
 
 
-def require_alike(manifest: Manifest, setup: Setup) -> None:
+def require_same_setup(manifest: Manifest, setup: Setup) -> None:
     """Refuse to go on with another training.
 
     Raises:
         CheckpointError: With every choice that differs.
     """
-    own = choices_of(setup)
+    own = setup_choices(setup)
     problems = [
         f"{name} is {own[name]}, and was {was}"
         for name, was in manifest.setup.items()
@@ -178,7 +178,7 @@ def require_alike(manifest: Manifest, setup: Setup) -> None:
         raise CheckpointError(listed("the checkpoint is of another training", problems))
 
 
-def in_flight(snapshot: Snapshot) -> int:
+def count_in_flight(snapshot: Snapshot) -> int:
     """How many batches had entered and were not through."""
     return len(next(iter(snapshot.parts.values()))["column"]["entered"])
 
@@ -197,7 +197,7 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         words.append(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
             "training: weights and optimizers go on under their names, and "
-            f"{in_flight(snapshot)} batches that were in flight are dropped"
+            f"{count_in_flight(snapshot)} batches that were in flight are dropped"
         )
     words += [
         f"the {what} was {was} and is {now}: the training goes on from the same state, but its "
@@ -212,19 +212,19 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         warnings.warn(word, stacklevel=4)
 
 
-def require_fitting(stages: Sequence[Stage], states: Sequence[Tree]) -> None:
+def require_matching_stages(stages: Sequence[Stage], states: Sequence[Tree]) -> None:
     """Refuse states of other layers, before anything is changed.
 
     Raises:
         CheckpointError: With everything that does not fit.
     """
     pairs = zip(stages, states, strict=True)
-    problems = [problem for stage, state in pairs for problem in stage.misfits(state)]
+    problems = [problem for stage, state in pairs for problem in stage.mismatches(state)]
     if problems:
         raise CheckpointError(listed("the checkpoint is of another network", problems))
 
 
-def transfer(engine: InStep, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
+def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
     """Go on with stages that are cut elsewhere, from all states of a checkpoint.
 
     Raises:
@@ -248,18 +248,18 @@ def transfer(engine: InStep, network: nn.Module, snapshot: Snapshot, epoch: int)
             f"the checkpoint is of another network: it has no {', '.join(different)} of the "
             "same shape and type"
         )
-    was, now = _kinds(states), _kinds(engine.state())
+    was, now = _kinds(states), _kinds(engine.state_dict())
     if not now <= was:
         raise CheckpointError(
             f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
         )
-    put_values(network, {name: values[name] for name in own})
+    set_values(network, {name: values[name] for name in own})
     column = states[0]["column"]
     updates = max(state["updater"]["version"] for state in states)
     for stage in engine.stages:
-        names = described(stage, network)["trained"]
-        stage.updater.take_over([remembered.get(name) for name in names], epoch, updates)
-    engine.begin_at(column["now"], column["fed"])
+        names = reshard_names(stage, network)["trained"]
+        stage.updater.adopt_state([remembered.get(name) for name in names], epoch, updates)
+    engine.start_at(column["tick_count"], column["batch_count"])
 
 
 def _kinds(states: Sequence[Tree]) -> set[str]:

@@ -12,28 +12,28 @@ import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
-from hocket.distributed.world import placed
-from hocket.engine.async_clock import Turns, pace_of
+from hocket.distributed.world import assign_device
+from hocket.engine.async_clock import StageTiming, build_stage_speeds
 from hocket.engine.event import Event, Watcher
-from hocket.engine.gradient_error import Listener, compare_of
+from hocket.engine.gradient_error import GradientErrorListener, build_gradient_error_meter
 from hocket.engine.setup import BatchNorm, Precision, Setup
 from hocket.errors import HocketError, OptionError
 from hocket.losses import Loss, cross_entropy
 from hocket.methods import FDG
 from hocket.methods.method import Method
 from hocket.partition import Plan
-from hocket.stage.nonfinite import NonFinite
-from hocket.stage.optimizer import OptimizerFactory, Per, SchedulerFactory
+from hocket.stage.nonfinite import OnNaN
+from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.fit import Loop
-from hocket.training.fit_state import Course
+from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt
-from hocket.training.metrics import Epoch, Score
+from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.progress_bar import progress_bar
-from hocket.training.resume import resumed, saving
-from hocket.training.session import Rig, count_of, home
-from hocket.training.state import Position
+from hocket.training.resume import resume_from, saving
+from hocket.training.session import Session, count_stages, device_of
+from hocket.training.state import ResumePoint
 from hocket.transport.codecs import Codec, Exact
 from hocket.tree import Tree
 
@@ -48,33 +48,33 @@ class Trainer:
         method: The method; FDG if not given.
         optimizer: Builds an optimizer from the parameters of one stage.
         scheduler: Builds a scheduler from a stage's optimizer.
-        scheduler_per: Whether the scheduler counts ``epoch`` or ``update``.
+        scheduler_unit: Whether the scheduler counts ``epoch`` or ``update``.
         loss: The objective of the last stage, and of auxiliary heads.
         seed: Where randomness of stages and initial weights of heads come from.
         device: Where to compute; by default where the network's parameters are.
         precision: ``fp32``, or ``bf16`` for autocast.
         channels_last: Whether 4-dimensional tensors are kept in that memory format.
         watchers: Called after every action with its event and its stage.
-        compare_every: Compare the gradients of every n-th batch with the true ones.
-        on_comparison: Called with each comparison.
+        gradient_error_every: Compare the gradients of every n-th batch with the true ones.
+        on_gradient_error: Called with each comparison.
         replicas: Where processes train together: how many share the work of a stage.
         timeout_s: How long a process may let another one wait before that is a hang.
         checksum: Whether tensors that go to another process leave with a checksum.
-        trace: Whether to keep the span of every action, for ``timeline``.
+        record_timeline: Whether to keep the span of every action, for ``timeline``.
         resumable: Whether to keep what a checkpoint needs of batches in flight: with ``stash``
             and ``live`` the weights and statistics of each of their forwards.
         batchnorm: Over which inputs BatchNorm takes its statistics where replicas share a
             batch: ``local`` for those of each, ``shared`` for all of them.
         codec: How what stages send to each other is written, such as ``VQ(groups=16)``; exactly
             if not given.
-        rates: How fast each stage is, for a method whose stages run freely; equally if not
+        stage_speeds: How fast each stage is, for a method whose stages run freely; equally if not
             given.
-        turns: Whether such stages take their turns at ``regular`` intervals, or at ``random``.
-        non_finite: Whether a batch that makes something NaN or infinite is to ``stop`` the
+        stage_timing: Whether such stages take their turns at ``regular`` intervals, or at ``random``.
+        on_nan: Whether a batch that makes something NaN or infinite is to ``stop`` the
             training, or to be one that it does ``skip``.
-        skipping: Batches to skip whatever they hold, by their number over all epochs.
+        skip_batches: Batches to skip whatever they hold, by their number over all epochs.
 
-    Where torch.distributed has a world of several processes (``hocket run``, ``torchrun``),
+    Where torch.distributed has a world of several processes (``hocket launch``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read where the first stage is.
 
     Raises:
@@ -91,29 +91,31 @@ class Trainer:
         stages: int | Plan | Sequence[nn.Module] | None = None,
         method: Method | None = None,
         scheduler: SchedulerFactory | None = None,
-        scheduler_per: Per = "epoch",
+        scheduler_unit: SchedulerUnit = "epoch",
         loss: Loss = cross_entropy,
         seed: int = 0,
         device: torch.device | str | None = None,
         precision: Precision = "fp32",
         channels_last: bool = False,
         watchers: Sequence[Watcher] = (),
-        compare_every: int = 0,
-        on_comparison: Listener | None = None,
+        gradient_error_every: int = 0,
+        on_gradient_error: GradientErrorListener | None = None,
         replicas: int = 1,
         timeout_s: float = 60.0,
         checksum: bool = True,
-        trace: bool = False,
+        record_timeline: bool = False,
         codec: Codec | None = None,
         resumable: bool = False,
         batchnorm: BatchNorm = "local",
-        rates: Sequence[float] | None = None,
-        turns: Turns = "regular",
-        non_finite: NonFinite = "stop",
-        skipping: Iterable[int] = (),
+        stage_speeds: Sequence[float] | None = None,
+        stage_timing: StageTiming = "regular",
+        on_nan: OnNaN = "stop",
+        skip_batches: Iterable[int] = (),
     ) -> None:
         method = method or FDG()
-        comparing = compare_of(method, compare_every, loss, on_comparison)
+        comparing = build_gradient_error_meter(
+            method, gradient_error_every, loss, on_gradient_error
+        )
         if not isinstance(network, nn.Module):
             if stages is not None:
                 raise OptionError(
@@ -123,26 +125,28 @@ class Trainer:
             network = nn.Sequential(*stages)
         stages = 2 if stages is None else stages
         place = int(os.environ.get("LOCAL_RANK", "0"))
-        asked = torch.device(device) if device is not None else home(network)
+        asked = torch.device(device) if device is not None else device_of(network)
         setup = Setup(
             method=method,
             loss=loss,
             optimizer=optimizer,
             scheduler=scheduler,
-            scheduler_per=scheduler_per,
+            scheduler_unit=scheduler_unit,
             seed=seed,
-            device=placed(asked, place, torch.cuda.device_count()),
+            device=assign_device(asked, place, torch.cuda.device_count()),
             precision=precision,
-            trace=trace,
+            record_timeline=record_timeline,
             codec=codec or Exact(),
             checksum=checksum,
             resumable=resumable,
             batchnorm=batchnorm,
-            pace=pace_of(method, count_of(stages), rates, turns, seed),
-            non_finite=non_finite,
-            skipping=frozenset(skipping),
+            stage_speeds=build_stage_speeds(
+                method, count_stages(stages), stage_speeds, stage_timing, seed
+            ),
+            on_nan=on_nan,
+            skip_batches=frozenset(skip_batches),
         )
-        self._rig = Rig(
+        self._rig = Session(
             network,
             stages,
             setup,
@@ -152,7 +156,7 @@ class Trainer:
             replicas=replicas,
             timeout_s=timeout_s,
         )
-        self._course = Course()
+        self._course = FitState()
         self._resumed = False  # whether the course is one that the next fit goes on with
 
     @property
@@ -166,9 +170,9 @@ class Trainer:
         return self._rig.plan
 
     @property
-    def count(self) -> int:
+    def stage_count(self) -> int:
         """How many stages there are."""
-        return self._rig.count
+        return self._rig.stage_count
 
     @property
     def epoch(self) -> int:
@@ -176,14 +180,14 @@ class Trainer:
         return self._course.epoch
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this is the process that should print and write files."""
-        return self._rig.leads
+        return self._rig.is_main
 
     @property
-    def part(self) -> str | None:
+    def process_name(self) -> str | None:
         """What this process is called among several, such as stage1; None where it is alone."""
-        return self._rig.part
+        return self._rig.process_name
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -215,10 +219,10 @@ class Trainer:
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
         self.prepare(inputs)
-        with self._rig.reporting():
+        with self._rig.reporting_failures():
             self._course.batches += 1
             events = self._rig.step(inputs, targets, self.epoch)
-        last = self.count - 1
+        last = self.stage_count - 1
         losses = [
             event.report.loss
             for event in events
@@ -242,10 +246,10 @@ class Trainer:
         validation: Iterable[tuple[Tree, Tree]] | None = None,
         *,
         epochs: int,
-        on_epoch: Callable[[Epoch], None] | None = None,
+        on_epoch: Callable[[EpochResult], None] | None = None,
         progress: bool = True,
         checkpoints: Checkpoints | None = None,
-    ) -> list[Epoch]:
+    ) -> list[EpochResult]:
         """Train, and evaluate after every epoch.
 
         After ``resume`` it goes on with the epochs of the ``fit`` that was saved. With
@@ -270,15 +274,15 @@ class Trainer:
             raise OptionError(f"epochs is {epochs}; use at least 1")
         length = len(train) if isinstance(train, Sized) else None
         if not (again := self._resumed):
-            self._course = Course(self.epoch)
+            self._course = FitState(self.epoch)
         self._resumed, course, rig = False, self._course, self._rig
         stops = (signal.SIGINT, signal.SIGTERM)[: 1 if checkpoints is None else 2]
         orderly = rig.world is not None or checkpoints is not None
-        pace = rig.setup.pace
-        passes = epochs if pace is None else ceil(epochs * pace.rates[0] / min(pace.rates))
+        pace = rig.setup.stage_speeds
+        passes = epochs if pace is None else ceil(epochs * pace.speeds[0] / min(pace.speeds))
         with (
-            rig.reporting(),
-            progress_bar(passes, length, shown=progress and self.leads) as bar,
+            rig.reporting_failures(),
+            progress_bar(passes, length, shown=progress and self.is_main_process) as bar,
             Interrupt(stops if orderly else ()) as interrupt,
             saving(checkpoints, rig, course, train) as save,
         ):
@@ -309,8 +313,8 @@ class Trainer:
             OptionError: The trainer is not resumable.
         """
         rig = self._rig
-        with rig.reporting(), saving(checkpoints, rig, self._course, None) as save:
-            yield lambda: save(rig.engine.now if rig.engine is not None else None)
+        with rig.reporting_failures(), saving(checkpoints, rig, self._course, None) as save:
+            yield lambda: save(rig.engine.tick_count if rig.engine is not None else None)
 
     def save(self, folder: Path | str, *, keep: int = 3, note: Any = None) -> None:
         """Write a checkpoint of the training as it is between two ticks, and wait for it.
@@ -327,11 +331,14 @@ class Trainer:
             OptionError: The trainer is not resumable.
             HocketError: No batch has been seen yet.
         """
-        kind = Checkpoints(Path(folder), keep=keep, on_failure="stop", note=lambda: note)
-        with self._rig.reporting(), saving(kind, self._rig, self._course, None) as save:
+        kind = Checkpoints(Path(folder), keep=keep, on_error="stop", note=lambda: note)
+        with (
+            self._rig.reporting_failures(),
+            saving(kind, self._rig, self._course, None) as save,
+        ):
             save(None)
 
-    def resume(self, folder: Path | str) -> Position:
+    def resume(self, folder: Path | str) -> ResumePoint:
         """Go on from the newest checkpoint that is whole, or from a given one.
 
         With the stages of the checkpoint, in one process or several, the training goes on as
@@ -348,12 +355,12 @@ class Trainer:
             CheckpointError: There is none that is whole, or it is of another training; nothing
                 has been changed then.
         """
-        with self._rig.reporting():
-            self._course, position = resumed(self._rig, Path(folder))
+        with self._rig.reporting_failures():
+            self._course, position = resume_from(self._rig, Path(folder))
         self._resumed = True
         return position
 
-    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> Score:
+    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> EvaluationResult:
         """The network as it is now on other data; training goes on as if nothing had been.
 
         Among several processes all must call it, and all get the same score.

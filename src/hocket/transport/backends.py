@@ -18,7 +18,7 @@ Work: TypeAlias = Any
 """A send on its way; torch names no public type for it."""
 
 
-class Carrier(Protocol):
+class Backend(Protocol):
     """Takes dense tensors to one neighbour and brings them from it."""
 
     device: torch.device
@@ -34,7 +34,7 @@ class Carrier(Protocol):
         """Wait for a tensor of a form, in the thread that receives."""
 
 
-class Host:
+class HostBackend:
     """Through the memory of the host, by gloo: for all devices and any number of them.
 
     Args:
@@ -51,7 +51,7 @@ class Host:
 
     def send(self, tensor: Tensor) -> Work:
         """Without isend, which refuses once the caller has destroyed all groups."""
-        return self._group.send([wire.memory(tensor)], self._rank, 0)
+        return self._group.send([wire.tensor_bytes(tensor)], self._rank, 0)
 
     def finish(self, work: Work) -> None:
         """Gloo's own wait."""
@@ -59,13 +59,13 @@ class Host:
 
     def receive(self, form: Sequence[Any]) -> Tensor:
         """Into new memory."""
-        room = wire.empty(form)
+        room = wire.empty_tensor(form)
         if room.numel():
-            self._group.recv([wire.memory(room)], self._rank, 0).wait(NEVER)
+            self._group.recv([wire.tensor_bytes(room)], self._rank, 0).wait(NEVER)
         return room
 
 
-class Direct:
+class DirectBackend:
     """From GPU to GPU, by NCCL; each direction has a group, so that none waits for the other.
 
     Tensors follow a header over the host, so that a receive is only begun once its send has
@@ -89,7 +89,7 @@ class Direct:
 
     def send(self, tensor: Tensor) -> Work:
         """After what is queued on the present stream."""
-        return self._to.send([wire.memory(tensor)], self._peer, 0)
+        return self._to.send([wire.tensor_bytes(tensor)], self._peer, 0)
 
     def finish(self, work: Work) -> None:
         """On a stream of its own: that waits for the GPU's work, and the host for it."""
@@ -99,9 +99,9 @@ class Direct:
     def receive(self, form: Sequence[Any]) -> Tensor:
         """On a stream of its own."""
         with _aside(self._coming):
-            room = wire.empty(form, self.device)
+            room = wire.empty_tensor(form, self.device)
             if room.numel():
-                self._back.recv([wire.memory(room)], self._peer, 0).wait()
+                self._back.recv([wire.tensor_bytes(room)], self._peer, 0).wait()
         if self._coming is not None:
             # Its memory may be used anew only after what the stages do with it.
             room.record_stream(torch.cuda.default_stream(self.device))
@@ -119,12 +119,12 @@ def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
         stream.synchronize()
 
 
-def backend(device: torch.device) -> str | None:
+def direct_backend_name(device: torch.device) -> str | None:
     """What takes tensors from this device to another without the host, if anything does."""
     return "nccl" if device.type == "cuda" and distributed.is_nccl_available() else None
 
 
-class Carriers:
+class Backends:
     """Makes the carriers of a process; all processes must make one, at the same time.
 
     Args:
@@ -136,8 +136,8 @@ class Carriers:
         self._world = world
         self._device = device
         self._ways: dict[tuple[int, int], Group] = {}
-        self.sums: Group = world.siblings if world.replicas > 1 else None
-        by = backend(device)
+        self.reductions: Group = world.siblings if world.replicas > 1 else None
+        by = direct_backend_name(device)
         homes = world.gather([by, platform.node(), _identity(device)])
         # NCCL refuses two processes on one GPU.
         if by is None or len({tuple(home) for home in homes}) < world.size:
@@ -151,19 +151,19 @@ class Carriers:
             groups = [
                 distributed.new_group(
                     range(k * world.replicas, (k + 1) * world.replicas),
-                    timeout=timedelta(seconds=world.alarm.timeout_s),
+                    timeout=timedelta(seconds=world.failures.timeout_s),
                     backend=by,
                 )
                 for k in range(world.stages)
             ]
-            self.sums = groups[world.stage]
+            self.reductions = groups[world.stage]
 
-    def to(self, rank: int) -> Carrier:
+    def to(self, rank: int) -> Backend:
         """What takes tensors to a neighbour and back: direct where there is a way."""
         own = self._world.rank
         if (own, rank) not in self._ways:
-            return Host(self._world, rank)
-        return Direct(self._device, rank, self._ways[own, rank], self._ways[rank, own])
+            return HostBackend(self._world, rank)
+        return DirectBackend(self._device, rank, self._ways[own, rank], self._ways[rank, own])
 
 
 def _identity(device: torch.device) -> str:

@@ -20,12 +20,12 @@ from hocket.distributed import wire
 from hocket.distributed.world import World
 from hocket.errors import HocketError, PacketError
 from hocket.timeline import Recorder
-from hocket.transport.backends import Carrier, Host
+from hocket.transport.backends import Backend, HostBackend
 from hocket.transport.inbox import Inbox
 from hocket.transport.outbox import Outbox
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.sequence_check import Order
-from hocket.transport.unacknowledged import Kept
+from hocket.transport.sequence_check import SequenceCheck
+from hocket.transport.unacknowledged import Unacknowledged
 from hocket.tree import Tree, map_tensors
 
 IN_FLIGHT = 2
@@ -33,7 +33,7 @@ IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Message:
     """What arrives in one piece: small values by name, and the tensors they speak of."""
 
     header: dict[str, Any]
@@ -41,11 +41,13 @@ class Parcel:
 
     def tree(self, name: str, device: torch.device) -> Tree:
         """One of the trees it holds, on a device."""
-        return map_tensors(lambda t: t.to(device), wire.decode(self.header[name], self.tensors))
+        return map_tensors(
+            lambda t: t.to(device), wire.decode_tree(self.header[name], self.tensors)
+        )
 
 
 @dataclass(frozen=True)
-class Shipment:
+class OutgoingMessage:
     """A parcel as it leaves.
 
     Attributes:
@@ -56,7 +58,7 @@ class Shipment:
 
     kind: str
     number: int
-    parts: list[tuple[Carrier, Tensor]]
+    parts: list[tuple[Backend, Tensor]]
 
     @property
     def size(self) -> int:
@@ -97,32 +99,32 @@ class Connection:
         rank: int,
         room: int,
         device: torch.device,
-        carrier: Carrier | None = None,
+        carrier: Backend | None = None,
         keep: Callable[[Activation], None] | None = None,
         *,
         checksum: bool = True,
-        headers: Carrier | None = None,
+        headers: Backend | None = None,
         gone: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
-        self.place = world.places[rank]
+        self.place = world.names[rank]
         self.device = device
         self.sent_bytes = 0
         self.received_bytes = 0
         self._world = world
-        self._headers = headers or Host(world, rank)
-        self._gone = gone or partial(world.alarm.lost, rank)
+        self._headers = headers or HostBackend(world, rank)
+        self._gone = gone or partial(world.failures.peer_lost, rank)
         self._carrier = carrier or self._headers
         self._keep = keep
         self._checksum = checksum
         self._shipments = 0
         self._broken: Exception | None = None
-        way = f"{world.place}, from {self.place}"
-        self._order = Order(way)
-        self._inbox: Inbox[Parcel] = Inbox(way, room)
+        way = f"{world.name}, from {self.place}"
+        self._order = SequenceCheck(way)
+        self._inbox: Inbox[Message] = Inbox(way, room)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
-        world.alarm.listen(self._inbox.fail)
-        world.alarm.listen(self._outbox.fail)
+        world.failures.add_listener(self._inbox.fail)
+        world.failures.add_listener(self._outbox.fail)
         self._thread = threading.Thread(
             target=self._receive, name=f"hocket-from-{rank}", daemon=True
         )
@@ -136,28 +138,28 @@ class Connection:
             HocketError: The neighbour is gone or does not receive.
         """
         found: list[Tensor] = []
-        specs = {name: wire.encode(tree, found) for name, tree in trees.items()}
-        own = [wire.dense(tensor, self._carrier.device) for tensor in found]
-        first, rest = wire.written(
+        specs = {name: wire.encode_tree(tree, found) for name, tree in trees.items()}
+        own = [wire.to_dense(tensor, self._carrier.device) for tensor in found]
+        first, rest = wire.encode_header(
             header
             | specs
             | {
                 "kind": kind,
                 "number": number,
                 "sequence": self._shipments,
-                "tensors": [wire.form(tensor) for tensor in own],
+                "tensors": [wire.tensor_spec(tensor) for tensor in own],
                 "checksums": [wire.checksum(t) for t in own] if self._checksum else None,
             }
         )
         self._shipments += 1
-        parts: list[tuple[Carrier, Tensor]] = [(self._headers, first)]
+        parts: list[tuple[Backend, Tensor]] = [(self._headers, first)]
         if rest is not None:
             parts.append((self._headers, rest))
         parts += [(self._carrier, tensor) for tensor in own if tensor.numel()]
-        shipment = Shipment(kind, number, parts)
+        shipment = OutgoingMessage(kind, number, parts)
         what = f"{self.place} to take {kind} {number}"
         with self._waiting(f"sending {kind} {number} to {self.place}", what):
-            self._outbox.add(shipment.begin, self._world.alarm.timeout_s)
+            self._outbox.add(shipment.begin, self._world.failures.timeout_s)
         self.sent_bytes += shipment.size
 
     @property
@@ -165,7 +167,7 @@ class Connection:
         """Whether a send would have to wait."""
         return self._outbox.full
 
-    def take(self, kind: str, number: int) -> Parcel:
+    def take(self, kind: str, number: int) -> Message:
         """The parcel of this kind and number, once it is there.
 
         Raises:
@@ -174,7 +176,7 @@ class Connection:
         """
         what = f"{kind} {number} from {self.place}"
         with self._waiting(f"waiting for {what}", what):
-            return self._inbox.take((kind, number), self._world.alarm.timeout_s)
+            return self._inbox.take((kind, number), self._world.failures.timeout_s)
 
     def until_over(self) -> Exception | None:
         """Wait until nothing more can arrive; what has cut the way, if anything has."""
@@ -187,7 +189,7 @@ class Connection:
 
     def close(self) -> None:
         """Tell the neighbour that nothing more will come, and wait until it says the same."""
-        timeout_s = self._world.alarm.timeout_s
+        timeout_s = self._world.failures.timeout_s
         try:
             self.send("end", 0, {})
             self._outbox.drain(timeout_s)
@@ -202,15 +204,15 @@ class Connection:
     @contextmanager
     def _waiting(self, words: str, what: str) -> Iterator[None]:
         """Inside, the neighbour has to do its part; what it is said to have done if not."""
-        alarm, start = self._world.alarm, time.monotonic()
+        alarm, start = self._world.failures, time.monotonic()
         try:
-            with alarm.waiting(words, self.rank):
+            with alarm.waiting_for(words, self.rank):
                 yield
         except HocketError:
             raise
         except (RuntimeError, OSError) as error:
             if time.monotonic() - start >= alarm.timeout_s:
-                raise alarm.silent(self.rank, what) from None
+                raise alarm.peer_timed_out(self.rank, what) from None
             raise self._gone(str(error)) from None
 
     def _receive(self) -> None:
@@ -218,7 +220,7 @@ class Connection:
             while (parcel := self._next()).header["kind"] != "end":
                 header = parcel.header
                 if self._keep is not None and header["kind"] == "activation":
-                    self._keep(activation(parcel, self.device))
+                    self._keep(read_activation(parcel, self.device))
                 else:
                     self._inbox.put((header["kind"], header["number"]), parcel)
             self._inbox.fail(ConnectionError(f"{self.place} has ended its training"))
@@ -226,20 +228,20 @@ class Connection:
             self._broken = error
             self._inbox.fail(error)  # whoever takes next raises it
 
-    def _next(self) -> Parcel:
+    def _next(self) -> Message:
         first = self._headers.receive(["uint8", [wire.PREFIX], [1]])
         try:
-            length = wire.remaining(first)
+            length = wire.remaining_bytes(first)
             rest = self._headers.receive(["uint8", [length], [1]]) if length else None
-            header = wire.read(first, rest)
+            header = wire.decode_header(first, rest)
         except PacketError as error:
-            raise self._order.lost_header(error) from None
+            raise self._order.damaged_header(error) from None
         self._order.require_next(header)
         tensors = [self._carrier.receive(form) for form in header["tensors"]]
         self._order.require_intact(header, tensors)
         own = [first, *([rest] if rest is not None else []), *tensors]
         self.received_bytes += sum(part.nbytes for part in own)
-        return Parcel(header, tensors)
+        return Message(header, tensors)
 
 
 def send_activation(connection: Connection, packet: Activation, until: int) -> None:
@@ -254,7 +256,7 @@ def send_activation(connection: Connection, packet: Activation, until: int) -> N
     connection.send("activation", packet.batch, header, **trees)
 
 
-def activation(parcel: Parcel, device: torch.device) -> Activation:
+def read_activation(parcel: Message, device: torch.device) -> Activation:
     """The activation that a parcel holds, on a device."""
     return Activation(
         batch=parcel.header["number"],
@@ -267,18 +269,18 @@ def activation(parcel: Parcel, device: torch.device) -> Activation:
 
 
 @dataclass
-class Horizon:
+class Lookahead:
     """The tick that a stage is in, and until when a batch is certain to enter in every tick.
 
     The first stage reads ahead in the data and tells the others with every packet, so that a
     stage goes on by itself and yet stops at the tick at which all stop.
     """
 
-    now: int = 0
+    tick: int = 0
     until: int = 0
 
 
-class Upper:
+class ConnectionToNext:
     """What the stage above an edge sees: it sends activations and receives gradients.
 
     Args:
@@ -289,41 +291,41 @@ class Upper:
     """
 
     def __init__(
-        self, connection: Connection, horizon: Horizon, recorder: Recorder, delay: int = 0
+        self, connection: Connection, horizon: Lookahead, recorder: Recorder, delay: int = 0
     ) -> None:
         self._connection = connection
         self._horizon = horizon
         self._recorder = recorder
-        self._kept: Kept[Activation] = Kept(delay)
+        self._kept: Unacknowledged[Activation] = Unacknowledged(delay)
 
     def send(self, packet: Activation) -> None:
         """Send an activation ahead."""
-        self._kept.add(packet, self._horizon.now)
+        self._kept.add(packet, self._horizon.tick)
         self._send(packet)
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The activations that are taken after this tick."""
-        return [vars(packet) for packet in self._kept.packets(self._horizon.now)]
+        return [vars(packet) for packet in self._kept.packets(self._horizon.tick)]
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send them."""
         packets = [Activation(**packet) for packet in state]
-        self._kept.put_back(packets, self._horizon.now)
+        self._kept.put_back(packets, self._horizon.tick)
         for packet in packets:
             self._send(packet)
 
     def _send(self, packet: Activation) -> None:
-        with self._recorder.span("send", packet.batch, self._horizon.now):
+        with self._recorder.span("send", packet.batch, self._horizon.tick):
             send_activation(self._connection, packet, self._horizon.until)
 
     def receive(self, batch: int) -> Gradient:
         """The gradient of a batch."""
-        with self._recorder.span("wait", batch, self._horizon.now):
+        with self._recorder.span("wait", batch, self._horizon.tick):
             parcel = self._connection.take("gradient", batch)
         return Gradient(batch, parcel.tree("values", self._connection.device))
 
 
-class Lower:
+class ConnectionToPrevious:
     """What the stage below an edge sees: it receives activations and sends gradients.
 
     Args:
@@ -334,36 +336,36 @@ class Lower:
     """
 
     def __init__(
-        self, connection: Connection, horizon: Horizon, recorder: Recorder, delay: int = 0
+        self, connection: Connection, horizon: Lookahead, recorder: Recorder, delay: int = 0
     ) -> None:
         self._connection = connection
         self._horizon = horizon
         self._recorder = recorder
-        self._kept: Kept[Gradient] = Kept(delay)
+        self._kept: Unacknowledged[Gradient] = Unacknowledged(delay)
 
     def receive(self, batch: int) -> Activation:
         """The activation of a batch."""
-        with self._recorder.span("wait", batch, self._horizon.now):
+        with self._recorder.span("wait", batch, self._horizon.tick):
             parcel = self._connection.take("activation", batch)
         self._horizon.until = max(self._horizon.until, parcel.header["until"])
-        return activation(parcel, self._connection.device)
+        return read_activation(parcel, self._connection.device)
 
     def send(self, packet: Gradient) -> None:
         """Send a gradient back."""
-        self._kept.add(packet, self._horizon.now)
+        self._kept.add(packet, self._horizon.tick)
         self._send(packet)
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The gradients that are taken after this tick."""
-        return [vars(packet) for packet in self._kept.packets(self._horizon.now)]
+        return [vars(packet) for packet in self._kept.packets(self._horizon.tick)]
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send them."""
         packets = [Gradient(**packet) for packet in state]
-        self._kept.put_back(packets, self._horizon.now)
+        self._kept.put_back(packets, self._horizon.tick)
         for packet in packets:
             self._send(packet)
 
     def _send(self, packet: Gradient) -> None:
-        with self._recorder.span("send", packet.batch, self._horizon.now):
+        with self._recorder.span("send", packet.batch, self._horizon.tick):
             self._connection.send("gradient", packet.batch, {}, values=packet.values)

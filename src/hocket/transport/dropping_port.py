@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from hocket.timeline import Recorder
-from hocket.transport.encoded import Ledger
+from hocket.transport.encoded import SendStats
 from hocket.transport.packet import Activation
-from hocket.transport.reconnecting import Line
-from hocket.transport.replay_buffer import Ahead
+from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.replay_buffer import OneWayPort
 
 
-class Pour(Ahead):
+class DroppingPort(OneWayPort):
     """What a stage that runs freely sees of the one behind it, in another process.
 
     What cannot leave at once is dropped, and counted: by the time the way is free there will
@@ -21,7 +21,7 @@ class Pour(Ahead):
         ledger: Where what leaves and what is dropped is counted.
     """
 
-    def __init__(self, line: Line, recorder: Recorder, ledger: Ledger) -> None:
+    def __init__(self, line: ReconnectingLink, recorder: Recorder, ledger: SendStats) -> None:
         self._line = line
         self._recorder = recorder
         self._ledger = ledger

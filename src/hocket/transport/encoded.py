@@ -22,7 +22,7 @@ MEASURED = 16
 """The error is measured of every so many packets, as it takes a decoding."""
 
 
-class Port(Protocol[Sent, Received]):
+class PortLike(Protocol[Sent, Received]):
     """One side of an edge."""
 
     def send(self, packet: Sent) -> None:
@@ -31,20 +31,20 @@ class Port(Protocol[Sent, Received]):
     def receive(self, batch: int) -> Received:
         """The packet of a batch."""
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """What was sent and not yet taken, as plain values."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send what had been sent and not yet taken."""
 
 
 @dataclass
-class Ledger:
+class SendStats:
     """What a stage has sent ahead, and what was left of it.
 
     Attributes:
         plain_bytes: As they were.
-        coded_bytes: As they were written.
+        encoded_bytes: As they were written.
         sent: Packets that have left for a stage that runs freely in another process.
         unsent: Packets that were dropped where they were made, as the way was not free.
         error: Norm of what is lost beside that of what was sent, the last one measured.
@@ -53,7 +53,7 @@ class Ledger:
     """
 
     plain_bytes: int = 0
-    coded_bytes: int = 0
+    encoded_bytes: int = 0
     sent: int = 0
     unsent: int = 0
     error: float | None = None
@@ -62,10 +62,10 @@ class Ledger:
     @property
     def compression(self) -> float | None:
         """How many times fewer bytes were written; None if there were none."""
-        return self.plain_bytes / self.coded_bytes if self.coded_bytes else None
+        return self.plain_bytes / self.encoded_bytes if self.encoded_bytes else None
 
 
-class Coded(Generic[Sent, Received]):
+class EncodedPort(Generic[Sent, Received]):
     """A port that writes what it sends and reads what it receives; targets stay as they are.
 
     Args:
@@ -79,15 +79,15 @@ class Coded(Generic[Sent, Received]):
 
     def __init__(
         self,
-        port: Port[Sent, Received],
+        port: PortLike[Sent, Received],
         sends: Codec,
         takes: Codec,
         seed: int,
-        ledger: Ledger | None = None,
+        ledger: SendStats | None = None,
         *,
         alone: bool = False,
     ) -> None:
-        self._port: Port[Sent, Received] = port
+        self._port: PortLike[Sent, Received] = port
         self._sends = sends
         self._takes = takes
         self._seed = seed
@@ -134,35 +134,37 @@ class Coded(Generic[Sent, Received]):
 
         return replace(packet, values=map_tensors(found, places))
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """What was sent and not yet taken, as written, and what the codecs have learnt."""
         return {
-            "port": self._port.state(),
-            "encoders": [encoder.state() for encoder in self._encoders],
-            "proofs": [decoder.state() for decoder in self._proofs],
-            "decoders": [decoder.state() for decoder in self._decoders],
+            "port": self._port.state_dict(),
+            "encoders": [encoder.state_dict() for encoder in self._encoders],
+            "proofs": [decoder.state_dict() for decoder in self._proofs],
+            "decoders": [decoder.state_dict() for decoder in self._decoders],
         }
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send what had been sent and not yet taken, and go on from what had been learnt."""
-        self._port.load(state["port"])
+        self._port.load_state_dict(state["port"])
         for encoder in state["encoders"]:
             self._encoders.append(self._new_encoder())
-            self._encoders[-1].load(encoder)
+            self._encoders[-1].load_state_dict(encoder)
         for own, codec, found in (
             (self._proofs, self._sends, state["proofs"]),
             (self._decoders, self._takes, state["decoders"]),
         ):
             for decoder in found:
                 own.append(codec.decoder())
-                own[-1].load(decoder)
+                own[-1].load_state_dict(decoder)
 
     def _new_encoder(self) -> Encoder:
         return self._sends.encoder(self._seed + len(self._encoders), alone=self._alone)
 
-    def _note(self, ledger: Ledger, batch: int, parts: list[Tensor], coded: list[Tree]) -> None:
+    def _note(
+        self, ledger: SendStats, batch: int, parts: list[Tensor], coded: list[Tree]
+    ) -> None:
         ledger.plain_bytes += sum(part.nbytes for part in parts)
-        ledger.coded_bytes += sum(tensor.nbytes for tensor in tensors(coded))
+        ledger.encoded_bytes += sum(tensor.nbytes for tensor in tensors(coded))
         read = [decoder.decode(own) for decoder, own in zip(self._proofs, coded, strict=False)]
         if batch % MEASURED == 0 and parts:
             lost = _norm([a.float() - b.float() for a, b in zip(parts, read, strict=True)])

@@ -59,16 +59,16 @@ class Edge:
         self.activations: Mailbox[Activation] = Mailbox(f"activations from {before} to {after}")
         self.gradients: Mailbox[Gradient] = Mailbox(f"gradients from {after} to {before}")
 
-    def upper(self) -> "Upper":
+    def to_next(self) -> "MailboxToNext":
         """The port of the stage whose outputs cross the edge."""
-        return Upper(self)
+        return MailboxToNext(self)
 
-    def lower(self) -> "Lower":
+    def to_previous(self) -> "MailboxToPrevious":
         """The port of the stage whose inputs cross the edge."""
-        return Lower(self)
+        return MailboxToPrevious(self)
 
 
-class Upper:
+class MailboxToNext:
     """What the stage above an edge sees: it sends activations and receives gradients."""
 
     def __init__(self, edge: Edge) -> None:
@@ -82,17 +82,17 @@ class Upper:
         """The gradient of a batch."""
         return self._edge.gradients.take(batch)
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The activations that were sent and not yet taken."""
         return [vars(packet) for packet in self._edge.activations.packets()]
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send them."""
         for packet in state:
             self.send(Activation(**packet))
 
 
-class Lower:
+class MailboxToPrevious:
     """What the stage below an edge sees: it receives activations and sends gradients."""
 
     def __init__(self, edge: Edge) -> None:
@@ -106,17 +106,17 @@ class Lower:
         """Send a gradient back."""
         self._edge.gradients.put(packet)
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The gradients that were sent and not yet taken."""
         return [vars(packet) for packet in self._edge.gradients.packets()]
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send them."""
         for packet in state:
             self.send(Gradient(**packet))
 
 
-class End:
+class NoNextStage:
     """Behind the last stage: outputs are dropped, and no gradient ever comes."""
 
     def send(self, packet: Activation) -> None:
@@ -126,9 +126,9 @@ class End:
         """There is nothing to receive: PacketError."""
         raise PacketError(f"a gradient of batch {batch} was expected from behind the network")
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing is under way."""
         return []
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing was under way."""

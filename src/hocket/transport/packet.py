@@ -36,7 +36,7 @@ class Activation:
         """Whether the batch is one that no stage learns from, from the sender on."""
         return self.values is None
 
-    def emptied(self) -> "Activation":
+    def without_values(self) -> "Activation":
         """The same without what it holds, for a batch that is skipped."""
         return replace(self, values=None, targets=None)
 

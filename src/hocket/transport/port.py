@@ -6,7 +6,7 @@ from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree
 
 
-class Before(Protocol):
+class ToPrevious(Protocol):
     """The side that a stage's inputs come from: the stage before, or the source."""
 
     def receive(self, batch: int) -> Activation:
@@ -23,14 +23,14 @@ class Before(Protocol):
             PacketError: That batch's gradient was sent before.
         """
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The gradients that were sent and not yet taken, as plain values."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send again what had been sent and not yet taken when the state was."""
 
 
-class After(Protocol):
+class ToNext(Protocol):
     """The side that a stage's outputs go to: the stage behind, or the end of the network."""
 
     def receive(self, batch: int) -> Gradient:
@@ -47,8 +47,8 @@ class After(Protocol):
             PacketError: That batch's activation was sent before.
         """
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The activations that were sent and not yet taken, as plain values."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Send again what had been sent and not yet taken when the state was."""

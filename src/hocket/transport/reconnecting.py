@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from hocket.distributed.world import World
 from hocket.errors import HocketError
-from hocket.transport.backends import Host
+from hocket.transport.backends import HostBackend
 from hocket.transport.connection import Connection, send_activation
 from hocket.transport.packet import Activation
 
 LOOK_S = 0.1
 """How often to look whether a neighbour has come back."""
-Connect: TypeAlias = Callable[[Callable[[str], HocketError], Host | None], Connection]
+Connect: TypeAlias = Callable[[Callable[[str], HocketError], HostBackend | None], Connection]
 """Makes a connection, from what names a loss and, but for the first, what carries all of it."""
 
 
@@ -26,7 +26,7 @@ class _Cut(HocketError):
     """The neighbour was killed, and may come back."""
 
 
-class Line:
+class ReconnectingLink:
     """The connections to a neighbour, one after the other.
 
     Args:
@@ -40,8 +40,8 @@ class Line:
 
     def __init__(self, world: World, rank: int, connect: Connect) -> None:
         self.rank = rank
-        self.place = world.places[rank]
-        self.connection = None if world.returned else connect(self._gone, None)
+        self.place = world.names[rank]
+        self.connection = None if world.rejoined else connect(self._gone, None)
         self._world = world
         self._connect = connect
         self._before_bytes = 0  # sent over those that were cut
@@ -65,28 +65,30 @@ class Line:
             send_activation(connection, packet, until=0)
         return True
 
-    def begin(self) -> None:
+    def open(self) -> None:
         """From here on the neighbour may be killed, and come back where that can be."""
         if self._thread is None or not self._thread.is_alive():
             name = f"hocket-line-{self.rank}"
             self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
             self._thread.start()
 
-    def require(self) -> Connection:
+    def require_open(self) -> Connection:
         """The connection, where it cannot be done without.
 
         Raises:
             HocketError: The neighbour is gone and does not come back.
         """
-        end = time.monotonic() + self._world.alarm.timeout_s
+        end = time.monotonic() + self._world.failures.timeout_s
         while self.connection is None:
-            self.require_hope()
+            self.require_reachable()
             if time.monotonic() >= end:
-                raise self._world.alarm.silent(self.rank, f"{self.place} to come back")
+                raise self._world.failures.peer_timed_out(
+                    self.rank, f"{self.place} to come back"
+                )
             time.sleep(LOOK_S)
         return self.connection
 
-    def require_hope(self) -> None:
+    def require_reachable(self) -> None:
         """Go on unless the way is cut for good.
 
         Raises:
@@ -106,45 +108,45 @@ class Line:
 
     def _gone(self, said: str) -> HocketError:
         """The error to raise when the connection is cut, and said this."""
-        hope = self._world.outing.hopes
-        return _Cut(said) if hope else self._world.alarm.lost(self.rank, said)
+        hope = self._world.membership.may_rejoin
+        return _Cut(said) if hope else self._world.failures.peer_lost(self.rank, said)
 
     def _keep(self) -> None:
         """Wait for the end of each connection and make the next one, until all meet again."""
-        while self._world.outing.apart and not self._hopeless:
+        while self._world.membership.detached and not self._hopeless:
             if self.connection is None:
                 self._renew()
                 continue
             error = self.connection.until_over()
-            if error is None or not self._world.outing.apart:
+            if error is None or not self._world.membership.detached:
                 return
             if isinstance(error, HocketError):  # it is not cut: what came over it is wrong
                 self._failure, self._hopeless = error, True
-            elif self._world.outing.hopes:
+            elif self._world.membership.may_rejoin:
                 lost, self.connection = self.connection, None
                 self._before_bytes += lost.sent_bytes
                 lost.abandon()
             else:
                 self._hopeless = True
-                self._failure = self._world.alarm.lost(self.rank, str(error))
+                self._failure = self._world.failures.peer_lost(self.rank, str(error))
 
     def _renew(self) -> None:
         """Connect with the process that has come in the neighbour's place, or in this one."""
-        begun, alarm, outing = time.monotonic(), self._world.alarm, self._world.outing
-        while outing.apart:
+        begun, alarm, outing = time.monotonic(), self._world.failures, self._world.membership
+        while outing.detached:
             group = None
             with suppress(RuntimeError):  # it was killed once more
-                group = outing.pair(self.rank)
+                group = outing.pair_group(self.rank)
             if group is not None:
-                host = Host(self._world, int(self.rank > self._world.rank), group)
+                host = HostBackend(self._world, int(self.rank > self._world.rank), group)
                 self.connection = self._connect(self._gone, host)
                 return
-            if not outing.hopes:
+            if not outing.may_rejoin:
                 self._hopeless = True
-                self._failure = alarm.lost(self.rank, "nobody comes in its place")
+                self._failure = alarm.peer_lost(self.rank, "nobody comes in its place")
                 return
             if time.monotonic() - begun >= alarm.timeout_s:
                 self._hopeless = True
-                self._failure = alarm.silent(self.rank, f"{self.place} to come back")
+                self._failure = alarm.peer_timed_out(self.rank, f"{self.place} to come back")
                 return
             time.sleep(LOOK_S)

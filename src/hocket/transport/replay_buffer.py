@@ -14,7 +14,7 @@ from hocket.tree import Tree, tensors
 
 
 @dataclass
-class Uses:
+class ReceiveStats:
     """What became of the packets of an edge.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Slot:
         self.size = sum(part.nbytes for part in parts)
 
 
-class Buffer:
+class ReplayBuffer:
     """The last packets of an edge (DGL, arXiv 1901.08164, algorithm 2).
 
     A draw gives the least used packet, and of those the freshest. One thread may put while
@@ -63,7 +63,7 @@ class Buffer:
     """
 
     def __init__(self, rule: Replay) -> None:
-        self.uses = Uses()
+        self.stats = ReceiveStats()
         self._rule = rule
         self._slots: list[_Slot] = []
         self._next = 0  # where the next packet goes: over the oldest, once all are filled
@@ -79,7 +79,7 @@ class Buffer:
             self._keep(slot)
             self._changed.notify_all()
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The packets with how often each was drawn, in their places, and what was counted."""
         with self._changed:
             return {
@@ -87,39 +87,39 @@ class Buffer:
                     {"packet": vars(slot.packet), "drawn": slot.drawn} for slot in self._slots
                 ],
                 "next": self._next,
-                "uses": vars(self.uses).copy(),
+                "stats": vars(self.stats).copy(),
             }
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Go on from what another buffer of the same rule held."""
         with self._changed:
             self._slots = [
                 _Slot(Activation(**slot["packet"]), slot["drawn"]) for slot in state["slots"]
             ]
             self._next = state["next"]
-            vars(self.uses).update(state["uses"])
+            vars(self.stats).update(state["stats"])
             self._changed.notify_all()
 
     def _keep(self, slot: _Slot) -> None:
         self._count_lost(slot.packet.batch)
-        self.uses.arrived += 1
-        self.uses.arrived_bytes += slot.size
+        self.stats.arrived += 1
+        self.stats.arrived_bytes += slot.size
         if len(self._slots) < self._rule.buffer:
             self._slots.append(slot)
         else:
-            self.uses.dropped += self._slots[self._next].drawn == 0
+            self.stats.dropped += self._slots[self._next].drawn == 0
             self._slots[self._next] = slot
         self._next = (self._next + 1) % self._rule.buffer
         held = sum(slot.size for slot in self._slots)
-        self.uses.buffer_bytes = max(self.uses.buffer_bytes, held)
+        self.stats.buffer_bytes = max(self.stats.buffer_bytes, held)
 
     def _count_lost(self, number: int) -> None:
         """Compare the number of a packet, which its sender counts, with what is known of it."""
-        missed = number - (self.uses.arrived + self.uses.lost - self.uses.orphaned)
+        missed = number - (self.stats.arrived + self.stats.lost - self.stats.orphaned)
         if missed > 0:
-            self.uses.lost += missed
+            self.stats.lost += missed
         else:
-            self.uses.orphaned -= missed
+            self.stats.orphaned -= missed
 
     @property
     def waiting(self) -> int:
@@ -131,10 +131,10 @@ class Buffer:
         with self._changed:
             slot = self._best()
             if slot is None:
-                self.uses.refused += 1
+                self.stats.refused += 1
                 return None
-            self.uses.drawn += 1
-            self.uses.reused += slot.drawn > 0
+            self.stats.drawn += 1
+            self.stats.reused += slot.drawn > 0
             slot.drawn += 1
             return slot.packet
 
@@ -174,41 +174,41 @@ class Buffer:
         return [(start - back) % count for back in range(count)]
 
 
-class Ahead:
+class OneWayPort:
     """A way on which nothing comes back."""
 
     def receive(self, batch: int) -> Gradient:
         """There is nothing to receive: PacketError."""
         raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing is under way: what was sent is the buffer's, or lost."""
         return []
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing was under way."""
 
 
-class Upper(Ahead):
+class BufferToNext(OneWayPort):
     """What the stage above an edge sees: what it sends is kept or overwritten."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
 
     def send(self, packet: Activation) -> None:
         """Leave an activation; there is nothing to draw in a batch that is skipped."""
         if not packet.skipped:  # numbered as it leaves, as where it goes to another process
-            self._buffer.put(replace(packet, batch=self._buffer.uses.arrived))
+            self._buffer.put(replace(packet, batch=self._buffer.stats.arrived))
 
 
-class Lower:
+class BufferToPrevious:
     """What the stage below an edge sees: what was drawn for each of its turns.
 
     Args:
         buffer: What it draws from.
     """
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
         self._turns: dict[int, Activation] = {}
 
@@ -229,13 +229,13 @@ class Lower:
             raise PacketError(f"nothing was drawn from the buffer for turn {batch}")
         return self._turns.pop(batch)
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """What is in the buffer; between two turns nothing else is drawn and not received."""
-        return self._buffer.state()
+        return self._buffer.state_dict()
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Draw on from what was in the buffer."""
-        self._buffer.load(state)
+        self._buffer.load_state_dict(state)
 
     def send(self, packet: Gradient) -> None:
         """Nothing takes it: PacketError."""

@@ -17,7 +17,7 @@ ASCENDING = ("activation", "gradient")
 ADVICE = "go on from the last checkpoint; if it comes again, suspect memory and network"
 
 
-class Order:
+class SequenceCheck:
     """Checks the packets of one neighbour.
 
     Args:
@@ -68,6 +68,6 @@ class Order:
                     f"{list(tensor.shape)}) is {found:08x}, and was {left:08x}; {ADVICE}"
                 )
 
-    def lost_header(self, error: Exception) -> TransitError:
+    def damaged_header(self, error: Exception) -> TransitError:
         """What to say of a packet whose header is damaged, so that nobody knows its batch."""
         return TransitError(f"{self._way}, after {self._before}: {error}; {ADVICE}")

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 P = TypeVar("P")
 
 
-class Kept(Generic[P]):
+class Unacknowledged(Generic[P]):
     """What one port has sent.
 
     Args:

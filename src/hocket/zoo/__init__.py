@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from hocket.errors import OptionError, listed, unknown
-from hocket.options import hints_of, wrong_options
+from hocket.options import argument_hints, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
     resnet20,
@@ -58,7 +58,7 @@ def names() -> list[str]:
     return [*NETWORKS, *HUGGING_FACE]
 
 
-def build(name: str, **options: object) -> nn.Module:
+def create(name: str, **options: object) -> nn.Module:
     """The network of this name: one of the papers, a chain of named layers, or of transformers.
 
     Args:
@@ -76,12 +76,14 @@ def build(name: str, **options: object) -> nn.Module:
     builder = _builder(name)
     # What fields a configuration of transformers has is for that library to say.
     known = options if name in HUGGING_FACE else list(inspect.signature(builder).parameters)
-    if problems := wrong_options(options, known, hints_of(builder)):
+    if problems := wrong_options(options, known, argument_hints(builder)):
         raise OptionError(listed(f"cannot build network {name!r}", problems))
     return builder(**options)
 
 
-def fitted(name: str, shape: Sequence[int], classes: int, **options: object) -> nn.Module:
+def create_fitted(
+    name: str, shape: Sequence[int], classes: int, **options: object
+) -> nn.Module:
     """The network of this name, made for such inputs and outputs.
 
     Args:
@@ -97,7 +99,7 @@ def fitted(name: str, shape: Sequence[int], classes: int, **options: object) -> 
     1
     """
     found = fitting(_builder(name), shape, classes) if name in names() else {}
-    return build(name, **(found | options))
+    return create(name, **(found | options))
 
 
 def fitting(
@@ -128,10 +130,10 @@ __all__ = [
     "HUGGING_FACE",
     "NETWORKS",
     "PLANS",
-    "build",
+    "create",
+    "create_fitted",
     "dgl6",
     "dni3",
-    "fitted",
     "fitting",
     "gpt",
     "mlp",

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from benchmarks.peers import Training
 from hocket.zoo.layer import Layer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exact(Work):
+class Exact(Workload):
     """Work in double precision on a network without BatchNorm: order of sums aside, all ways
     to split a batch do the same."""
 
@@ -92,7 +92,7 @@ class Fails:
     def about(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def prepare(self, work: Work, rank: int) -> Training:
+    def prepare(self, work: Workload, rank: int) -> Training:
         if rank == self.processes - 1:
             if self.silently:
                 os._exit(3)

@@ -9,13 +9,13 @@ import torch
 from benchmarks.accuracy import accuracy
 from benchmarks.harness import jobs
 from benchmarks.harness.record import Record
-from benchmarks.harness.training import Job, build_trainer, train
+from benchmarks.harness.training import TrainingJob, build_trainer, run_job
 from hocket import data as datasets
 from hocket.errors import HocketError, OptionError
 
 ROWS = ("bp", "adl:accumulate=4")
 tiny = partial(accuracy, network="mlp", data="digits", rows=ROWS, seeds=(0,), epochs=1, nice=0)
-JOB = Job(
+JOB = TrainingJob(
     row="fdg",
     seed=3,
     network="mlp",
@@ -117,7 +117,7 @@ def test_a_process_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_training_that_diverges_is_a_result() -> None:
-    result = train(dataclasses.replace(JOB, optimizer="SGD:lr=1e30"), None)
+    result = run_job(dataclasses.replace(JOB, optimizer="SGD:lr=1e30"), None)
     assert result["epochs"] == []
     assert "became" in result["failure"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.harness.balance import Balance, even
 from benchmarks.peers.pipeline import as_v, in_turns, one_each
 from hocket.partition import Plan
-from hocket.partition.balance import split
+from hocket.partition.balance import balance
 from unit.benchmarks.small_worlds import exact
 
 COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)
@@ -41,7 +41,7 @@ def test_with_a_stage_for_every_process_the_largest_is_smallest(costs: list[floa
     def largest(cuts: list[int]) -> float:
         return max(sum(costs[a:b]) for a, b in itertools.pairwise([0, *cuts, len(costs)]))
 
-    assert largest(even(costs, one_each(3), 4)) == largest(split(costs, 3))
+    assert largest(even(costs, one_each(3), 4)) == largest(balance(costs, 3))
 
 
 def test_layers_are_timed_once_for_each_size_of_micro_batch() -> None:

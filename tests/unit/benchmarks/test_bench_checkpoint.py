@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.checkpoint import ROWS, checkpoint
 from benchmarks.harness.record import Record
-from benchmarks.report.render import render, table
+from benchmarks.report.render import record_table, render
 from hocket.errors import OptionError
 
 TINY = {"pairs": 2, "steps": 2, "batch": 8, "network": "mlp", "shape": (64,)}
@@ -31,7 +31,7 @@ def test_the_record_has_every_row_and_what_was_saved(
 
 def test_the_table_says_how_long_ticks_stand_still(tmp_path: Path) -> None:
     checkpoint(out=tmp_path, rows=("plain", "every 1"), **TINY)
-    text = table(Record.read(tmp_path))
+    text = record_table(Record.read(tmp_path))
     assert "| ticks stand still, ms |" in text
     assert "mlp on batches of 8, fdg on 2 stages in one process" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| plain |"))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.curves import curves
 from benchmarks.harness.record import Record
-from benchmarks.report.render import render, table
+from benchmarks.report.render import record_table, render
 from hocket.errors import OptionError
 
 tiny = partial(
@@ -43,10 +43,10 @@ def test_every_training_has_a_curve_of_its_updates(tmp_path: Path) -> None:
     assert [row["batch_per_tick"] for row in record.rows] == [64, 64, 16]
     render(tmp_path)
     assert (tmp_path / "curves.svg").is_file()
-    assert "| 2 | fdg | 64 |" in table(record)
+    assert "| 2 | fdg | 64 |" in record_table(record)
     broken = record.rows[1] | {"failure": "the loss became nan", "train_losses": [2.0]}
     told = record.with_rows([record.rows[0], broken])
-    assert "| seed 0 broke off |" in table(told)
+    assert "| seed 0 broke off |" in record_table(told)
     told.write(tmp_path)
     render(tmp_path)
 

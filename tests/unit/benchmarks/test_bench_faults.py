@@ -8,7 +8,7 @@ import pytest
 from benchmarks import fault_injection as module
 from benchmarks.fault_injection import faults
 from benchmarks.faults import corruption
-from benchmarks.faults.fault import written
+from benchmarks.faults.fault import format_schedule
 from benchmarks.faults.trial import Outcome
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
@@ -43,7 +43,7 @@ def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
     assert len(tries) == 4
     rows = Record.read(out).rows
     jobs = [job for job in tries if job is not None]
-    assert [row["faults"] for row in rows[:3]] == [written(job.faults) for job in jobs]
+    assert [row["faults"] for row in rows[:3]] == [format_schedule(job.faults) for job in jobs]
     assert "its last bits are others than without faults" in rows[0]["broken"]
     assert (out / "runs" / "0000").exists()
     files = {row["row"]: (row["tried"], row["refused"]) for row in rows[3:]}
@@ -68,8 +68,10 @@ def test_trials_of_other_settings_are_not_mixed(tries, tmp_path):
 
 def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
     """Without checksums nearly nothing is refused, and without care code is run."""
-    monkeypatch.setattr("hocket.transport.sequence_check.Order.require_intact", lambda *_: None)
-    monkeypatch.setattr(corruption, "open_at", lambda *_: None)
+    monkeypatch.setattr(
+        "hocket.transport.sequence_check.SequenceCheck.require_intact", lambda *_: None
+    )
+    monkeypatch.setattr(corruption, "open_checkpoint", lambda *_: None)
     assert [row["refused"] for row in corruption.checkpoints(tmp_path, 5, 5, 0)] == [0, 0, 0]
     (row,) = corruption.packets(100, 0)
     assert 20 < row["refused"] < 80

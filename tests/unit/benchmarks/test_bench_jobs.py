@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.compression import compression
 from benchmarks.harness.record import Record
-from benchmarks.report.render import render, table
+from benchmarks.report.render import record_table, render
 from benchmarks.slowdown import slowdown
-from benchmarks.straggler import pace
+from benchmarks.straggler import straggler_throughput
 from hocket.errors import OptionError
 
 TINY = {"data": "digits", "subset": None, "epochs": 1, "batch": 256, "seeds": (0,), "nice": 0}
@@ -49,7 +49,7 @@ def test_every_slow_down_of_every_buffer_has_a_row(slowed: Record) -> None:
         assert 0 <= row["dropped"] <= 1
         assert 0 <= row["reused"] <= 1
         assert row["failure"] is None
-    assert "| 2 |" in table(slowed)
+    assert "| 2 |" in record_table(slowed)
 
 
 def test_every_codec_has_a_row_with_what_it_sent(compressed: Record) -> None:
@@ -61,7 +61,7 @@ def test_every_codec_has_a_row_with_what_it_sent(compressed: Record) -> None:
     assert half["lost"] > 0
     assert 1 <= codes["perplexity"] <= 4
     assert plain["buffer_mib"] > half["buffer_mib"] > 0
-    assert "| bf16 |" in table(compressed)
+    assert "| bf16 |" in record_table(compressed)
 
 
 def test_a_stage_that_is_none_cannot_be_slow(tmp_path: Path) -> None:
@@ -77,7 +77,9 @@ def test_nothing_to_train_is_refused(tmp_path: Path) -> None:
 def test_a_slow_stage_slows_those_that_keep_step_and_not_those_that_run_freely(
     tmp_path: Path,
 ) -> None:
-    pace(out=tmp_path, stages=3, slowed=1, factors=(3,), batches=48, turn_s=0.02)
+    straggler_throughput(
+        out=tmp_path, stages=3, slowed=1, factors=(3,), batches=48, turn_s=0.02
+    )
     render(tmp_path)
     assert (tmp_path / "pace.svg").is_file()
     lockstep, free = Record.read(tmp_path).rows
@@ -100,4 +102,4 @@ def test_a_pace_that_cannot_be_measured_is_refused(
     options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=told):
-        pace(out=tmp_path, **options)
+        straggler_throughput(out=tmp_path, **options)

@@ -11,11 +11,11 @@ from threading import Thread
 
 import pytest
 
-from benchmarks.harness.nodes import Link, Node, NodesError, two_nodes
+from benchmarks.harness.nodes import Node, NodesError, VirtualLink, two_nodes
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
+def link() -> Iterator[VirtualLink]:
     with ExitStack() as stack:
         try:
             link = stack.enter_context(two_nodes())
@@ -36,7 +36,7 @@ def on(node: Node, work: Callable[[], None]) -> Thread:
     return thread
 
 
-def seconds_for(link: Link, size: int) -> float:
+def seconds_for(link: VirtualLink, size: int) -> float:
     """How long so many bytes take from one node to the other."""
     one, two = link.nodes
     ready: list[socket.socket] = []
@@ -64,7 +64,7 @@ def seconds_for(link: Link, size: int) -> float:
     return took[0]
 
 
-def test_a_link_lets_through_what_it_is_told(link: Link) -> None:
+def test_a_link_lets_through_what_it_is_told(link: VirtualLink) -> None:
     megabit = 125_000
     link.limit(10)
     assert seconds_for(link, 4 * megabit) > 0.3
@@ -72,7 +72,7 @@ def test_a_link_lets_through_what_it_is_told(link: Link) -> None:
     assert seconds_for(link, 4 * megabit) < 0.3
 
 
-def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link: Link) -> None:
+def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link: VirtualLink) -> None:
     seen: list[set[str]] = []
     node = link.nodes[0]
     on(node, lambda: seen.append({name for _, name in socket.if_nameindex()})).join()
@@ -81,7 +81,7 @@ def test_a_node_sees_its_own_end_of_the_link_and_loopback_only(link: Link) -> No
     assert node.interface not in {name for _, name in socket.if_nameindex()}
 
 
-def test_nothing_is_left_of_them(link: Link) -> None:
+def test_nothing_is_left_of_them(link: VirtualLink) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with two_nodes() as other:
         assert len(os.listdir("/proc/self/fd")) == before + 2
@@ -89,10 +89,10 @@ def test_nothing_is_left_of_them(link: Link) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_command_that_the_system_refuses_is_told(link: Link) -> None:
+def test_a_command_that_the_system_refuses_is_told(link: VirtualLink) -> None:
     one, two = (replace(node, interface="none0") for node in link.nodes)
     with pytest.raises(NodesError, match=r"`.*tc qdisc .* dev none0 .*`: .*none0"):
-        Link((one, two)).limit(10)
+        VirtualLink((one, two)).limit(10)
 
 
 def test_all_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,13 @@ import torch
 from benchmarks.harness.memory import measure, peak_mib, predicted
 from benchmarks.harness.pairs import Pairs, time_pairs
 from benchmarks.harness.record import Record
-from benchmarks.harness.workload import PLAIN, Work
+from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.overhead import ROWS, overhead, timed
 from hocket.errors import HocketError, OptionError
 from hocket.methods import BP
 from hocket.options import Named
 
-WORK = Work(
+WORK = Workload(
     network="mlp", shape=(64,), batch=8, stages=2, threads=1, channels_last=False, rate=0.01
 )
 
@@ -84,7 +84,7 @@ def test_memory_is_measured_in_a_process_of_its_own() -> None:
 
 
 def test_memory_counts_what_training_adds() -> None:
-    large = Work(
+    large = Workload(
         network="mlp", shape=(100_000,), batch=2, stages=1, threads=1, channels_last=False
     )
     weights_mib = large.parameters() * 4 / 2**20

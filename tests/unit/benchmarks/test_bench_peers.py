@@ -8,8 +8,8 @@ from torch import Tensor
 
 from benchmarks.harness.balance import Balance
 from benchmarks.harness.repetition import Steps
-from benchmarks.harness.workers import World
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workers import RowProcesses
+from benchmarks.harness.workload import Workload
 from benchmarks.peers import peer_of
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.pipeline import SCHEDULES
@@ -32,7 +32,7 @@ def trained_plainly(work: Exact) -> dict[str, Tensor]:
 
 def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
     """The weights of each process."""
-    with World(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
+    with RowProcesses(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
         world.ask(Steps(STEPS - 1))
         return [
             {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in own.items()}
@@ -97,7 +97,7 @@ def test_schedules_train_the_same_in_other_worlds(schedule: str, work: Exact) ->
 def test_samples_are_those_of_all_processes() -> None:
     work = exact()
     for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
-        with World(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
+        with RowProcesses(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
             assert world.ask(attrgetter("samples")) == [samples, samples]
 
 
@@ -139,7 +139,7 @@ def test_a_batch_that_cannot_be_shared_is_refused() -> None:
 
 
 def test_more_stages_than_layers_are_refused() -> None:
-    work = Work(
+    work = Workload(
         network="resnet8", shape=(3, 8, 8), batch=4, stages=3, threads=1, channels_last=True
     )
     with pytest.raises(CutError, match="resnet8 into 6 stages: it has 5 layers; ask for fewer"):
@@ -158,7 +158,7 @@ def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
     serial = work.trainer(peer.method, peer.plan)
     for _ in range(work.until_full(peer.method) + STEPS):
         work.decoupled(serial)()
-    with World(row, peer, work, timeout_s=30) as world:
+    with RowProcesses(row, peer, work, timeout_s=30) as world:
         world.ask(Steps(STEPS - 1))
         found = world.ask(weights)
     for stage, own in zip(serial.stages, found, strict=True):

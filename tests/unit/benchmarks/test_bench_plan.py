@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks import plan as module
 from benchmarks.harness.record import Record
-from benchmarks.harness.workload import Work
+from benchmarks.harness.workload import Workload
 from benchmarks.plan import plan
-from benchmarks.report.render import render, table
+from benchmarks.report.render import record_table, render
 from hocket.errors import OptionError
 
-SMALL = Work(
+SMALL = Workload(
     network="mlp:hidden=[300,300,300]",
     shape=(64,),
     batch=64,
@@ -48,7 +48,7 @@ def test_every_method_on_every_network_is_foreseen_and_measured(tmp_path: Path) 
     bp, fdg = record.rows
     assert fdg["predicted_mib"][0] > bp["predicted_mib"][0]
     assert fdg["predicted_mib"][1] == pytest.approx(bp["predicted_mib"][1])
-    shown = table(record)
+    shown = record_table(record)
     assert "\n| small | fdg | hidden" in shown
     assert "more or less than the other (median)" in shown
     assert "Goals: time within 7%: " in shown

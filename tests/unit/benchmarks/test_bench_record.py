@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.record import Record, command_line, read_json, write_json
+from benchmarks.harness.record import Record, command_line, read_json, write_record_json
 from hocket.errors import DataError
 from hocket.runs.environment import source_digest
 
@@ -43,18 +43,18 @@ def test_a_record_knows_code_machine_and_allocator(record: Record) -> None:
 def test_a_write_that_fails_leaves_the_old_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_json(tmp_path / "record.json", {"old": True})
+    path = write_record_json(tmp_path / "record.json", {"old": True})
     with pytest.raises(TypeError):
-        write_json(path, {"new": object()})
+        write_record_json(path, {"new": object()})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, float("nan"))
+        write_record_json(path, float("nan"))
 
     def full(_: int) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        write_json(path, {"new": True})
+        write_record_json(path, {"new": True})
     assert read_json(path) == {"old": True}
     assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
 
@@ -65,7 +65,7 @@ def test_what_is_missing_or_no_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text("{")
     with pytest.raises(DataError, match="not JSON"):
         Record.read(tmp_path)
-    write_json(tmp_path / "record.json", {"name": "x"})
+    write_record_json(tmp_path / "record.json", {"name": "x"})
     with pytest.raises(DataError, match="is no record"):
         Record.read(tmp_path)
 

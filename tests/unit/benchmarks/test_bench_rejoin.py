@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.record import Record
-from benchmarks.kill_recovery import rejoin
+from benchmarks.kill_recovery import kill_recovery
 from benchmarks.report.render import render
 from hocket.errors import OptionError
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL"
 
 
 def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path: Path) -> None:
-    rejoin(
+    kill_recovery(
         out=tmp_path, network="mlp:hidden=[8,8,8]", stages=2, epochs=1, killed_at=12, every=4,
         seeds=(0,), victims=(1,), methods=("dgl", "dgl-async"),
     )  # fmt: skip
@@ -46,4 +46,4 @@ def test_a_kill_that_cannot_be_measured_is_refused(
     options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=told):
-        rejoin(out=tmp_path, **options)
+        kill_recovery(out=tmp_path, **options)

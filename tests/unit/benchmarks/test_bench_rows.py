@@ -6,14 +6,14 @@ from benchmarks.overhead import ROWS as OF_OVERHEAD
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.options import Named
-from hocket.runs.build import method_of
+from hocket.runs.build import parse_method
 
 EVERY = sorted({*OF_ACCURACY, *OF_OVERHEAD} - {PLAIN})
 
 
 @pytest.mark.parametrize("text", EVERY)
 def test_every_default_row_builds_a_method(text: str) -> None:
-    assert isinstance(method_of(text), Method)
+    assert isinstance(parse_method(text), Method)
 
 
 def test_rows_differ_in_label_and_file() -> None:
@@ -32,4 +32,4 @@ def test_rows_differ_in_label_and_file() -> None:
 )
 def test_what_is_no_row_is_refused(text: str, match: str) -> None:
     with pytest.raises(OptionError, match=match):
-        method_of(text)
+        parse_method(text)

@@ -8,11 +8,11 @@ import pytest
 from benchmarks import speed as module
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import Repetition
-from benchmarks.harness.rounds import Quiet, Repeat, Turn, rounds, summary, turn
+from benchmarks.harness.rounds import NoisePolicy, Repeat, Turn, rounds, summary, turn
 from benchmarks.speed import speed
 from hocket.errors import HocketError, OptionError
 
-QUIET = Quiet(foreign=0.04, retries=2, patience_s=0)
+QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
 
 
 def took(wall_s: float, foreign: float | None = 0.0) -> Repetition:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.record import Record
-from benchmarks.report.render import insert, provenance, render, stale, table
+from benchmarks.report.render import insert, provenance, record_table, render, stale
 from hocket.errors import DataError
 
 
@@ -33,7 +33,9 @@ def overhead_record() -> Record:
         | heads
         | {"ratio_min": 1.1, "ratio_max": 1.3, "peak_mib": None, "extra_parameters": 50},
     ]
-    return Record.begin("overhead", "python -m benchmarks overhead", {}, threads=1).with_rows(rows)
+    return Record.begin("overhead", "python -m benchmarks overhead", {}, threads=1).with_rows(
+        rows
+    )
 
 
 def accuracy_record() -> Record:
@@ -47,7 +49,9 @@ def accuracy_record() -> Record:
         "weight_decay": 0.0,
         "batch": 128,
     }
-    record = Record.begin("accuracy", "python -m benchmarks accuracy --data-dir DIR", settings, 1)
+    record = Record.begin(
+        "accuracy", "python -m benchmarks accuracy --data-dir DIR", settings, 1
+    )
     rows: list[dict[str, Any]] = [
         {
             "row": label,
@@ -98,7 +102,9 @@ def speed_record() -> Record:
         | {"choices": {"microbatches": 4, "cuts": ["a", "b", "c"]}, "disturbed": 2}
         | {"communication": [0.01, 0.0], "waiting": [0.04, 0.123]},
     ]
-    return Record.begin("speed", "python -m benchmarks speed", settings, threads=1).with_rows(rows)
+    return Record.begin("speed", "python -m benchmarks speed", settings, threads=1).with_rows(
+        rows
+    )
 
 
 def link_record() -> Record:
@@ -120,7 +126,9 @@ def link_record() -> Record:
             ("fdg slack=1", 2, {"cuts": ["hidden2"], "delay": 4}, 1.0, [1.0, 1.1]),
         )
     ]
-    return Record.begin("link", "python -m benchmarks link", settings, threads=1).with_rows(rows)
+    return Record.begin("link", "python -m benchmarks link", settings, threads=1).with_rows(
+        rows
+    )
 
 
 RECORDS = pytest.mark.parametrize(
@@ -130,7 +138,7 @@ RECORDS = pytest.mark.parametrize(
 
 @RECORDS
 def test_a_table_has_every_row_and_where_it_comes_from(record: Record) -> None:
-    shown = table(record)
+    shown = record_table(record)
     for label in {row["row"] for row in record.rows}:
         assert f"\n| {label} |" in shown
     columns = {line.count("|") for line in shown.splitlines() if line.startswith("|")}
@@ -147,7 +155,7 @@ def test_the_provenance_has_everything_one_would_ask(record: Record) -> None:
 
 
 def test_goals_are_judged() -> None:
-    shown = table(overhead_record())
+    shown = record_table(overhead_record())
     assert "| fdg | stash | 1.050 | 1.010 to 1.090 | 1.10 met | 4.200 | 4.000 | 300 |" in shown
     assert "| 1.45 missed |" in shown
     assert "| dgl | - | 1.200 | 1.100 to 1.300 | - | 4.800 | 4.000 | - |" in shown
@@ -155,13 +163,13 @@ def test_goals_are_judged() -> None:
 
 
 def test_errors_are_of_the_last_epoch_and_break_downs_are_told() -> None:
-    shown = table(accuracy_record())
+    shown = record_table(accuracy_record())
     assert "| bp | 128 | 1.00 | 1.000 | 1.250 | 40.50% | 40.00%, 41.00% |" in shown
     assert "| ddg | 128 | - | - | - | - | seed 0 broke off in epoch 1 |" in shown
 
 
 def test_processes_that_are_alike_are_told_once() -> None:
-    shown = table(speed_record())
+    shown = record_table(speed_record())
     assert "| 1.00 to 1.00 | - | 1.00 | 1.2% | - | - | 311 | - | 0 |" in shown
     assert "| 0.95 | 1.00 | 1.2% | - | - | 180 | bucket_mib=25 | 0 |" in shown
     assert "| 1.00 | 1.2% | 1%, 0% | 4%, 12% | 150, 91 | cut at a, b, c | 2 |" in shown
@@ -169,7 +177,7 @@ def test_processes_that_are_alike_are_told_once() -> None:
 
 
 def test_every_rate_of_a_link_has_a_column() -> None:
-    shown = table(link_record())
+    shown = record_table(link_record())
     assert "| row | nodes | 1000 Mbit/s | 100 Mbit/s | sent, MiB/step | choices |" in shown
     assert (
         "| ddp | 2 | 6.00 (5.40 to 6.60) | 60.00 (54.00 to 66.00) | 75.0 | bucket_mib=25 |"
@@ -190,7 +198,7 @@ def test_a_folder_is_rendered_the_same_every_time(record: Record, tmp_path: Path
     render(tmp_path)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(files) == {"record.json", "README.md", f"{record.name}.svg"}
-    assert table(record) in files["README.md"].decode()
+    assert record_table(record) in files["README.md"].decode()
     assert b"<svg" in files[f"{record.name}.svg"]
     render(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
@@ -226,4 +234,4 @@ def test_a_document_without_a_place_is_refused(tmp_path: Path) -> None:
 
 def test_a_record_of_another_kind_is_refused() -> None:
     with pytest.raises(DataError, match="known are overhead, accuracy"):
-        table(Record.begin("weather", "hocket", {}, threads=1))
+        record_table(Record.begin("weather", "hocket", {}, threads=1))

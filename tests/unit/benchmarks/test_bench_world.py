@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness.balance import Balance
 from benchmarks.harness.repetition import repetition
-from benchmarks.harness.workers import World
+from benchmarks.harness.workers import RowProcesses
 from benchmarks.peers import peer_of
 from hocket.errors import HocketError
 from unit.benchmarks.small_worlds import Fails, exact, processor_s, stumble, weights
@@ -16,8 +16,8 @@ from unit.benchmarks.small_worlds import Fails, exact, processor_s, stumble, wei
 WORK = exact()
 
 
-def world(row: str) -> World:
-    return World(row, peer_of(row, WORK, Balance(WORK)), WORK, timeout_s=30)
+def world(row: str) -> RowProcesses:
+    return RowProcesses(row, peer_of(row, WORK, Balance(WORK)), WORK, timeout_s=30)
 
 
 def test_processes_sleep_while_they_are_asked_nothing() -> None:
@@ -59,12 +59,12 @@ def test_the_process_that_fails_first_is_named_with_its_trace() -> None:
     with pytest.raises(
         HocketError, match=r"(?s)process 1 of the row 'odd' failed: Trace.*one o"
     ):
-        World("odd", Fails(), WORK, timeout_s=30)
+        RowProcesses("odd", Fails(), WORK, timeout_s=30)
 
 
 def test_a_process_that_dies_is_named_with_its_code() -> None:
     with pytest.raises(HocketError, match="process 1 of the row 'odd' failed: it ended with 3"):
-        World("odd", Fails(silently=True), WORK, timeout_s=30)
+        RowProcesses("odd", Fails(silently=True), WORK, timeout_s=30)
 
 
 def test_a_question_that_fails_ends_the_processes() -> None:

@@ -18,15 +18,15 @@ from hocket.checkpoint import directory as folders
 from hocket.checkpoint.directory import (
     MANIFEST,
     Manifest,
-    name_of,
+    checkpoint_name,
+    keep_newest,
     newest_first,
-    publish,
     read_manifest,
     read_part,
-    retain,
-    sweep,
-    unfinished,
-    write,
+    remove_unfinished,
+    seal,
+    unfinished_path,
+    write_file,
 )
 from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError
@@ -37,9 +37,9 @@ PARTS = ("stage0.pt", "stage1.pt")
 
 def left(place, tick=1, epoch=0):
     """A checkpoint of two parts."""
-    name = name_of(tick, epoch)
+    name = checkpoint_name(tick, epoch)
     seals = {
-        part: write(unfinished(place, name), part, pack(STATE | {"tick": tick}, part))
+        part: write_file(unfinished_path(place, name), part, pack(STATE | {"tick": tick}, part))
         for part in PARTS
     }
     manifest = Manifest(
@@ -52,7 +52,7 @@ def left(place, tick=1, epoch=0):
         course={"epoch": epoch, "loss": 1 / 3},
         parts=seals,
     )
-    return publish(place, name, manifest), manifest
+    return seal(place, name, manifest), manifest
 
 
 def opened(place):
@@ -84,9 +84,9 @@ def test_newest_first_and_the_newest_stay(tmp_path):
     for tick, epoch in ((5, 0), (10, 0), (10, 1), (200, 3)):
         left(tmp_path, tick, epoch)
     (tmp_path / "something else").mkdir()
-    retain(tmp_path, 2)
+    keep_newest(tmp_path, 2)
     names = [place.name for place in newest_first(tmp_path)]
-    assert names == [name_of(200, 3), name_of(10, 1)]
+    assert names == [checkpoint_name(200, 3), checkpoint_name(10, 1)]
     assert newest_first(tmp_path / names[0]) == [tmp_path / names[0]]
     assert newest_first(tmp_path / "nowhere") == []
 
@@ -100,17 +100,17 @@ def test_one_of_the_same_name_is_replaced(tmp_path):
 
 def test_what_was_never_finished_is_no_checkpoint_and_is_swept(tmp_path):
     left(tmp_path)
-    write(unfinished(tmp_path, name_of(2, 0)), PARTS[0], b"half")
-    assert [place.name for place in newest_first(tmp_path)] == [name_of(1, 0)]
-    sweep(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [name_of(1, 0)]
+    write_file(unfinished_path(tmp_path, checkpoint_name(2, 0)), PARTS[0], b"half")
+    assert [place.name for place in newest_first(tmp_path)] == [checkpoint_name(1, 0)]
+    remove_unfinished(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [checkpoint_name(1, 0)]
 
 
 def test_a_part_that_is_not_to_be_seen_is_refused(tmp_path):
     _, manifest = left(tmp_path)
-    write(unfinished(tmp_path, name_of(2, 0)), PARTS[0], b"")
+    write_file(unfinished_path(tmp_path, checkpoint_name(2, 0)), PARTS[0], b"")
     with pytest.raises(CheckpointError, match=r"is not to be seen in .* all processes share"):
-        publish(tmp_path, name_of(2, 0), manifest)
+        seal(tmp_path, checkpoint_name(2, 0), manifest)
 
 
 # Every way in which files can be others than those that were written.
@@ -281,7 +281,7 @@ here.retain(Path({str(tmp_path)!r}), 1)
     assert found
     for place in found:
         assert len(opened(place)) == 2
-    sweep(tmp_path)
+    remove_unfinished(tmp_path)
     assert newest_first(tmp_path) == found
 
 
@@ -291,4 +291,4 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path, PARTS[0], b"data")
+        write_file(tmp_path, PARTS[0], b"data")

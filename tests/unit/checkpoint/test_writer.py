@@ -12,8 +12,8 @@ from torch.distributed import HashStore
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
-from hocket.checkpoint.directory import Manifest, name_of, newest_first
-from hocket.distributed.flags import Board
+from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
+from hocket.distributed.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.methods import BP, FDG
 
@@ -35,7 +35,7 @@ def test_they_come_every_few_ticks_and_at_the_end_of_each_epoch(tmp_path):
     kind = Checkpoints(tmp_path, every=3, keep=10)
     trainer_of().fit(data(mlp, 4), epochs=2, progress=False, checkpoints=kind)
     wanted = [(3, 0), (4, 1), (6, 1), (10, 2)]  # the last tick completes what was in flight
-    assert names(tmp_path) == [name_of(*each) for each in wanted]
+    assert names(tmp_path) == [checkpoint_name(*each) for each in wanted]
 
 
 def test_without_a_number_they_come_at_the_ends_of_epochs(tmp_path):
@@ -43,7 +43,7 @@ def test_without_a_number_they_come_at_the_ends_of_epochs(tmp_path):
     trainer.fit(
         data(mlp, 4), epochs=3, progress=False, checkpoints=Checkpoints(tmp_path, keep=2)
     )
-    assert names(tmp_path) == [name_of(8, 2), name_of(12, 3)]
+    assert names(tmp_path) == [checkpoint_name(8, 2), checkpoint_name(12, 3)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_without_a_number_they_come_at_the_ends_of_epochs(tmp_path):
     [
         ({"every": -1}, "every is -1; use 0 or a number of ticks"),
         ({"keep": 0}, "keep is 0; use at least 1"),
-        ({"on_failure": "no"}, "on_failure is 'no'; use 'go-on' or 'stop'"),
+        ({"on_error": "no"}, "on_error is 'no'; use 'warn' or 'stop'"),
     ],
 )
 def test_wrong_choices_are_refused(wrong, words, tmp_path):
@@ -66,7 +66,7 @@ def test_a_trainer_that_keeps_nothing_leaves_none(tmp_path):
     for batch in data(mlp, 2):
         trainer.step(*batch)
     with pytest.raises(CheckpointError, match=r"stage 0: batch 0 is in flight.*not kept"):
-        trainer.stages[0].state()
+        trainer.stages[0].state_dict()
 
 
 def test_before_the_first_batch_there_is_nothing_to_save(tmp_path):
@@ -77,7 +77,7 @@ def test_before_the_first_batch_there_is_nothing_to_save(tmp_path):
 @pytest.fixture
 def full(monkeypatch):
     """A disk that is full from the second checkpoint on."""
-    own, written = writer.write, []
+    own, written = writer.write_file, []
 
     def write(folder, name, content):
         if len(written) >= 2:
@@ -85,7 +85,7 @@ def full(monkeypatch):
         written.append(name)
         return own(folder, name, content)
 
-    monkeypatch.setattr(writer, "write", write)
+    monkeypatch.setattr(writer, "write_file", write)
 
 
 def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before(full, tmp_path):
@@ -95,16 +95,16 @@ def test_on_a_full_disk_the_training_goes_on_with_the_checkpoint_before(full, tm
         match=r"cannot write .*: No space left.*MiB are free there; the training goes on",
     ):
         trainer.fit(data(mlp, 4), epochs=1, progress=False, checkpoints=kind)
-    assert names(tmp_path) == [name_of(2, 0)]  # and nothing that would fill the disk
+    assert names(tmp_path) == [checkpoint_name(2, 0)]  # and nothing that would fill the disk
     other.fit(data(mlp, 4), epochs=1, progress=False)
     assert not different(weights(trainer), weights(other))
 
 
 def test_on_a_full_disk_the_training_stops_where_it_was_asked_to(full, tmp_path):
-    kind = Checkpoints(tmp_path, every=2, on_failure="stop")
+    kind = Checkpoints(tmp_path, every=2, on_error="stop")
     with pytest.raises(CheckpointError, match=r"cannot write .*: No space left"):
         trainer_of().fit(data(mlp, 4), epochs=1, progress=False, checkpoints=kind)
-    assert names(tmp_path) == [name_of(2, 0)]
+    assert names(tmp_path) == [checkpoint_name(2, 0)]
 
 
 def test_a_manifest_that_cannot_be_written_is_a_failure_too(tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_manifest_that_cannot_be_written_is_a_failure_too(tmp_path, monkeypatc
 
     trainer = trainer_of()
     trainer.step(*data(mlp, 1)[0])
-    monkeypatch.setattr(writer, "publish", refuse)
+    monkeypatch.setattr(writer, "seal", refuse)
     with pytest.raises(CheckpointError, match="Read-only file system"):
         trainer.save(tmp_path)
     assert names(tmp_path) == []
@@ -125,7 +125,7 @@ def test_a_part_that_is_not_to_be_seen_is_a_failure_too(tmp_path, monkeypatch):
 
     trainer = trainer_of()
     trainer.step(*data(mlp, 1)[0])
-    monkeypatch.setattr(writer, "publish", refuse)
+    monkeypatch.setattr(writer, "seal", refuse)
     with pytest.raises(CheckpointError, match=r"is not complete: stage1.pt"):
         trainer.save(tmp_path)
 
@@ -137,14 +137,14 @@ class Waiting:
 
     def __init__(self):
         self.alarm = type("Alarm", (), {"timeout_s": 0.1})
-        self.board = Board(HashStore(), self.alarm, rank=0, size=2)
+        self.board = StoreFlags(HashStore(), self.alarm, rank=0, size=2)
 
     def gather(self, value):
         return [value]
 
 
 def test_a_part_that_does_not_come_ends_in_time(tmp_path):
-    own = writer.Saver(Checkpoints(tmp_path, on_failure="stop"), Waiting())
+    own = writer.CheckpointWriter(Checkpoints(tmp_path, on_error="stop"), Waiting())
     own.save("tick", {"stage0.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
     with pytest.raises(CheckpointError, match="did not write its part of a checkpoint in time"):
         own.wait()
@@ -152,7 +152,7 @@ def test_a_part_that_does_not_come_ends_in_time(tmp_path):
 
 
 def test_the_state_is_that_of_its_tick_however_long_writing_takes(tmp_path, monkeypatch):
-    own, goes_on = writer.write, threading.Event()
+    own, goes_on = writer.write_file, threading.Event()
 
     def write(*words):
         goes_on.wait(20)
@@ -161,7 +161,7 @@ def test_the_state_is_that_of_its_tick_however_long_writing_takes(tmp_path, monk
     trainers = [trainer_of(), trainer_of()]
     batches = data(mlp, 6)
     trainers[0].fit(batches[:3], epochs=1, progress=False, checkpoints=Checkpoints(tmp_path))
-    monkeypatch.setattr(writer, "write", write)
+    monkeypatch.setattr(writer, "write_file", write)
 
     class Slow(list):
         def __iter__(self):
@@ -173,7 +173,7 @@ def test_the_state_is_that_of_its_tick_however_long_writing_takes(tmp_path, monk
     kind = Checkpoints(tmp_path / "slow", every=4)
     trainers[1].fit(Slow(batches), epochs=1, progress=False, checkpoints=kind)
     resumed = trainer_of()
-    resumed.resume(tmp_path / "slow" / name_of(4, 0))
+    resumed.resume(tmp_path / "slow" / checkpoint_name(4, 0))
     resumed.fit(batches, epochs=1, progress=False)
     assert not different(weights(resumed), weights(trainers[1]))
     assert torch.is_tensor(weights(resumed)[0])

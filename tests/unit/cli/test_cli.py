@@ -15,7 +15,7 @@ import torch
 import hocket
 from hocket.cli.main import main
 from hocket.methods import METHODS
-from hocket.runs.config import Run
+from hocket.runs.config import RunConfig
 
 LEFT = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
@@ -78,7 +78,7 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     (folder,) = Path("runs").iterdir()
     assert str(folder) in out
     assert {file.name for file in folder.iterdir()} == LEFT
-    assert json_of(folder / "run.json") == Run(epochs=2, out=folder).as_dict()
+    assert json_of(folder / "run.json") == RunConfig(epochs=2, run_dir=folder).as_dict()
     assert json_of(folder / "environment.json")["versions"]["torch"] == torch.__version__
     summary = json_of(folder / "summary.json")
     assert (summary["state"], summary["message"]) == ("finished", "")
@@ -153,7 +153,7 @@ def test_everything_that_can_be_logged(call):
         "--batch-size",
         64,
         "--tensorboard",
-        "--compare-every",
+        "--gradient-error-every",
         10,
         "--log-every",
         10,
@@ -215,7 +215,7 @@ def test_a_program_is_drawn_as_a_picture(call):
 def test_help_names_every_choice_of_a_run(call):
     code, out, _ = call("train", "--help")
     assert code == 0
-    for field in fields(Run):
+    for field in fields(RunConfig):
         assert f"--{field.name.replace('_', '-')}" in out
     assert "--run" in out
     assert "--recipe" in out
@@ -249,7 +249,7 @@ BAD = {
     "missing option of a scheduler": ("--scheduler StepLR", "'step_size'"),
     "scheduler with a metric": ("--scheduler ReduceLROnPlateau", "needs a validation metric"),
     "warm-up without epochs": (
-        "--warmup-epochs 1 --scheduler-per update",
+        "--warmup-epochs 1 --scheduler-unit update",
         "warmup_epochs counts epochs",
     ),
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
@@ -286,7 +286,7 @@ BAD = {
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
     "no batches": ("--batch-size 0", "batch_size is 0; use a number of at least 1"),
     "epochs in words": ("--epochs many", "Invalid value for --epochs"),
-    "warm-up at no rate": ("--warmup-rate 0", "use a number in (0, 1]"),
+    "warm-up at no rate": ("--warmup-factor 0", "use a number in (0, 1]"),
     "unknown precision": ("--precision fp16", '"fp32", "bf16"'),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
     "a word too much": ("twice", "twice"),

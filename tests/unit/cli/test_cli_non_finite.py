@@ -1,4 +1,4 @@
-"""`hocket train --non-finite`: what a run leaves of which one batch becomes NaN."""
+"""`hocket train --on-nan`: what a run leaves of which one batch becomes NaN."""
 
 import itertools
 import json
@@ -10,7 +10,13 @@ import torch
 from hocket import data
 from hocket.cli.main import main
 from hocket.errors import NonFiniteError
-from hocket.runs.skipped_batches import EXIT_CODE, Restore, note, patiently, skipped_in
+from hocket.runs.skipped_batches import (
+    EXIT_CODE,
+    RestoreRequest,
+    note_skipped_batch,
+    read_skipped_batches,
+    retry_skipping,
+)
 
 SPOILED = 12
 NETWORK = """
@@ -66,7 +72,7 @@ def test_it_stops_with_stage_batch_tick_and_tensor(call):
 
 
 def test_a_batch_that_is_skipped_is_counted_and_told(call):
-    code, said = call("--non-finite", "skip")
+    code, said = call("--on-nan", "skip")
     assert code == 0
     assert "1 batches skipped" in said
     assert "batches skipped" in said.partition("finished: run")[2], "a table of its own"
@@ -84,11 +90,11 @@ def test_a_batch_that_is_skipped_is_counted_and_told(call):
 def test_a_run_that_goes_back_is_one_that_skips(call):
     """A batch that breaks at once is skipped by all stages, whichever way."""
     words = ("--checkpoint-every", 5)
-    assert call(*words, "--non-finite", "skip", out="skips")[0] == 0
-    code, said = call(*words, "--non-finite", "restore", out="back")
+    assert call(*words, "--on-nan", "skip", out="skips")[0] == 0
+    code, said = call(*words, "--on-nan", "restore", out="back")
     assert code == 0
     assert f"going back to the last checkpoint, to skip batch {SPOILED}" in said
-    assert skipped_in(Path("back")) == [SPOILED]
+    assert read_skipped_batches(Path("back")) == [SPOILED]
     skips, back = (
         torch.load(Path(name) / "network.pt", weights_only=True) for name in ("skips", "back")
     )
@@ -99,7 +105,7 @@ def test_a_run_that_goes_back_is_one_that_skips(call):
 
 
 def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
-    code, said = call("--checkpoint-every", 100, "--non-finite", "restore")
+    code, said = call("--checkpoint-every", 100, "--on-nan", "restore")
     assert code == 2
     assert "there is no checkpoint yet to go back to" in said
 
@@ -107,10 +113,10 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--non-finite", "restore"), "there are no checkpoints to go back to; give"),
-        (("--non-finite", "skip", "--replicas", 2), "do not agree on which to skip"),
+        (("--on-nan", "restore"), "there are no checkpoints to go back to; give"),
+        (("--on-nan", "skip", "--replicas", 2), "do not agree on which to skip"),
         (
-            ("--non-finite", "restore", "--checkpoint-every", 5, "--method", "dgl-async"),
+            ("--on-nan", "restore", "--checkpoint-every", 5, "--method", "dgl-async"),
             "run freely",
         ),
         (("--max-restores", -1), "max_restores is -1; use a number of at least 0"),
@@ -129,19 +135,19 @@ def failed_at(batch):
 
 
 def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
-    assert skipped_in(tmp_path) == []
-    assert isinstance(note(tmp_path, failed_at(3), most=2), Restore)
+    assert read_skipped_batches(tmp_path) == []
+    assert isinstance(note_skipped_batch(tmp_path, failed_at(3), most=2), RestoreRequest)
     with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not mend it"):
-        note(tmp_path, failed_at(3), most=2)
+        note_skipped_batch(tmp_path, failed_at(3), most=2)
     with pytest.raises(NonFiniteError, match="skipping a batch does not mend it"):
-        note(tmp_path, failed_at(None), most=2)
-    note(tmp_path, failed_at(7), most=2)
+        note_skipped_batch(tmp_path, failed_at(None), most=2)
+    note_skipped_batch(tmp_path, failed_at(7), most=2)
     with pytest.raises(NonFiniteError, match="has gone back 2 times already"):
-        note(tmp_path, failed_at(9), most=2)
-    assert skipped_in(tmp_path) == [3, 7]
+        note_skipped_batch(tmp_path, failed_at(9), most=2)
+    assert read_skipped_batches(tmp_path) == [3, 7]
 
 
 def test_a_run_is_started_again_for_as_long_as_it_asks_for_that():
     codes, told = [EXIT_CODE, EXIT_CODE, 130], []
-    assert patiently(lambda again: told.append(again) or codes.pop(0)) == 130
+    assert retry_skipping(lambda again: told.append(again) or codes.pop(0)) == 130
     assert told == [False, True, True]

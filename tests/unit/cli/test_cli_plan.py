@@ -10,7 +10,7 @@ BRIEF = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-s
 
 
 def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
-    assert main([*BRIEF, "--stages", "2", "--methods", "dni", "--shared"]) == 0
+    assert main([*BRIEF, "--stages", "2", "--methods", "dni", "--same-machine"]) == 0
     assert "I would choose dni on 2 stages" in capsys.readouterr().out
 
 
@@ -47,7 +47,7 @@ def test_a_plan_is_made_told_written_drawn_and_trained(tmp_path, capsys):
         (["--out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
         (["--stages", "9"], ["cannot cut this network into 9 stages: it has"]),
         (["--link", "soon"], ["the link is 'soon'; write bits in a second and a latency"]),
-        (["--limit-mib", "0.0001"], ["the smallest limit that one fits into is"]),
+        (["--memory-limit-mib", "0.0001"], ["the smallest limit that one fits into is"]),
     ],
 )
 def test_what_cannot_be_planned_is_refused(words, said, capsys):

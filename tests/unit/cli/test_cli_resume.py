@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from hocket.checkpoint.directory import name_of
+from hocket.checkpoint.directory import checkpoint_name
 from hocket.cli.main import main
-from hocket.runs.config import Run
-from hocket.runs.metrics_log import Logs
+from hocket.runs.config import RunConfig
+from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.train import train
 from hocket.timeline import Timeline
 
@@ -47,7 +47,7 @@ def whole(call):
 
 def stop_at(monkeypatch, tick, number):
     """Have a signal come in a tick, once."""
-    own, sent = Logs.watch, []
+    own, sent = MetricsLog.watch, []
 
     def watch(logs, event, stage):
         own(logs, event, stage)
@@ -55,7 +55,7 @@ def stop_at(monkeypatch, tick, number):
             sent.append(tick)
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Logs, "watch", watch)
+    monkeypatch.setattr(MetricsLog, "watch", watch)
 
 
 def left(folder):
@@ -92,7 +92,7 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     assert ended == code
     assert "interrupted: stopped in epoch 1 of 2; what was reached is saved" in told
     assert "go on with: hocket train --resume stopped" in told
-    assert checkpoints(Path("stopped")) == [name_of(10, 0), name_of(18, 0)]
+    assert checkpoints(Path("stopped")) == [checkpoint_name(10, 0), checkpoint_name(18, 0)]
     summary = json.loads(Path("stopped/summary.json").read_text())
     assert (summary["state"], summary["signal"]) == ("interrupted", number)
     assert call("train", "--resume", "stopped")[0] == 0
@@ -282,8 +282,8 @@ def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call,
     shutil.copytree(whole, "died")
     shutil.rmtree("died/checkpoints")
     Path("died/network.pt").unlink()
-    run = Run.read(Path("died/run.json"))
-    train(dataclasses.replace(run, out=Path("died")), resume=True)
+    run = RunConfig.read(Path("died/run.json"))
+    train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
     assert left(Path("died")) == left(whole)
 
 
@@ -295,7 +295,7 @@ def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
     shutil.move("checkpoints", "died/checkpoints/stage0")
     Path("died/network.pt").unlink()
     assert "cannot go on with 'died': it has no" in call("train", "--resume", "died")[1]
-    run = Run.read(Path("died/run.json"))
-    train(dataclasses.replace(run, out=Path("died")), resume=True)
+    run = RunConfig.read(Path("died/run.json"))
+    train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
     assert left(Path("died")) == left(Path("whole"))
     assert checkpoints(Path("died")) == checkpoints(Path("whole"))

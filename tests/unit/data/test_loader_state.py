@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hocket.data.batches import Batches, InMemory
-from hocket.data.loader_state import chance_of, put_back, rest
+from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
 from hocket.errors import DataError
 
 
@@ -48,19 +48,19 @@ LOADERS = {
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 def test_it_is_what_would_have_come_in_this_epoch_and_the_next(make, first):
     loader = make()
-    list(rest(loader, 0))  # an epoch before
-    chance = chance_of(loader)
-    whole = list(rest(loader, 0))
-    after = list(rest(loader, 0))
+    list(remaining_batches(loader, 0))  # an epoch before
+    chance = loader_state(loader)
+    whole = list(remaining_batches(loader, 0))
+    after = list(remaining_batches(loader, 0))
     another = make()
-    put_back(chance, another)
-    assert str(list(rest(another, first))) == str(whole[first:])
-    assert str(list(rest(another, 0))) == str(after)
+    restore_loader(chance, another)
+    assert str(list(remaining_batches(another, first))) == str(whole[first:])
+    assert str(list(remaining_batches(another, 0))) == str(after)
 
 
 def test_data_that_are_too_few_are_refused():
     with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
-        list(rest([1, 2], 3))
+        list(remaining_batches([1, 2], 3))
 
 
 def test_batches_that_are_skipped_are_not_made():
@@ -71,5 +71,5 @@ def test_batches_that_are_skipped_are_not_made():
         return inputs
 
     rows = torch.arange(6.0)
-    list(rest(Batches(InMemory(rows, rows, seen), 2), 2))
+    list(remaining_batches(Batches(InMemory(rows, rows, seen), 2), 2))
     assert made == [[4.0, 5.0]]

@@ -24,7 +24,7 @@ from hocket.distributed import worker_main
 
 
 class Witness(Exception):
-    exit_code = worker_main.WITNESS
+    exit_code = worker_main.PEER_FAILED
 
 
 class Hung(Exception):

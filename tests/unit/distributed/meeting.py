@@ -10,7 +10,7 @@ from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hocket.distributed import gradient_sync
-from hocket.distributed.gradient_sync import Average
+from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
 from hocket.errors import WorldError
 
@@ -35,17 +35,17 @@ def in_four(folder):
         "one stage": refused(1, 4),
     }
     world = joined("four", 2, 2)
-    found["place"] = [world.stage, world.replica, world.place, world.leads]
-    found["places"] = world.places
+    found["place"] = [world.stage, world.replica, world.name, world.is_main]
+    found["places"] = world.names
     found["neighbours"] = [world.neighbour(1), world.neighbour(-1)]
     found["gathered"] = world.gather({"rank": rank, "text": "é" * 1000 * rank, "none": None})
     found["broadcast"] = broadcast(world)
     found["spread"] = spread(world)
     found["aligned"] = aligned(world)
-    found["clock"] = world.clock()
+    found["clock"] = world.clock_offset()
     found["sums"] = sums(world)
     done = []
-    world.at_end(lambda: done.append("parted"))
+    world.on_close(lambda: done.append("parted"))
     world.close()
     found["done"] = done
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
@@ -84,7 +84,7 @@ def sums(world):
     used.append(nn.Parameter(torch.zeros(2, 2, dtype=torch.double)))
     idle = nn.Parameter(torch.zeros(5))
     parameters = [*used[:2], idle, *used[2:]]
-    own = Average(parameters, world, world.siblings)
+    own = GradientSync(parameters, world, world.siblings)
     found = []
     for step in (1, 2):
         sum((step * (world.replica + 1) * p).sum() for p in used).backward()

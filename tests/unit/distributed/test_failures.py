@@ -9,7 +9,7 @@ from torch.distributed import HashStore
 
 from hocket.distributed import failures as module
 from hocket.distributed.failures import FailureDetector
-from hocket.errors import HangError, LostError, WitnessError
+from hocket.errors import HangError, PeerFailedError, PeerLostError
 
 PLACES = ["stage 0", "stage 1", "stage 2"]
 TIMEOUT_S = 0.32  # everyone looks 50 times a second whether somebody asks
@@ -51,7 +51,7 @@ def test_the_first_failure_is_what_everyone_ends_with(alarms):
     assert not alarms[2].report(error("what followed"))
     for other in (alarms[0], alarms[2]):
         found = other.lost(1, "reset")
-        assert type(found) is WitnessError
+        assert type(found) is PeerFailedError
         assert str(found) == "stage 1 failed: ValueError: mine\n(stage 1, batch 4)"
 
 
@@ -62,8 +62,8 @@ def test_who_was_first_stays_first_however_often_it_reports(alarms):
 
 
 def test_a_witness_reports_nothing(alarms):
-    assert not alarms[0].report(WitnessError("stage 1 failed"))
-    assert type(alarms[2].lost(None, "reset")) is LostError
+    assert not alarms[0].report(PeerFailedError("stage 1 failed"))
+    assert type(alarms[2].lost(None, "reset")) is PeerLostError
 
 
 def test_a_failure_that_is_written_a_little_late_is_waited_for(alarms):
@@ -82,7 +82,7 @@ def test_whoever_listens_hears_of_a_failure_unasked(alarms):
     alarms[1].report(error("mine"))
     for _ in alarms:
         found = heard.get(timeout=10)
-        assert type(found) is WitnessError
+        assert type(found) is PeerFailedError
         assert str(found) == "stage 1 failed: ValueError: mine"
 
 
@@ -92,7 +92,7 @@ def test_whoever_listens_hears_of_a_failure_unasked(alarms):
 def test_who_ends_without_a_word_is_named_with_what_was_going_on(alarms):
     with alarms[0].waiting("waiting for gradient 3 from stage 1", 1):
         found = alarms[0].lost(1, "reset by peer")
-    assert type(found) is LostError
+    assert type(found) is PeerLostError
     assert str(found).startswith("the connection to stage 1 is gone, and it did not say why")
     assert str(found).endswith("(stage 0 was waiting for gradient 3 from stage 1)")
     assert found.__notes__ == ["(the connection said: reset by peer)"]
@@ -157,7 +157,7 @@ def test_two_that_find_a_hang_say_the_same(alarms):
     first = alarms[0].silent(2, "gradient 3")
     second = alarms[1].silent(2, "activation 4")
     assert type(first) is HangError
-    assert type(second) is WitnessError
+    assert type(second) is PeerFailedError
     assert str(second) == str(first)
 
 
@@ -222,7 +222,7 @@ def aside(alarm):
         try:
             alarm.meet()
             found.append("met")
-        except (WitnessError, HangError) as error:
+        except (PeerFailedError, HangError) as error:
             found.append(error)
 
     thread = threading.Thread(target=meet)
@@ -245,17 +245,19 @@ def test_who_fails_before_it_comes_ends_the_wait_of_all(alarms):
     alarms[1].report(error("early"))
     for thread, found in begun:
         thread.join()
-        assert type(found[0]) is WitnessError
+        assert type(found[0]) is PeerFailedError
         assert str(found[0]) == "stage 1 failed: ValueError: early"
 
 
 def test_who_does_not_come_is_named(alarms):
     thread, other = aside(alarms[2])
-    with pytest.raises((HangError, WitnessError), match=r"stage [02] waited 0.32 s for all to"):
+    with pytest.raises(
+        (HangError, PeerFailedError), match=r"stage [02] waited 0.32 s for all to"
+    ):
         alarms[0].meet()
     thread.join()
     assert "build their Trainer; stage 1 did not come so far; if that is no" in str(other[0])
-    with pytest.raises(WitnessError, match="stage 1 did not come"):
+    with pytest.raises(PeerFailedError, match="stage 1 did not come"):
         alarms[1].meet()  # too late
 
 
@@ -277,10 +279,10 @@ class Gone:
 
 def test_without_a_store_everyone_says_what_it_knows():
     alarm = FailureDetector(Gone(), PLACES, 0, TIMEOUT_S)
-    assert type(alarm.lost(1, "reset")) is LostError
-    assert type(alarm.silent(1, "gradient 3")) is HangError
-    assert "stage 1 does not answer" in str(alarm.absent("gathering"))
+    assert type(alarm.peer_lost(1, "reset")) is PeerLostError
+    assert type(alarm.peer_timed_out(1, "gradient 3")) is HangError
+    assert "stage 1 does not answer" in str(alarm.peers_missing("gathering"))
     assert alarm.report(error())
     with pytest.raises(HangError, match="stage 0, stage 1, stage 2 did not come so far"):
-        alarm.meet()
+        alarm.wait_for_all()
     alarm.close()

@@ -7,7 +7,7 @@ from torch.distributed import HashStore
 
 from hocket.distributed import failures
 from hocket.distributed.failures import FailureDetector
-from hocket.distributed.flags import Board
+from hocket.distributed.flags import StoreFlags
 from hocket.errors import HangError
 
 
@@ -21,7 +21,7 @@ def own():
 @pytest.fixture
 def boards(own):
     store = HashStore()
-    return [Board(store, own, rank, 2) for rank in range(2)]
+    return [StoreFlags(store, own, rank, 2) for rank in range(2)]
 
 
 def test_all_have_said_something_once_the_last_one_has(boards):
@@ -64,12 +64,12 @@ class Mute:
 def test_a_store_that_gives_no_answer_for_too_long_is_a_hang(own, monkeypatch):
     monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
     mute = Mute()
-    board = Board(mute, own, 0, 2)
-    assert [board.said("over") for _ in range(2)] == [False, False]
+    board = StoreFlags(mute, own, 0, 2)
+    assert [board.all_set("over") for _ in range(2)] == [False, False]
     mute.answers.set()
-    assert board.said("over")
+    assert board.all_set("over")
     mute.answers.clear()
-    assert [board.said("over") for _ in range(2)] == [False, False]
+    assert [board.all_set("over") for _ in range(2)] == [False, False]
     with pytest.raises(HangError, match=r"stage 0 waited 2.5 s for an answer of the store thr"):
-        board.said("over")
+        board.all_set("over")
     mute.answers.set()

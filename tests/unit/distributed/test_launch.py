@@ -19,8 +19,8 @@ import pytest
 
 import hocket
 from hocket.cli.main import main
-from hocket.distributed.launch import WITNESS, launch
-from hocket.distributed.supervisor import Workers
+from hocket.distributed.launch import PEER_FAILED, launch
+from hocket.distributed.supervisor import Supervisor
 from hocket.errors import OptionError
 from unit.distributed import launched
 
@@ -150,7 +150,7 @@ def test_nobody_outside_the_machine_can_reach_a_process(capfd):
         (launched.leave, "no more", 1, "no more\n"),
         (launched.leave_at_once, 6, 6, ""),
         (launched.fail, KeyboardInterrupt, 130, ""),
-        (launched.fail, launched.Witness, WITNESS, ""),
+        (launched.fail, launched.Witness, PEER_FAILED, ""),
         (launched.give, 255, 255, "hocket: process 0 ended with code 255; where that is not"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_death_by_signal_is_told(capfd, number, code, said):
 
 
 def test_a_death_by_signal_is_taken_for_the_cause_of_what_came_with_it(tmp_path):
-    with Workers(grace_s=0, meeting=tmp_path) as world:
+    with Supervisor(grace_s=0, meeting=tmp_path) as world:
         for code in (1, -signal.SIGSEGV):
             world.start(Ended(code))
         bell, ringer = os.pipe()
@@ -221,7 +221,13 @@ def test_a_thread_left_behind_does_not_hold_the_process():
 
 @pytest.mark.parametrize(
     ("first", "then", "code"),
-    [(WITNESS, 5, 5), (5, WITNESS, 5), (WITNESS, WITNESS, WITNESS), (3, 5, 3), (0, 5, 5)],
+    [
+        (PEER_FAILED, 5, 5),
+        (5, PEER_FAILED, 5),
+        (PEER_FAILED, PEER_FAILED, PEER_FAILED),
+        (3, 5, 3),
+        (0, 5, 5),
+    ],
 )
 def test_the_first_that_failed_on_its_own_gives_the_code(first, then, code):
     assert launch(launched.fail_apart, first, then, processes=2) == code
@@ -231,7 +237,7 @@ def test_what_hangs_is_killed_after_the_grace_and_named(capfd, line):
     begin = time.monotonic()
     code = launch(launched.hang_after_witness, line.name, processes=2, grace_s=0.2)
     assert time.monotonic() - begin < 30
-    assert code == WITNESS
+    assert code == PEER_FAILED
     assert capfd.readouterr().err == (
         "hocket: process 1 hung: it still ran 0.2 s after process 0 ended with code 74, and "
         "was killed\n"

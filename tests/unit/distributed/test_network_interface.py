@@ -26,43 +26,43 @@ def own_address():
 @linux
 def test_this_machines_own_address_is_reached_over_its_interface(own_address):
     address, name = own_address
-    assert network_interface.towards(address) == name
-    assert network_interface.towards("127.0.0.1") == network_interface.loopback()
+    assert network_interface.interface_towards(address) == name
+    assert network_interface.interface_towards("127.0.0.1") == network_interface.loopback()
 
 
 @linux
 def test_a_host_that_nobody_knows_is_reached_over_none():
-    assert network_interface.towards("no.such.host.invalid") is None
+    assert network_interface.interface_towards("no.such.host.invalid") is None
 
 
 @linux
 def test_several_machines_talk_over_the_interface_to_the_first(own_address):
     address, name = own_address
-    assert network_interface.needed(TWO_MACHINES | {"MASTER_ADDR": address}) == name
+    assert network_interface.find_interface(TWO_MACHINES | {"MASTER_ADDR": address}) == name
 
 
 def test_processes_of_one_machine_talk_over_loopback(own_address):
     address, _ = own_address
     assert (
-        network_interface.needed(ONE_MACHINE | {"MASTER_ADDR": address})
+        network_interface.find_interface(ONE_MACHINE | {"MASTER_ADDR": address})
         == network_interface.loopback()
     )
 
 
 def test_without_a_place_to_meet_gloo_chooses():
-    assert network_interface.needed({"WORLD_SIZE": "2"}) is None
-    assert network_interface.needed({"MASTER_ADDR": "127.0.0.1"}) is None
+    assert network_interface.find_interface({"WORLD_SIZE": "2"}) is None
+    assert network_interface.find_interface({"MASTER_ADDR": "127.0.0.1"}) is None
 
 
 @linux
 def test_an_address_that_other_machines_cannot_reach_is_refused():
     with pytest.raises(WorldError, match=r"at '127\.0\.1\.1' \(MASTER_ADDR\).*give torchrun"):
-        network_interface.needed(TWO_MACHINES | {"MASTER_ADDR": "127.0.1.1"})
+        network_interface.find_interface(TWO_MACHINES | {"MASTER_ADDR": "127.0.1.1"})
 
 
 @linux
 def test_processes_whose_machines_nobody_counted_may_meet_on_loopback():
-    found = network_interface.needed({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
+    found = network_interface.find_interface({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
     assert found == network_interface.loopback()
 
 
@@ -71,7 +71,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.1.1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    network_interface.choose()
+    network_interface.choose_interface()
     assert os.environ[network_interface.CHOICE] == "eth7"
 
 
@@ -80,5 +80,5 @@ def test_what_is_needed_is_chosen(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     for name, value in ONE_MACHINE.items():
         monkeypatch.setenv(name, value)
-    network_interface.choose()
+    network_interface.choose_interface()
     assert os.environ.pop(network_interface.CHOICE) == network_interface.loopback()

@@ -20,14 +20,16 @@ DTYPES = [
 def sent(tree):
     """A tree as the neighbour has it."""
     found = []
-    spec = wire.encode(tree, found)
-    own = [wire.dense(tensor) for tensor in found]
-    header = wire.read(*wire.written({"spec": spec, "forms": list(map(wire.form, own))}))
-    rooms = [wire.empty(form) for form in header["forms"]]
+    spec = wire.encode_tree(tree, found)
+    own = [wire.to_dense(tensor) for tensor in found]
+    header = wire.decode_header(
+        *wire.encode_header({"spec": spec, "forms": list(map(wire.tensor_spec, own))})
+    )
+    rooms = [wire.empty_tensor(form) for form in header["forms"]]
     for room, tensor in zip(rooms, own, strict=True):
         if room.numel():
-            wire.memory(room).copy_(wire.memory(tensor))
-    return wire.decode(header["spec"], rooms)
+            wire.tensor_bytes(room).copy_(wire.tensor_bytes(tensor))
+    return wire.decode_tree(header["spec"], rooms)
 
 
 def same(a, b):
@@ -122,7 +124,7 @@ GAPS = {
 @pytest.mark.parametrize("name", GAPLESS)
 def test_strides_are_kept_and_nothing_is_copied(name):
     tensor = GAPLESS[name]
-    assert wire.dense(tensor).data_ptr() == tensor.data_ptr()
+    assert wire.to_dense(tensor).data_ptr() == tensor.data_ptr()
     assert same(tensor, sent(tensor))
 
 
@@ -152,38 +154,38 @@ def test_what_is_only_marked_arrives_computed(marked):
 @pytest.mark.parametrize("length", [1, 900, 1012, 1013, 1024, 5000, 70_000])
 def test_a_header_of_any_length_arrives(length):
     header = {"x": "é" * (length // 6) + "y" * (length % 6)}
-    first, rest = wire.written(header)
+    first, rest = wire.encode_header(header)
     assert len(first) == wire.PREFIX
-    assert wire.remaining(first) == (len(rest) if rest is not None else 0)
+    assert wire.remaining_bytes(first) == (len(rest) if rest is not None else 0)
     assert (rest is None) == (len(json.dumps(header)) <= wire.PREFIX - wire.FRAME)
-    assert wire.read(first, rest) == header
+    assert wire.decode_header(first, rest) == header
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"x": ÿ}', "[1, 2]", "7"])
 def test_what_is_no_header_is_refused(text, monkeypatch):
     monkeypatch.setattr(json, "dumps", str)
-    packed = wire.written(text)
+    packed = wire.encode_header(text)
     with pytest.raises(PacketError, match=r"a packet arrived whose header is no (JSON|object)"):
-        wire.read(*packed)
+        wire.decode_header(*packed)
 
 
 @given(st.integers(0, 9 * wire.PREFIX - 1), st.sampled_from([10, 5000]))
 def test_a_header_with_any_other_bit_is_refused(place, length):
-    parts = wire.written({"x": "y" * length})
+    parts = wire.encode_header({"x": "y" * length})
     bits = sum(8 * len(part) for part in parts if part is not None)
     number, bit = divmod(place % bits, 8 * wire.PREFIX)
     part = parts[min(number, 1)]
     part[bit // 8 + wire.PREFIX * max(0, number - 1)] ^= 1 << bit % 8
     with pytest.raises(TransitError, match=r"a damaged header: its checksum is .{8}, and was"):
-        wire.read(*parts)
+        wire.decode_header(*parts)
 
 
 @given(dense_tensors(), st.integers(0))
 def test_a_tensor_with_any_other_bit_has_another_checksum(tensor, bit):
-    own = wire.dense(tensor).clone()
+    own = wire.to_dense(tensor).clone()
     before = wire.checksum(own)
     if own.numel():
-        bits = wire.memory(own)
+        bits = wire.tensor_bytes(own)
         bits[bit // 8 % len(bits)] ^= 1 << bit % 8
         assert wire.checksum(own) != before
 
@@ -196,14 +198,14 @@ class Own(tuple):
 def test_what_cannot_cross_is_refused(leaf):
     kind = type(leaf).__name__
     with pytest.raises(PacketError, match=f"a {kind} cannot cross to another process; let the"):
-        wire.encode((1, [leaf]), [])
+        wire.encode_tree((1, [leaf]), [])
 
 
 def test_a_tensor_that_is_not_dense_is_refused():
     with pytest.raises(
         PacketError, match=r"layout torch.sparse_coo .*let the stage give dense"
     ):
-        wire.encode(torch.eye(2).to_sparse(), [])
+        wire.encode_tree(torch.eye(2).to_sparse(), [])
 
 
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
@@ -211,7 +213,7 @@ def test_a_key_that_would_come_out_different_is_refused(key):
     with pytest.raises(
         PacketError, match=r"the key .* of a dict cannot cross .*; use a string"
     ):
-        wire.encode({key: 1}, [])
+        wire.encode_tree({key: 1}, [])
 
 
 @pytest.mark.parametrize("name", ["float33", "nn", "Tensor"])
@@ -219,4 +221,4 @@ def test_an_unknown_type_is_refused(name):
     with pytest.raises(
         PacketError, match=f"a packet has a tensor of the unknown type '{name}'"
     ):
-        wire.empty([name, [2], [1]])
+        wire.empty_tensor([name, [2], [1]])

@@ -94,30 +94,30 @@ def test_gradients_are_added_up_in_buckets_of_any_kind():
 
 def test_where_there_is_one_process_there_is_no_world(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert world.join(2, 1, 60.0) is None
+    assert world.join_world(2, 1, 60.0) is None
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert world.join(2, 1, 60.0) is None
-    assert world.leading()
+    assert world.join_world(2, 1, 60.0) is None
+    assert world.is_main()
 
 
 def test_alone_nobody_has_to_be_told(monkeypatch):
     monkeypatch.setattr(world, "_joined", [])
-    assert world.report(ValueError("mine"))
-    world.leave(1)  # does nothing
-    world.part()
+    assert world.report_failure(ValueError("mine"))
+    world.exit_process(1)  # does nothing
+    world.shutdown()
 
 
 def test_an_uncaught_error_is_told_in_one_piece(capsys, monkeypatch):
     ends = []
-    monkeypatch.setattr(world, "leave", ends.append)
+    monkeypatch.setattr(world, "exit_process", ends.append)
     for error in (
         ValueError("mine"),
-        world.WitnessError("stage 1 failed"),
+        world.PeerFailedError("stage 1 failed"),
         KeyboardInterrupt(),
     ):
         world._uncaught(type(error), error, None)
     assert ends == [1, 74, 130]
     assert re.fullmatch(
-        r"ValueError: mine\nhocket.errors.WitnessError: stage 1 failed\nKeyboardInterrupt\n",
+        r"ValueError: mine\nhocket.errors.PeerFailedError: stage 1 failed\nKeyboardInterrupt\n",
         capsys.readouterr().err,
     )

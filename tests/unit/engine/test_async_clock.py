@@ -4,38 +4,38 @@ from collections import Counter
 
 import pytest
 
-from hocket.engine.async_clock import Clock, Pace, equal
+from hocket.engine.async_clock import EventClock, StageSpeeds, equal_speeds
 from hocket.errors import OptionError
 
 
 def turns(pace, count):
-    clock = Clock(pace)
+    clock = EventClock(pace)
     return [clock.next() for _ in range(count)]
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1, 3.0])
 def test_at_equal_rates_stages_keep_step_however_long(rate):
-    assert turns(Pace((rate,) * 3), 3000) == [0, 1, 2] * 1000
+    assert turns(StageSpeeds((rate,) * 3), 3000) == [0, 1, 2] * 1000
 
 
 def test_equal_is_a_rate_of_one():
-    assert equal(3) == Pace((1.0, 1.0, 1.0))
+    assert equal_speeds(3) == StageSpeeds((1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("kind", ["regular", "random"])
 def test_turns_are_in_proportion_to_rates(kind):
-    count = Counter(turns(Pace((1.0, 0.5, 2.0), kind), 7000))
+    count = Counter(turns(StageSpeeds((1.0, 0.5, 2.0), kind), 7000))
     for stage, share in enumerate([2000, 1000, 4000]):
         assert count[stage] == pytest.approx(share, rel=0.06)
 
 
 def test_chance_begins_with_the_seed():
-    first, again, other = (turns(Pace((1, 1), "random", seed), 50) for seed in (1, 1, 2))
+    first, again, other = (turns(StageSpeeds((1, 1), "random", seed), 50) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_the_stage_whose_turn_is_next_is_known():
-    clock = Clock(Pace((1, 2)))
+    clock = EventClock(StageSpeeds((1, 2)))
     for _ in range(10):
         upcoming = clock.upcoming
         assert clock.next() == upcoming
@@ -44,9 +44,9 @@ def test_the_stage_whose_turn_is_next_is_known():
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_stage_must_have_a_pace(rate):
     with pytest.raises(OptionError, match=f"the rate of stage 1 is {rate}; use a number above"):
-        Pace((1.0, rate))
+        StageSpeeds((1.0, rate))
 
 
 def test_turns_of_another_kind_are_refused():
     with pytest.raises(OptionError, match="turns is 'wild'; use 'regular' or 'random'"):
-        Pace((1.0,), "wild")
+        StageSpeeds((1.0,), "wild")

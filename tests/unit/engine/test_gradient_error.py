@@ -36,8 +36,8 @@ def compared(method, modules, batches, every=1, watch=None, **options):
         modules,
         method=method,
         optimizer=partial(sgd, **options),
-        compare_every=every,
-        on_comparison=listen,
+        gradient_error_every=every,
+        on_gradient_error=listen,
         watchers=[watch] if watch else [],
     )
     trainer.fit(batches, epochs=1, progress=False)
@@ -135,15 +135,15 @@ def test_a_stage_without_weights_compares_to_nothing():
     assert exact(found[1, 0])
 
 
-@pytest.mark.parametrize("options", [{"compare_every": 2}, {"on_comparison": print}])
+@pytest.mark.parametrize("options", [{"gradient_error_every": 2}, {"on_gradient_error": print}])
 def test_one_of_the_two_options_is_refused(options):
     with pytest.raises(OptionError, match="belong together"):
         Trainer(mlp(1), optimizer=sgd, **options)
 
 
 def test_a_negative_interval_is_refused():
-    with pytest.raises(OptionError, match="compare_every"):
-        Trainer(mlp(1), optimizer=sgd, compare_every=-1, on_comparison=print)
+    with pytest.raises(OptionError, match="gradient_error_every"):
+        Trainer(mlp(1), optimizer=sgd, gradient_error_every=-1, on_gradient_error=print)
 
 
 def test_the_loss_compared_is_the_trainers():
@@ -156,8 +156,8 @@ def test_the_loss_compared_is_the_trainers():
         method=BP(),
         optimizer=partial(torch.optim.SGD, **SGD),
         loss=doubled,
-        compare_every=1,
-        on_comparison=lambda c: found.setdefault((c.stage, c.batch), c),
+        gradient_error_every=1,
+        on_gradient_error=lambda c: found.setdefault((c.stage, c.batch), c),
     )
     trainer.fit(data(mlp, 1), epochs=1, progress=False)
     assert found[1, 0].ratio == pytest.approx(1, abs=1e-12)

@@ -88,5 +88,5 @@ def test_a_doubled_packet_stops_the_engine():
     x, y = data(mlp, 1)[0]
     trainer.step(x, y)
     with pytest.raises(PacketError, match="stage 0 to stage 1: batch 0 was sent twice"):
-        trainer.stages[0]._after.send(trainer.stages[0].pending[0].activation)
+        trainer.stages[0]._after.send(trainer.stages[0].in_flight[0].activation)
     assert torch.is_tensor(x)

@@ -6,8 +6,20 @@ from dataclasses import replace
 import pytest
 
 from hocket.errors import OptionError
-from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, METHODS, build, options_of
-from hocket.methods.method import Memory, Method, Replay
+from hocket.methods import (
+    ADL,
+    BP,
+    DDG,
+    DGL,
+    DNI,
+    DSP,
+    FDG,
+    FR,
+    METHODS,
+    build_method,
+    method_options,
+)
+from hocket.methods.method import MemoryCount, Method, Replay
 from hocket.signals import Delayed
 
 
@@ -61,7 +73,7 @@ def test_a_second_count_without_a_second_pass_is_refused(linearize):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_a_value_under_its_own_name(name):
-    method = build(name)
+    method = build_method(name)
     assert method == METHODS[name]()
     assert hash(method) == hash(METHODS[name]())
     assert method.name == name
@@ -72,20 +84,20 @@ def test_a_method_is_a_value_under_its_own_name(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_option_of_a_method_can_be_given(name):
-    options = options_of(name)
+    options = method_options(name)
     assert "name" not in options
-    assert build(name, **options) == build(name)
+    assert build_method(name, **options) == build_method(name)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_option_that_a_method_does_not_have_is_refused(name):
     with pytest.raises(OptionError, match="'shape'"):
-        build(name, shape=3)
+        build_method(name, shape=3)
 
 
 def test_a_method_that_does_not_exist_is_refused_with_a_near_one():
     with pytest.raises(OptionError, match=r"'fdgg'.*'fdg'"):
-        build("fdgg")
+        build_method("fdgg")
 
 
 def test_delays_are_those_of_the_papers():
@@ -110,9 +122,9 @@ def test_memory_is_that_of_the_papers():
     for k in range(4):
         assert DDG().memory(k, 4).graphs == 4 - k
         assert FDG(order="forward-first").memory(k, 4).graphs == 2 * (3 - k) + 1
-        assert FR().memory(k, 4) == Memory(graphs=1, inputs=4 - k, versions=1)
+        assert FR().memory(k, 4) == MemoryCount(graphs=1, inputs=4 - k, versions=1)
         assert FDG(linearize="live").memory(k, 4).versions == 1
-        assert BP().memory(k, 4) == Memory(graphs=1, inputs=1, versions=1)
+        assert BP().memory(k, 4) == MemoryCount(graphs=1, inputs=1, versions=1)
 
 
 @pytest.mark.parametrize(

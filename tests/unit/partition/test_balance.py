@@ -10,9 +10,9 @@ from torch import nn
 
 from hocket import cut
 from hocket.errors import CutError, OptionError
-from hocket.partition import cut as cutting
-from hocket.partition.balance import split
-from hocket.partition.cut import fastest
+from hocket.partition import cutting
+from hocket.partition.balance import balance
+from hocket.partition.cutting import fastest_cut
 from hocket.partition.link import Link
 from hocket.partition.profile import LayerCost
 from unit.partition.networks import Block, skips
@@ -36,7 +36,7 @@ def test_no_split_has_a_smaller_largest_part(costs, data):
     parts = data.draw(st.integers(1, len(costs)))
     sent = st.lists(st.integers(0, 9), min_size=len(costs), max_size=len(costs))
     packets = data.draw(st.one_of(st.just([0] * len(costs)), sent))
-    found = split([float(cost) for cost in costs], parts, packets=packets)
+    found = balance([float(cost) for cost in costs], parts, packets=packets)
     every = itertools.combinations(range(1, len(costs)), parts - 1)
     assert len(found) == parts - 1
     assert found == sorted(set(found))
@@ -58,7 +58,7 @@ def test_no_split_below_the_limit_is_better_and_the_smallest_limit_is_told(costs
     fitting = [cuts for cuts in every if held(room, cuts, len(costs)) <= limit]
     none = [0] * len(costs)
     if fitting:
-        found = split(costs, parts, room=room, limit=limit)
+        found = balance(costs, parts, room=room, limit=limit)
         assert tuple(found) in fitting
         best = min(largest(costs, cuts, none) for cuts in fitting)
         assert largest(costs, found, none) == best
@@ -67,14 +67,14 @@ def test_no_split_below_the_limit_is_better_and_the_smallest_limit_is_told(costs
     with pytest.raises(
         CutError, match=f"smallest limit that one fits into is {least:.3f}|{least}"
     ):
-        split(costs, parts, room=room, limit=limit)
-    split(costs, parts, room=room, limit=least)
+        balance(costs, parts, room=room, limit=limit)
+    balance(costs, parts, room=room, limit=least)
 
 
 @given(numbers)
 def test_among_equals_the_earliest_cuts_win(costs):
     assume(len(costs) > 1)
-    (found,) = split(costs, 2)
+    (found,) = balance(costs, 2)
     none = [0] * len(costs)
     best = largest(costs, [found], none)
     assert all(largest(costs, [earlier], none) > best for earlier in range(1, found))
@@ -83,7 +83,7 @@ def test_among_equals_the_earliest_cuts_win(costs):
 @pytest.mark.parametrize("parts", [0, 4])
 def test_more_parts_than_layers_or_less_than_one_are_refused(parts):
     with pytest.raises(CutError, match=f"split 3 layers into {parts} parts; ask for 1 to 3"):
-        split([1.0, 1.0, 1.0], parts)
+        balance([1.0, 1.0, 1.0], parts)
 
 
 def layer(seconds, *, out=0, kept=0, weights=0):
@@ -92,17 +92,17 @@ def layer(seconds, *, out=0, kept=0, weights=0):
 
 def test_a_large_packet_moves_the_cut():
     even = [layer(1.0, out=10), layer(1.0, out=10**9), layer(1.0, out=10), layer(1.0)]
-    assert fastest(even, 2, Link(bytes_per_s=1e12)) == [1]
-    assert fastest(even, 2, Link(bytes_per_s=1e9)) == [0]
+    assert fastest_cut(even, 2, Link(bytes_per_s=1e12)) == [1]
+    assert fastest_cut(even, 2, Link(bytes_per_s=1e9)) == [0]
 
 
 def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():
     mib = 2**20
     costs = [layer(1.0, weights=mib), layer(1.0, kept=3 * mib), layer(1.0), layer(1.0)]
-    assert fastest(costs, 2) == [1]
-    assert fastest(costs, 2, limit_mib=4.0) == [0]
+    assert fastest_cut(costs, 2) == [1]
+    assert fastest_cut(costs, 2, memory_limit_mib=4.0) == [0]
     with pytest.raises(CutError) as caught:
-        fastest(costs, 2, limit_mib=2.0)
+        fastest_cut(costs, 2, memory_limit_mib=2.0)
     text = (
         "no cut into 2 stages fits into 2 MiB: the smallest limit that one fits into is 3.000"
     )
@@ -136,7 +136,7 @@ def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
     ("options", "text"),
     [
         ({"by": "luck"}, "by is 'luck'; use 'operations' or 'time'"),
-        ({"limit_mib": 3.0}, "a limit of memory needs a number of stages and by='time'"),
+        ({"memory_limit_mib": 3.0}, "a limit of memory needs a number of stages and by='time'"),
     ],
 )
 def test_options_that_contradict_are_refused(options, text):

@@ -8,8 +8,8 @@ from contract.small import conv, data, mlp, sgd
 from hocket import Plan, Trainer
 from hocket.errors import CutError
 from hocket.methods import FDG
-from hocket.partition import balanced, chain, stages_of
-from hocket.partition.flops import operations
+from hocket.partition import balanced_plan, build_stages, layers_in_order
+from hocket.partition.flops import count_flops
 from hocket.partition.sequential import require_separate
 
 
@@ -42,13 +42,13 @@ def network() -> nn.Sequential:
 
 
 def test_nested_sequences_are_opened_and_nothing_else():
-    assert list(chain(network())) == ["0", "1.0", "1.1.0", "2", "3", "4"]
+    assert list(layers_in_order(network())) == ["0", "1.0", "1.1.0", "2", "3", "4"]
 
 
 def test_a_sequence_with_a_hook_is_one_layer():
     inner = nn.Sequential(nn.ReLU(), nn.ReLU())
     inner.register_forward_hook(lambda *_: None)
-    assert list(chain(nn.Sequential(inner, nn.ReLU()))) == ["0", "1"]
+    assert list(layers_in_order(nn.Sequential(inner, nn.ReLU()))) == ["0", "1"]
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Tanh()], ids=["weights", "none"])
@@ -56,7 +56,7 @@ def test_a_layer_that_is_used_twice_is_not_forgotten(layer):
     """The stages together compute what the network does, or the cut is refused."""
     network, x = nn.Sequential(layer, nn.Linear(2, 2), layer, nn.Linear(2, 2)), torch.ones(1, 2)
     try:
-        stages = stages_of(network, Plan(("3",)))
+        stages = build_stages(network, Plan(("3",)))
     except CutError:
         return
     assert torch.equal(nn.Sequential(*stages)(x), network(x))
@@ -65,10 +65,10 @@ def test_a_layer_that_is_used_twice_is_not_forgotten(layer):
 @pytest.mark.parametrize("cuts", [(), ("1.0",), ("1.1.0", "2"), ("1.0", "2", "3", "4")])
 def test_stages_are_runs_of_the_networks_own_layers(cuts):
     whole = network()
-    stages = stages_of(whole, Plan(cuts))
+    stages = build_stages(whole, Plan(cuts))
     assert len(stages) == Plan(cuts).stages == len(cuts) + 1
     assert [id(layer) for stage in stages for layer in stage] == [
-        id(layer) for layer in chain(whole).values()
+        id(layer) for layer in layers_in_order(whole).values()
     ]
     x = torch.randn(3, 2)
     assert torch.equal(nn.Sequential(*stages)(x), whole(x))
@@ -76,12 +76,12 @@ def test_stages_are_runs_of_the_networks_own_layers(cuts):
 
 def test_what_is_no_chain_is_refused():
     with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
-        chain(Branches())
+        layers_in_order(Branches())
 
 
 def test_a_network_without_layers_is_refused():
     with pytest.raises(CutError, match="cannot cut a network without layers"):
-        chain(nn.Sequential())
+        layers_in_order(nn.Sequential())
 
 
 @pytest.mark.parametrize("stages", [0, -1, 7])
@@ -90,12 +90,12 @@ def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
     with pytest.raises(CutError, match=text):
         Trainer(network(), stages=stages, optimizer=sgd)
     with pytest.raises(CutError, match=text):
-        balanced(network(), stages, torch.ones(1, 2))
+        balanced_plan(network(), stages, torch.ones(1, 2))
 
 
 def test_the_plan_of_another_network_is_refused():
     with pytest.raises(CutError, match="the plan is for another network") as caught:
-        stages_of(network(), Plan(("1.0", "head", "1")))
+        build_stages(network(), Plan(("1.0", "head", "1")))
     text = str(caught.value)
     assert "it cuts before layer 'head', which is none of ['0', '1.0', '1.1.0'" in text
     assert "it cuts before layer '1'" in text
@@ -112,7 +112,7 @@ def test_the_plan_of_another_network_is_refused():
 )
 def test_empty_stages_are_refused(cuts, text):
     with pytest.raises(CutError) as caught:
-        stages_of(network(), Plan(cuts))
+        build_stages(network(), Plan(cuts))
     assert f"cannot cut this network into {len(cuts) + 1} stages" in str(caught.value)
     assert text in str(caught.value)
 
@@ -125,15 +125,15 @@ def test_shared_parameters_are_refused_with_their_stages():
         CutError,
         match=r"parameter '0\.weight' is shared by stages 0, 1; keep its layers in one",
     ):
-        stages_of(tied, Plan(("2",)))
-    assert len(stages_of(tied, Plan(()))) == 1
+        build_stages(tied, Plan(("2",)))
+    assert len(build_stages(tied, Plan(()))) == 1
 
 
 def test_shared_statistics_are_refused_too():
     norms = nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2, affine=False)
     norms[1].running_mean = norms[0].running_mean
     with pytest.raises(CutError, match=r"buffer '0\.running_mean' is shared by stages 0, 1"):
-        stages_of(nn.Sequential(*norms), Plan(("1",)))
+        build_stages(nn.Sequential(*norms), Plan(("1",)))
 
 
 def test_stages_that_leave_something_out_are_refused():
@@ -164,8 +164,8 @@ def test_operations_are_counted_without_a_trace():
     stages = conv(2, dropout=0.4)
     whole = nn.Sequential(*stages)
     before = [v.clone() for v in whole.state_dict().values()]
-    counts = operations(whole, data(conv, 1)[0][0])
-    assert len(counts) == len(chain(whole))
+    counts = count_flops(whole, data(conv, 1)[0][0])
+    assert len(counts) == len(layers_in_order(whole))
     assert counts[0] > counts[2] > 0
     assert all(
         torch.equal(a, b) for a, b in zip(before, whole.state_dict().values(), strict=True)

@@ -9,31 +9,29 @@ from torch import nn
 
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError, OptionError
-from hocket.partition.plan import signature
-from hocket.runs.build import plan_of
-from hocket.runs.config import Run
+from hocket.partition.plan import network_signature
+from hocket.runs.build import build_plan
+from hocket.runs.config import RunConfig
 from unit.partition.networks import Skips, skips
 
 
 def test_a_plan_is_written_and_read(tmp_path):
     network, sample = skips()
-    plan = Plan(("blocks.1", "head"), signature(network))
+    plan = Plan(("blocks.1", "head"), network_signature(network))
     plan.write(tmp_path / "plan.json", said={"speed_up": 2.0})
     again = Plan.read(tmp_path / "plan.json")
     assert (again, again.signature) == (plan, plan.signature)
     assert json.loads((tmp_path / "plan.json").read_text())["said"] == {"speed_up": 2.0}
     assert len(cut(network, stages=again, sample=sample)) == 3
-    assert plan_of(Run(plan=str(tmp_path / "plan.json"), stages=3)) == plan
+    assert build_plan(RunConfig(plan=str(tmp_path / "plan.json"), stages=3)) == plan
     with pytest.raises(OptionError, match="stages is 2; give --stages 3, or"):
-        plan_of(Run(plan=str(tmp_path / "plan.json"), stages=2))
+        build_plan(RunConfig(plan=str(tmp_path / "plan.json"), stages=2))
 
 
 def test_the_plan_of_another_network_is_refused_by_its_signature():
     network, sample = skips()
-    plan = Plan(("blocks.1",), signature(Skips(blocks=2)))
-    text = (
-        f"signature is {plan.signature}, that of this Skips is {signature(network)}; plan again"
-    )
+    plan = Plan(("blocks.1",), network_signature(Skips(blocks=2)))
+    text = f"signature is {plan.signature}, that of this Skips is {network_signature(network)}; plan again"
     with pytest.raises(CutError, match=text):
         cut(network, stages=plan, sample=sample)
     chain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))

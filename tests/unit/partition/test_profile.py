@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from hocket import zoo
-from hocket.partition import chain
-from hocket.partition.cut import measured
-from hocket.partition.cut_points import outline
+from hocket.partition import layers_in_order
+from hocket.partition.cut_points import find_cut_points
+from hocket.partition.cutting import measure_layers
 from hocket.partition.profile import profile
 
 
@@ -33,7 +33,7 @@ def test_every_layer_takes_time_and_larger_layers_more():
 def test_the_network_is_left_alone():
     network = zoo.resnet8()
     before = copy.deepcopy(network.state_dict())
-    profile(chain(network), torch.randn(2, 3, 8, 8), repetitions=2)
+    profile(layers_in_order(network), torch.randn(2, 3, 8, 8), repetitions=2)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(weight.grad is None for weight in network.parameters())
 
@@ -41,7 +41,7 @@ def test_the_network_is_left_alone():
 @pytest.mark.parametrize(
     ("layers", "sample"),
     [
-        (chain(zoo.gpt(vocab=7, context=4)), torch.zeros(2, 4, dtype=torch.long)),
+        (layers_in_order(zoo.gpt(vocab=7, context=4)), torch.zeros(2, 4, dtype=torch.long)),
         ({"two": Two(), "again": Two()}, torch.ones(2, requires_grad=True)),
         ({"flatten": nn.Flatten(), "linear": nn.Linear(4, 2)}, torch.ones(2, 2, 2)),
     ],
@@ -71,7 +71,7 @@ def test_the_way_to_a_part_of_a_forward_is_not_counted():
             return self.second(self.first(x))
 
     network, sample = Slow(), torch.ones(2, 3)
-    seen = outline(network, sample)
-    costs = measured(seen)
+    seen = find_cut_points(network, sample)
+    costs = measure_layers(seen)
     assert list(costs) == ["(start)", "second"]
     assert costs["second"].forward_s < 0.02 < costs["(start)"].forward_s

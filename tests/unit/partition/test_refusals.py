@@ -7,9 +7,9 @@ from torch import nn
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from hocket.partition import divide
-from hocket.partition.cut_points import outline
-from hocket.partition.partial_module import pieces
-from hocket.partition.verify import require_same
+from hocket.partition.cut_points import find_cut_points
+from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.verify import verify_stages
 from unit.partition.networks import Glued, Skips, Two, skips, through
 
 
@@ -241,7 +241,10 @@ class Turns(nn.Module):
 def test_another_path_than_that_of_the_sample_is_an_error():
     stages = cut(Turns(), stages=Plan(("second", "third")), sample=torch.ones(2, 4))
     with pytest.raises(CutError, match="never came to its end: the forward took another path"):
-        through(pieces(outline(Turns(), torch.ones(2, 4)), [0]), torch.ones(7, 4))
+        through(
+            build_partial_modules(find_cut_points(Turns(), torch.ones(2, 4)), [0]),
+            torch.ones(7, 4),
+        )
     with pytest.raises(CutError, match=r"did not compute what the next one needs"):
         through(
             cut(Later(), stages=Plan(("second",)), sample=torch.ones(2, 4)), torch.ones(8, 4)
@@ -291,7 +294,7 @@ def test_stages_that_compute_something_else_are_refused():
     network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     others = [nn.Sequential(network[0], nn.ReLU()), nn.Sequential(network[1], network[2])]
     with pytest.raises(CutError) as caught:
-        require_same(network, others, torch.randn(5, 4))
+        verify_stages(network, others, torch.randn(5, 4))
     text = str(caught.value)
     assert "cut into 2 stages, this network is not what it was" in text
     assert "in its present mode the outputs differ" in text
@@ -304,11 +307,11 @@ def test_stages_that_compute_something_else_are_refused():
 def test_stages_that_fail_or_give_something_else_are_refused():
     network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     with pytest.raises(CutError, match="in evaluation the stages fail: mat1 and mat2"):
-        require_same(network, [network[0], nn.Linear(3, 3)], torch.randn(5, 4))
+        verify_stages(network, [network[0], nn.Linear(3, 3)], torch.randn(5, 4))
 
     class Twice(nn.Module):
         def forward(self, x):
             return x, x
 
     with pytest.raises(CutError, match="there are 2 outputs instead of 1"):
-        require_same(network, [network[0], Twice()], torch.randn(5, 4))
+        verify_stages(network, [network[0], Twice()], torch.randn(5, 4))

@@ -10,9 +10,9 @@ from torch import nn
 from hocket import Plan, Trainer, cut
 from hocket.methods import BP, DDG, FDG, FR
 from hocket.partition import divide
-from hocket.partition.cut_points import outline
-from hocket.partition.partial_module import pieces
-from hocket.partition.verify import require_same
+from hocket.partition.cut_points import find_cut_points
+from hocket.partition.partial_module import build_partial_modules
+from hocket.partition.verify import verify_stages
 from hocket.tree import map_tensors, tensors
 from unit.partition.networks import NETWORKS, Block, Skips, glued, skips, through, words
 
@@ -22,15 +22,15 @@ every = pytest.mark.parametrize("made", NETWORKS)
 @every
 def test_a_network_may_be_cut_at_every_border_at_once(made):
     network, sample = made()
-    seen = outline(network, sample)
-    assert len(seen.borders) >= 1
-    require_same(network, pieces(seen, range(len(seen.borders))), sample)
+    seen = find_cut_points(network, sample)
+    assert len(seen.cut_points) >= 1
+    verify_stages(network, build_partial_modules(seen, range(len(seen.cut_points))), sample)
 
 
 @every
 def test_a_network_may_be_cut_at_any_border_alone(made):
     network, sample = made()
-    for border in outline(network, sample).borders:
+    for border in find_cut_points(network, sample).cut_points:
         plan, stages = divide(network, Plan((border.name,)), sample)
         assert plan == Plan((border.name,))
         assert len(stages) == 2
@@ -47,11 +47,13 @@ def test_one_stage_is_the_network(made):
 @every
 def test_stages_hold_every_parameter_and_buffer_once_under_its_name(made):
     network, sample = made()
-    seen = outline(network, sample)
-    for places in itertools.combinations(range(len(seen.borders)), 1):
-        found = [name for stage in pieces(seen, places) for name in stage.state_dict()]
+    seen = find_cut_points(network, sample)
+    for places in itertools.combinations(range(len(seen.cut_points)), 1):
+        found = [
+            name for stage in build_partial_modules(seen, places) for name in stage.state_dict()
+        ]
         assert sorted(found) == sorted(network.state_dict())
-    for stage in pieces(seen, range(len(seen.borders))):
+    for stage in build_partial_modules(seen, range(len(seen.cut_points))):
         for name, weight in stage.named_parameters():
             assert weight is network.get_parameter(name)
 

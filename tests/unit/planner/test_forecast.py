@@ -6,7 +6,7 @@ import pytest
 
 from hocket.methods import BP, DGL, FDG, DGLAsync
 from hocket.partition.link import Link
-from hocket.planner.forecast import MIB, Scene, best, forecast
+from hocket.planner.forecast import MIB, StageProfiles, best, forecast
 from hocket.planner.rehearse import Rehearsed
 
 STAGE = Rehearsed(
@@ -31,7 +31,7 @@ def slower(stage, factor):
 def scene(own=(STAGE, STAGE), factor=1.0):
     stages = [slower(stage, factor) for stage in own]
     plain = [slower(STAGE, factor)] * 2
-    return Scene(own=stages, plain=plain, whole=slower(WHOLE, factor))
+    return StageProfiles(own=stages, plain=plain, whole=slower(WHOLE, factor))
 
 
 def expected(method, own=(STAGE, STAGE), link=FAST, together=None):
@@ -62,7 +62,7 @@ def test_what_a_signal_learns_takes_its_time():
 
 
 def test_memory_is_what_was_held_by_what_it_is_for():
-    first, last = expected(FDG()).held  # two batches in flight at stage 0
+    first, last = expected(FDG()).memory  # two batches in flight at stage 0
     assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 8.0)
     assert (first.inputs, first.graphs, first.packets) == (2.0, 8.0, 2.0)
     assert (last.inputs, last.versions, last.packets) == (1.0, 0.0, 2.0)
@@ -70,7 +70,7 @@ def test_memory_is_what_was_held_by_what_it_is_for():
 
 
 def test_a_buffer_holds_more_than_was_rehearsed():
-    first, last = expected(DGLAsync(buffer=30)).held
+    first, last = expected(DGLAsync(buffer=30)).memory
     assert (first.inputs, first.packets, first.total) == (1.0, 1.0, 31.0)
     assert (last.inputs, last.packets, last.total) == (30.0, 1.0, 60.0)
 

@@ -6,22 +6,24 @@ from statistics import fmean, median
 import pytest
 import torch
 
-from hocket.methods import METHODS, build
+from hocket.methods import METHODS, build_method
 from hocket.planner import rehearse
-from hocket.planner.rehearsals import Case, rehearsed, rehearsed_together
+from hocket.planner.rehearsals import Candidate, rehearsed, rehearsed_together
 from unit.planner.scenes import BATCH, FLOAT, NETWORK, WIDTH, scene
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_stage_of_every_method_takes_time_and_holds_memory(name):
-    (stages,) = rehearsed(scene, [Case(name, ("1.0", "2"))])
-    method = build(name)
+    (stages,) = rehearsed(scene, [Candidate(name, ("1.0", "2"))])
+    method = build_method(name)
     before = copy.deepcopy(NETWORK.state_dict())
     assert len(stages) == 3
     for k, stage in enumerate(stages):
         kinds = {kind for kind, seconds in stage.seconds.items() if seconds}
-        assert kinds == {"F", "B", "U"} | ({"T"} if method.signal.learns and k < 2 else set())
-        helped = method.signal.learns or not method.signal.waits
+        assert kinds == {"F", "B", "U"} | (
+            {"T"} if method.signal.learns_from_gradient and k < 2 else set()
+        )
+        helped = method.signal.learns_from_gradient or not method.signal.needs_gradient
         layers = FLOAT * (WIDTH**2 if k < 2 else 5 * (WIDTH + 1))
         assert (stage.weight_bytes > layers) == (helped and k < 2)
         assert stage.optimizer_bytes >= FLOAT * WIDTH * 5
@@ -32,7 +34,7 @@ def test_every_stage_of_every_method_takes_time_and_holds_memory(name):
 
 
 def test_graphs_in_flight_and_old_weights_are_held():
-    fdg, bp = rehearsed(scene, [Case(name, ("1.0", "2")) for name in ("fdg", "bp")])
+    fdg, bp = rehearsed(scene, [Candidate(name, ("1.0", "2")) for name in ("fdg", "bp")])
     activation, weights = FLOAT * BATCH * WIDTH, FLOAT * WIDTH**2
     more = [one.peak_bytes - other.peak_bytes for one, other in zip(fdg, bp, strict=True)]
     # Four graphs instead of one: of what was received, a copy of it, and the output.
@@ -46,10 +48,10 @@ def test_graphs_in_flight_and_old_weights_are_held():
     ("name", "rests"), [("fdg", [1, 2, 1]), ("dgl", [0, 1, 1])], ids=["fdg", "dgl"]
 )
 def test_a_stage_rests_before_it_takes_a_packet(name, rests, monkeypatch):
-    cases = [Case(name, ("1.0", "2")), Case(name, ())]
+    cases = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
     slept = []
     monkeypatch.setattr(rehearse.time, "sleep", slept.append)
-    stages, (whole,) = rehearsed(scene, cases, rests=True, returns=False)
+    stages, (whole,) = rehearsed(scene, cases, with_idle=True, returns=False)
     ticks = rehearse.REPETITIONS
     assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
     assert slept == [rehearse.REST_S] * (sum(rests) * ticks)
@@ -59,7 +61,7 @@ def test_a_stage_rests_before_it_takes_a_packet(name, rests, monkeypatch):
 
 
 def test_there_and_back_each_stage_is_seen_twice():
-    case = Case("bp", ("2",))
+    case = Candidate("bp", ("2",))
     for returns, visits in ((True, 2), (False, 1)):
         (stages,) = rehearsed(scene, [case], returns=returns)
         for stage in stages:
@@ -67,7 +69,7 @@ def test_there_and_back_each_stage_is_seen_twice():
 
 
 def test_how_times_vary_is_told_apart_from_how_long_they_are():
-    (stages,) = rehearsed(scene, [Case("bp", ("2",))])
+    (stages,) = rehearsed(scene, [Candidate("bp", ("2",))])
     for stage in stages:
         assert stage.jitter["T"] == ()
         for kind in "FBU":
@@ -79,7 +81,7 @@ def test_how_times_vary_is_told_apart_from_how_long_they_are():
 
 
 def test_several_processes_rehearse_the_same():
-    cases = [Case("bp", ("2",)), Case("dgl", ("2",))]
+    cases = [Candidate("bp", ("2",)), Candidate("dgl", ("2",))]
     found = rehearsed_together(scene, cases, processes=2, threads=1)
     alone = rehearsed(scene, cases)
     for case, other in zip(found, alone, strict=True):

@@ -9,10 +9,20 @@ from hypothesis import strategies as st
 from hocket.errors import DataError
 from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR
 from hocket.planner.replay import replay
-from hocket.program import Action, source, unroll
+from hocket.program import Action, dependency, unroll
 from hocket.timeline import Span, Timeline
 
-METHODS = [BP(), DDG(), FDG(), FDG().with_extra_delay(1), ADL(accumulate=2), FR(), DSP(), DNI(), DGL()]
+METHODS = [
+    BP(),
+    DDG(),
+    FDG(),
+    FDG().with_extra_delay(1),
+    ADL(accumulate=2),
+    FR(),
+    DSP(),
+    DNI(),
+    DGL(),
+]
 SECONDS = {"F": 1.0, "B": 2.0, "U": 0.0, "T": 0.5}
 
 
@@ -95,7 +105,7 @@ def test_nothing_begins_before_what_it_needs(method, stages, batches, chance):
     actions = {(s.kind, s.stage, s.batch): s for s in many.spans if s.kind != "wait"}
     assert len(actions) == len(one.spans)
     for (kind, stage, batch), span in actions.items():
-        if (need := source(Action(kind, stage, batch), method, stages)) is not None:
+        if (need := dependency(Action(kind, stage, batch), method, stages)) is not None:
             assert actions[need.kind, need.stage, need.batch].end_s <= span.start_s
     for stage in many.stages:
         mine = [s for s in many.spans if s.stage == stage]

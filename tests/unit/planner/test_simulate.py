@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hocket.methods import ADL, BP, DDG, DGL, DNI, FDG, FR
 from hocket.planner.simulate import StageTimes, shared, simulate, tick_s
-from hocket.program import source, unroll
+from hocket.program import dependency, unroll
 
 METHODS = [BP(), DDG(), FDG(), FDG().with_extra_delay(1), ADL(accumulate=3), FR(), DNI(), DGL()]
 every = pytest.mark.parametrize("method", METHODS, ids=str)
@@ -104,7 +104,7 @@ def test_nothing_begins_before_what_it_takes_has_come(method, seconds):
     spans = {(s.kind, s.stage, s.batch): s for s in timeline.spans if s.kind != "wait"}
     for tick in unroll(method, 2, 6):
         for action in tick:
-            if need := source(action, method, 2):
+            if need := dependency(action, method, 2):
                 mine = spans[action.kind, action.stage, action.batch]
                 fed = spans[need.kind, need.stage, need.batch]
                 assert mine.start_s >= fed.end_s + seconds[2] - 1e-9

@@ -3,12 +3,12 @@
 import torch
 from torch import nn
 
-from hocket.planner.tensor_memory import Living
+from hocket.planner.tensor_memory import LiveTensorMemory
 
 
 def test_memory_counts_once_and_until_it_is_freed():
     outside = torch.ones(100)
-    with Living(outside) as living:
+    with LiveTensorMemory(outside) as living:
         a = torch.ones(8)
         view = a[:4]
         assert living.now == 32
@@ -26,7 +26,7 @@ def test_memory_counts_once_and_until_it_is_freed():
 
 def test_what_a_graph_keeps_lives_until_its_backward():
     layer = nn.Linear(4, 4, bias=False)
-    with Living(layer.weight) as living:
+    with LiveTensorMemory(layer.weight) as living:
         output = layer(torch.ones(2, 4)).exp()
         assert living.now == 32 + 32  # the input of the layer, the output of exp
         total = output.sum()
@@ -39,6 +39,6 @@ def test_what_a_graph_keeps_lives_until_its_backward():
 
 
 def test_tensors_without_numbers_take_no_memory():
-    with Living() as living:
+    with LiveTensorMemory() as living:
         kept = torch.empty(5, device="meta")
         assert (kept.shape, living.now) == ((5,), 0)

@@ -7,8 +7,8 @@ from torch import nn
 from hocket import Plan, Trainer, data
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.runs.build import network_of, optimizer_of, plan_of, rates_of, scheduler_of
-from hocket.runs.config import Run
+from hocket.runs.build import build_network, build_optimizer, build_plan, parse_stage_speeds, build_scheduler
+from hocket.runs.config import RunConfig
 
 DIGITS = data.load("digits", batch_size=32)
 
@@ -19,12 +19,12 @@ def weight():
 
 def refusal(part, **choices):
     with pytest.raises(OptionError) as caught:
-        part(Run(**choices))
+        part(RunConfig(**choices))
     return str(caught.value)
 
 
 def test_a_perceptron_on_digits_reads_64_numbers_and_tells_10_classes():
-    network = network_of(Run(network="mlp:hidden=[16]"), DIGITS)
+    network = build_network(RunConfig(network="mlp:hidden=[16]"), DIGITS)
     linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in linear] == [(64, 16), (16, 10)]
     assert network(next(iter(DIGITS.test))[0]).shape == (32, 10)
@@ -32,14 +32,14 @@ def test_a_perceptron_on_digits_reads_64_numbers_and_tells_10_classes():
 
 def test_a_residual_network_takes_the_channels_of_its_images():
     images = data.load("synthetic", batch_size=2, shape=[2, 16, 16], classes=5, examples=4)
-    network = network_of(Run(network="resnet8"), images)
+    network = build_network(RunConfig(network="resnet8"), images)
     assert network(next(iter(images.test))[0]).shape == (2, 5)
 
 
 def test_a_transformer_takes_vocabulary_and_context_of_its_text(tmp_path):
     (tmp_path / "a.txt").write_text("abcd" * 50)
     text = data.load("text", data_dir=tmp_path, batch_size=2, context=8)
-    network = network_of(Run(network="gpt:width=8,heads=2,depth=1"), text)
+    network = build_network(RunConfig(network="gpt:width=8,heads=2,depth=1"), text)
     inputs, _ = next(iter(text.test))
     assert inputs.shape == (2, 8)
     assert network(inputs).shape == (2, 8, 4)
@@ -47,24 +47,24 @@ def test_a_transformer_takes_vocabulary_and_context_of_its_text(tmp_path):
 
 
 def test_an_option_given_wins_over_what_fits():
-    network = network_of(Run(network="mlp:hidden=[],num_classes=12"), DIGITS)
+    network = build_network(RunConfig(network="mlp:hidden=[],num_classes=12"), DIGITS)
     assert network(torch.zeros(1, 1, 8, 8)).shape == (1, 12)
 
 
 def test_the_seed_decides_the_weights_and_the_global_generator_stays():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = network_of(Run(seed=1), DIGITS).state_dict()
+    first = build_network(RunConfig(seed=1), DIGITS).state_dict()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(6)
-    again = network_of(Run(seed=1), DIGITS).state_dict()
-    other = network_of(Run(seed=2), DIGITS).state_dict()
+    again = build_network(RunConfig(seed=1), DIGITS).state_dict()
+    other = build_network(RunConfig(seed=2), DIGITS).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
 
 def test_unknown_networks_and_options_are_refused():
-    build = lambda run: network_of(run, DIGITS)  # noqa: E731
+    build = lambda run: build_network(run, DIGITS)  # noqa: E731
     assert "did you mean 'mlp'" in refusal(build, network="mlpp")
     said = refusal(build, network="mlp:hiden=[3],depht=2")
     assert "'hiden'" in said
@@ -72,60 +72,60 @@ def test_unknown_networks_and_options_are_refused():
 
 
 def test_balanced_is_a_number_of_stages():
-    assert plan_of(Run(stages=3)) == 3
+    assert build_plan(RunConfig(stages=3)) == 3
 
 
 def test_the_paper_s_plan():
-    assert plan_of(Run(network="resnet20", plan="paper")) == Plan(("layer2_1",))
-    assert plan_of(Run(network="mlp", plan="paper", stages=1)) == Plan(())
-    assert "no paper cuts 'mlp'" in refusal(plan_of, network="mlp", plan="paper")
-    assert "into 9 stages" in refusal(plan_of, network="resnet20", plan="paper", stages=9)
+    assert build_plan(RunConfig(network="resnet20", plan="paper")) == Plan(("layer2_1",))
+    assert build_plan(RunConfig(network="mlp", plan="paper", stages=1)) == Plan(())
+    assert "no paper cuts 'mlp'" in refusal(build_plan, network="mlp", plan="paper")
+    assert "into 9 stages" in refusal(build_plan, network="resnet20", plan="paper", stages=9)
 
 
 def test_named_cuts_make_one_stage_more_than_there_are_names():
-    assert plan_of(Run(plan="a, b", stages=3)) == Plan(("a", "b"))
-    said = refusal(plan_of, plan="a,b", stages=2)
+    assert build_plan(RunConfig(plan="a, b", stages=3)) == Plan(("a", "b"))
+    said = refusal(build_plan, plan="a,b", stages=2)
     assert "plan 'a,b' makes 3 stages, but stages is 2" in said
 
 
 def test_an_optimizer_by_name_with_its_options():
-    optimizer = optimizer_of(Run(optimizer="SGD:lr=0.3,momentum=0.5,nesterov=true"))(weight())
+    optimizer = build_optimizer(RunConfig(optimizer="SGD:lr=0.3,momentum=0.5,nesterov=true"))(weight())
     assert type(optimizer) is torch.optim.SGD
     group = optimizer.param_groups[0]
     assert (group["lr"], group["momentum"], group["nesterov"]) == (0.3, 0.5, True)
-    adam = optimizer_of(Run(optimizer="Adam:betas=[0.8,0.9]"))(weight())
+    adam = build_optimizer(RunConfig(optimizer="Adam:betas=[0.8,0.9]"))(weight())
     assert list(adam.param_groups[0]["betas"]) == [0.8, 0.9]
 
 
 def test_wrong_optimizers_are_refused():
-    assert "did you mean 'AdamW'" in refusal(optimizer_of, optimizer="AdmW")
-    said = refusal(optimizer_of, optimizer="SGD:lrr=1")
+    assert "did you mean 'AdamW'" in refusal(build_optimizer, optimizer="AdmW")
+    said = refusal(build_optimizer, optimizer="SGD:lrr=1")
     assert "SGD:lrr=1" in said
     assert "unexpected keyword argument 'lrr'" in said
-    assert "Invalid learning rate" in refusal(optimizer_of, optimizer="SGD:lr=-1")
-    assert "'Optimizer'" in refusal(optimizer_of, optimizer="Optimizer")
+    assert "Invalid learning rate" in refusal(build_optimizer, optimizer="SGD:lr=-1")
+    assert "'Optimizer'" in refusal(build_optimizer, optimizer="Optimizer")
 
 
 def test_without_a_scheduler_and_a_warm_up_there_is_none():
-    assert scheduler_of(Run()) is None
+    assert build_scheduler(RunConfig()) is None
 
 
 def test_wrong_schedulers_are_refused():
-    assert "did you mean" in refusal(scheduler_of, scheduler="StepLRs:step_size=1")
-    assert "'step_size'" in refusal(scheduler_of, scheduler="StepLR")
-    assert "gama" in refusal(scheduler_of, scheduler="StepLR:step_size=1,gama=2")
+    assert "did you mean" in refusal(build_scheduler, scheduler="StepLRs:step_size=1")
+    assert "'step_size'" in refusal(build_scheduler, scheduler="StepLR")
+    assert "gama" in refusal(build_scheduler, scheduler="StepLR:step_size=1,gama=2")
 
 
 def test_a_warm_up_counts_epochs_only():
-    said = refusal(scheduler_of, warmup_epochs=2, scheduler_per="update")
+    said = refusal(build_scheduler, warmup_epochs=2, scheduler_unit="update")
     assert "warmup_epochs counts epochs" in said
 
 
 def rates(epochs, **choices):
     """The learning rate of each epoch."""
-    run = Run(optimizer="SGD:lr=0.1", **choices)
-    optimizer = optimizer_of(run)(weight())
-    scheduler = scheduler_of(run)(optimizer)
+    run = RunConfig(optimizer="SGD:lr=0.1", **choices)
+    optimizer = build_optimizer(run)(weight())
+    scheduler = build_scheduler(run)(optimizer)
     found = []
     for _ in range(epochs):
         found.append(optimizer.param_groups[0]["lr"])
@@ -134,7 +134,7 @@ def rates(epochs, **choices):
     return pytest.approx(found)
 
 
-WARM = {"warmup_epochs": 3, "warmup_rate": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}
+WARM = {"warmup_epochs": 3, "warmup_factor": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}
 WARM_RATES = [0.01] * 3 + [0.1] * 3 + [0.01] * 2 + [0.001]
 
 
@@ -146,7 +146,7 @@ def test_warm_up_then_milestones():
 
 def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
     """A batch that comes back after the next epoch has begun keeps its epoch's rate."""
-    run, applied = Run(optimizer="SGD:lr=0.1", **WARM), {0: [], 1: [], 2: []}
+    run, applied = RunConfig(optimizer="SGD:lr=0.1", **WARM), {0: [], 1: [], 2: []}
 
     def watch(event, stage):
         if event.action.kind == "U":
@@ -156,8 +156,8 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
         nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))),
         stages=3,
         method=FDG(),
-        optimizer=optimizer_of(run),
-        scheduler=scheduler_of(run),
+        optimizer=build_optimizer(run),
+        scheduler=build_scheduler(run),
         watchers=[watch],
     )
     batches = [(torch.ones(1, 3), torch.tensor([0]))] * 3
@@ -167,8 +167,8 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
 
 
 def test_rates_are_numbers_for_each_stage():
-    assert rates_of(Run()) is None
-    assert rates_of(Run(rates="1,0.5, 2")) == (1.0, 0.5, 2.0)
-    assert refusal(rates_of, rates="1,fast") == (
+    assert parse_stage_speeds(RunConfig()) is None
+    assert parse_stage_speeds(RunConfig(stage_speeds="1,0.5, 2")) == (1.0, 0.5, 2.0)
+    assert refusal(parse_stage_speeds, rates="1,fast") == (
         "rates is '1,fast'; write a number for each stage: 1,1,0.5"
     )

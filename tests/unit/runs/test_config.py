@@ -7,40 +7,40 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import OptionError
-from hocket.runs.config import Run, publish, run_of
+from hocket.runs.config import RunConfig, write_json, parse_config
 
 
 def message(values, where="run.json"):
     with pytest.raises(OptionError) as caught:
-        run_of(values, where)
+        parse_config(values, where)
     return str(caught.value)
 
 
 def test_a_run_without_choices_is_a_short_training_that_needs_no_files():
-    run = Run()
+    run = RunConfig()
     assert (run.method, run.network, run.data, run.device) == ("fdg", "mlp", "digits", "cpu")
     assert run.data_dir is None
-    assert run.out is None
+    assert run.run_dir is None
 
 
 def test_a_run_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Run().epochs = 3
+        RunConfig().epochs = 3
 
 
 def test_as_a_dict_it_is_plain_json():
-    values = Run(out=Path("runs/x"), data_dir=Path("data")).as_dict()
+    values = RunConfig(run_dir=Path("runs/x"), data_dir=Path("data")).as_dict()
     assert json.loads(json.dumps(values)) == values
     assert values["out"] == "runs/x"
     assert values["data_dir"] == "data"
-    assert values.keys() == {field.name for field in dataclasses.fields(Run)}
+    assert values.keys() == {field.name for field in dataclasses.fields(RunConfig)}
 
 
 @pytest.mark.parametrize(
     "run",
     [
-        Run(),
-        Run(
+        RunConfig(),
+        RunConfig(
             method="adl:accumulate=2",
             stages=4,
             plan="layer1_0,layer2_0,layer3_0",
@@ -51,29 +51,29 @@ def test_as_a_dict_it_is_plain_json():
             batch_size=7,
             optimizer="Adam",
             scheduler="StepLR:step_size=2",
-            scheduler_per="update",
-            warmup_rate=0.5,
+            scheduler_unit="update",
+            warmup_factor=0.5,
             seed=9,
             device="cuda:0",
             precision="bf16",
             channels_last=True,
             threads=2,
             log_every=3,
-            compare_every=5,
+            gradient_error_every=5,
             tensorboard=True,
-            out=Path("runs/mine"),
+            run_dir=Path("runs/mine"),
         ),
     ],
 )
 def test_what_is_written_is_read_back(run, tmp_path):
     run.write(tmp_path / "run.json")
-    assert Run.read(tmp_path / "run.json") == run
+    assert RunConfig.read(tmp_path / "run.json") == run
 
 
 def test_what_a_file_leaves_out_has_its_default(tmp_path):
-    (tmp_path / "run.json").write_text('{"epochs": 2, "warmup_rate": 1, "data_dir": "d"}')
-    found = Run.read(tmp_path / "run.json")
-    assert found == Run(epochs=2, warmup_rate=1, data_dir=Path("d"))
+    (tmp_path / "run.json").write_text('{"epochs": 2, "warmup_factor": 1, "data_dir": "d"}')
+    found = RunConfig.read(tmp_path / "run.json")
+    assert found == RunConfig(epochs=2, warmup_factor=1, data_dir=Path("d"))
 
 
 def test_an_unknown_key_is_named_with_what_was_probably_meant():
@@ -96,12 +96,12 @@ def test_an_unknown_key_like_no_other_is_named_alone():
         ("stages", 2.0, "a whole number"),
         ("stages", True, "a whole number"),
         ("method", 3, "text"),
-        ("warmup_rate", "0.1", "a number"),
-        ("warmup_rate", True, "a number"),
+        ("warmup_factor", "0.1", "a number"),
+        ("warmup_factor", True, "a number"),
         ("channels_last", 1, "true or false"),
         ("data_dir", 3, "a path or null"),
         ("precision", "fp16", "'fp32' or 'bf16'"),
-        ("scheduler_per", "batch", "'epoch' or 'update'"),
+        ("scheduler_unit", "batch", "'epoch' or 'update'"),
         ("stages", None, "a whole number"),
         ("epochs", [3], "a whole number"),
     ],
@@ -125,8 +125,8 @@ def test_all_numbers_out_of_range_are_told_at_once():
         "seed": -1,
         "threads": -1,
         "log_every": 0,
-        "compare_every": -1,
-        "warmup_rate": 0,
+        "gradient_error_every": -1,
+        "warmup_factor": 0,
     }
     said = message(wrong)
     for key, value in wrong.items():
@@ -136,8 +136,8 @@ def test_all_numbers_out_of_range_are_told_at_once():
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.1, float("nan")])
 def test_the_warm_up_factor_is_in_0_to_1(rate):
-    with pytest.raises(OptionError, match=r"warmup_rate is .*; use a number in \(0, 1\]"):
-        Run(warmup_rate=rate)
+    with pytest.raises(OptionError, match=r"warmup_factor is .*; use a number in \(0, 1\]"):
+        RunConfig(warmup_factor=rate)
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,19 @@ def test_a_file_that_is_no_run_is_named(content, said, tmp_path):
     if content is not None:
         file.write_text(content)
     with pytest.raises(OptionError) as caught:
-        Run.read(file)
+        RunConfig.read(file)
     assert said in str(caught.value)
     assert "mine.json" in str(caught.value)
 
 
 def test_a_folder_is_no_run_file(tmp_path):
     with pytest.raises(OptionError, match="cannot read the run file"):
-        Run.read(tmp_path)
+        RunConfig.read(tmp_path)
 
 
 def test_publish_replaces_a_file_and_leaves_nothing_else(tmp_path):
     file = tmp_path / "summary.json"
-    publish(file, {"state": "old"})
-    publish(file, {"state": "new", "loss": float("nan")})
+    write_json(file, {"state": "old"})
+    write_json(file, {"state": "new", "loss": float("nan")})
     assert json.loads(file.read_text()) == {"state": "new", "loss": None}
     assert list(tmp_path.iterdir()) == [file]

@@ -9,8 +9,8 @@ from torch import nn
 
 from hocket import DGL, DNI, FDG, Trainer
 from hocket.errors import OptionError
-from hocket.runs.config import Run
-from hocket.runs.metrics_log import Logs, tensorboard_writer
+from hocket.runs.config import RunConfig
+from hocket.runs.metrics_log import MetricsLog, tensorboard_writer
 from hocket.runs.train import train
 
 BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
@@ -19,14 +19,14 @@ BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
 def logged(folder, method, *, every=1, tensorboard=False):
     """The rows of two epochs of 6 batches on 2 stages."""
     torch.manual_seed(0)
-    with Logs(folder, every, tensorboard=tensorboard) as logs:
+    with MetricsLog(folder, every, tensorboard=tensorboard) as logs:
         trainer = Trainer(
             nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)),
             method=method,
             optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
             watchers=[logs.watch],
-            compare_every=4,
-            on_comparison=logs.comparison,
+            gradient_error_every=4,
+            on_gradient_error=logs.gradient_error,
         )
         trainer.fit(BATCHES, BATCHES[:1], epochs=2, on_epoch=logs.epoch, progress=False)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -87,7 +87,7 @@ def test_a_signal_that_learns_leaves_rows_of_its_targets(tmp_path):
 
 
 def test_rows_are_there_before_the_end(tmp_path):
-    with Logs(tmp_path, 1, tensorboard=False) as logs:
+    with MetricsLog(tmp_path, 1, tensorboard=False) as logs:
         logs._row("epoch", number=0, score=None)
         assert json.loads((tmp_path / "metrics.jsonl").read_text())["number"] == 0
 
@@ -137,7 +137,7 @@ def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, mon
     with pytest.raises(OptionError, match=r"pip install 'hocket\[tensorboard\]'"):
         tensorboard_writer()
     with pytest.raises(OptionError, match="tensorboard is not installed"):
-        train(Run(tensorboard=True, out=tmp_path / "run"))
+        train(RunConfig(tensorboard=True, run_dir=tmp_path / "run"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +146,7 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     EventAccumulator = pytest.importorskip(reading).EventAccumulator
 
     def write(steps, after=None, note_at=None):
-        with Logs(tmp_path, 1, tensorboard=True, after=after) as logs:
+        with MetricsLog(tmp_path, 1, tensorboard=True, after=after) as logs:
             for step in steps:
                 logs._row("backward", batch=step, stage=0, loss=float(step))
                 if step == note_at:

@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 from hocket.errors import OptionError
-from hocket.methods import METHODS, build
+from hocket.methods import METHODS, build_method
 from hocket.program import unroll
 from hocket.runs.plot import (
     draw_panels,
     draw_picture,
-    laid_out,
+    lay_out,
     program_panel,
     timeline_panel,
 )
@@ -21,7 +21,7 @@ from unit.timeline.made import fdg
 
 
 def ticks_of(name, stages=3, batches=5):
-    return list(unroll(build(name), stages, batches))
+    return list(unroll(build_method(name), stages, batches))
 
 
 def numbers_in(svg):
@@ -58,7 +58,7 @@ def test_other_endings_are_refused(name, tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stage_does_one_thing_at_a_time(name):
     # A timeline refuses what overlaps; here not even one lies in the other.
-    planned = laid_out(ticks_of(name), 3)
+    planned = lay_out(ticks_of(name), 3)
     assert planned.flat() == planned
 
 

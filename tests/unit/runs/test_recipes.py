@@ -6,21 +6,21 @@ from hocket import zoo
 from hocket.data import DATA
 from hocket.errors import OptionError
 from hocket.options import Named
-from hocket.runs.build import method_of, optimizer_of, plan_of, rates_of, scheduler_of
-from hocket.runs.config import run_of
+from hocket.runs.build import parse_method, build_optimizer, build_plan, parse_stage_speeds, build_scheduler
+from hocket.runs.config import parse_config
 from hocket.runs.recipes import RECIPES, recipe
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_everything_a_recipe_names_exists(name):
-    run = run_of(recipe(name), name)
+    run = parse_config(recipe(name), name)
     assert Named.parse(run.network).name in zoo.NETWORKS
     assert Named.parse(run.data).name in DATA
-    method_of(run.method)
-    plan_of(run)
-    optimizer_of(run)
-    scheduler_of(run)
-    assert rates_of(run) is None or len(rates_of(run)) == run.stages
+    parse_method(run.method)
+    build_plan(run)
+    build_optimizer(run)
+    build_scheduler(run)
+    assert parse_stage_speeds(run) is None or len(parse_stage_speeds(run)) == run.stages
 
 
 def test_a_recipe_is_a_copy():
@@ -29,7 +29,7 @@ def test_a_recipe_is_a_copy():
 
 
 def test_the_settings_of_the_fdg_paper():
-    run = run_of(recipe("fdg-cifar-warmup"), "recipe")
+    run = parse_config(recipe("fdg-cifar-warmup"), "recipe")
     assert (run.epochs, run.batch_size, run.warmup_epochs) == (300, 128, 3)
     assert Named.parse(run.optimizer).options == {
         "lr": 0.1,

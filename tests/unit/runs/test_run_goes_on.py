@@ -5,15 +5,15 @@ from dataclasses import fields
 import pytest
 
 from hocket.errors import OptionError
-from hocket.runs.config import FREE, Run, require_same
+from hocket.runs.config import MAY_CHANGE, RunConfig, check_same_run
 
 
 def test_what_may_change_is_what_there_is():
-    assert not FREE - {field.name for field in fields(Run)}
+    assert not MAY_CHANGE - {field.name for field in fields(RunConfig)}
 
 
 def test_what_may_not_is_refused_by_name():
-    require_same(Run(epochs=3, stages=4), Run())
+    check_same_run(RunConfig(epochs=3, stages=4), RunConfig())
     words = r"(?s)seed is 1, and was 0; begin a new run.*slack is 2, and was 0"
     with pytest.raises(OptionError, match=words):
-        require_same(Run(seed=1, slack=2), Run())
+        check_same_run(RunConfig(seed=1, extra_delay=2), RunConfig())

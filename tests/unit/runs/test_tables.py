@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from hocket.errors import OptionError
-from hocket.methods import METHODS, options_of
+from hocket.methods import METHODS, method_options
 from hocket.runs.summary import StageSummary, Summary
 from hocket.runs.tables import (
     METHOD_COLUMNS,
@@ -17,8 +17,8 @@ from hocket.runs.tables import (
     option_table,
     summary_tables,
 )
-from hocket.training.metrics import Epoch, Score
-from hocket.transport.replay_buffer import Uses
+from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.transport.replay_buffer import ReceiveStats
 
 
 def rows(stages):
@@ -57,7 +57,7 @@ def test_tables_hold_all_of_it():
     for name in METHODS:
         assert name in text
         assert name in options
-        for option, default in options_of(name).items():
+        for option, default in method_options(name).items():
             assert f"{option}={default}" in options
 
 
@@ -83,7 +83,7 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
         lost=None,
         perplexity=None,
         unsent=0,
-        uses=None,
+        receive_stats=None,
     )
     summary = Summary(
         state="interrupted",
@@ -104,8 +104,8 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
 
 
 def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
-    score = Score(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
-    epoch = Epoch(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
+    score = EvaluationResult(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
+    epoch = EpochResult(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
     summary = Summary("finished", "", Path("runs/x"), (epoch,), 1.0, 1.0, (), ())
     *_, exits = (printed(table) for table in summary_tables(summary))
     rows = [line.split("│")[1:3] for line in exits.splitlines() if "│" in line]
@@ -115,7 +115,7 @@ def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
         ["network", "25.00%"],
         ["ensemble", "12.50%"],
     ]
-    without = replace(summary, epochs=(replace(epoch, score=Score(0.5, 0.25, 8)),))
+    without = replace(summary, epochs=(replace(epoch, score=EvaluationResult(0.5, 0.25, 8)),))
     assert len(summary_tables(without)) == len(summary_tables(summary)) - 1
 
 
@@ -139,7 +139,7 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
     common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
-    uses = Uses(
+    uses = ReceiveStats(
         arrived=1200,
         drawn=1100,
         reused=30,
@@ -149,8 +149,8 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
         buffer_bytes=3 * 2**20,
     )
     stages = (
-        StageSummary(**common, perplexity=None, unsent=12, uses=None),
-        StageSummary(**common, perplexity=None, unsent=0, uses=uses),
+        StageSummary(**common, perplexity=None, unsent=12, receive_stats=None),
+        StageSummary(**common, perplexity=None, unsent=0, receive_stats=uses),
     )
     summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a",))
     *_, draws = (printed(table) for table in summary_tables(summary))

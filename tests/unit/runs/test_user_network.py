@@ -8,9 +8,9 @@ from torch import nn
 
 from hocket import data
 from hocket.errors import OptionError
-from hocket.runs.build import network_name, network_of
-from hocket.runs.config import Run
-from hocket.runs.user_network import OwnNetwork
+from hocket.runs.build import network_name, build_network
+from hocket.runs.config import RunConfig
+from hocket.runs.user_network import UserNetwork
 
 DIGITS = data.load("digits", batch_size=32)
 FILE = """
@@ -50,20 +50,20 @@ def files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("module", ["nets_of_mine.py", "./nets_of_mine.py", "nets_of_mine"])
 def test_a_file_and_a_module_give_the_network_fitted_to_the_data(module):
-    run = Run(network=f"{module}:small:width=6")
-    network = network_of(run, DIGITS)
+    run = RunConfig(network=f"{module}:small:width=6")
+    network = build_network(run, DIGITS)
     assert isinstance(network, nn.Sequential)
     assert network[1].weight.shape == (6, 64)
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     assert network_name(run) == "small"
-    again = network_of(run, DIGITS)
+    again = build_network(run, DIGITS)
     assert torch.equal(network[1].weight, again[1].weight)
 
 
 @pytest.mark.parametrize("text", ["mlp", "mlp:hidden=[3]", "resnet20:wide", "fdg:a=b:c"])
 def test_names_with_options_are_none_of_the_users_own(text):
-    assert OwnNetwork.parse(text) is None
-    assert network_name(Run(network="mlp:hidden=[3]")) == "mlp"
+    assert UserNetwork.parse(text) is None
+    assert network_name(RunConfig(network="mlp:hidden=[3]")) == "mlp"
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_names_with_options_are_none_of_the_users_own(text):
 )
 def test_what_goes_wrong_is_told(network, text):
     with pytest.raises(OptionError, match=f"(?s){text}"):
-        network_of(Run(network=network), DIGITS)
+        build_network(RunConfig(network=network), DIGITS)

@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import data, mlp, sgd
 from hocket import Trainer, cross_entropy
 from hocket.errors import DataError, OptionError
-from hocket.methods import DGL, DNI, FDG, build
+from hocket.methods import DGL, DNI, FDG, build_method
 from hocket.signals import Delayed, Local, Objective, Similarity, Synthetic
 
 SIGNALS = [
@@ -30,7 +30,7 @@ def test_shrink_outside_its_range_is_refused(shrink):
     with pytest.raises(OptionError, match=r"shrink is .*; use a number in \(0, 1\]"):
         Delayed(shrink)
     with pytest.raises(OptionError, match=r"use a number in \(0, 1\]"):
-        build("fdg", shrink=shrink)
+        build_method("fdg", shrink=shrink)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_all_that_is_wrong_with_a_head_is_said_at_once():
 
 
 def test_sizes_of_heads_reach_them_by_name():
-    signal = build("dgl", head="mlp", width=0.5, depth=1).signal
+    signal = build_method("dgl", head="mlp", width=0.5, depth=1).signal
     assert signal == Local("mlp", 0.5, 1)
     assert signal.network((8,), 3).readout[0].out_features == 4
 
@@ -67,14 +67,16 @@ def test_sizes_of_heads_reach_them_by_name():
 def test_similarity_outside_its_range_is_refused(weight):
     said = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
     with pytest.raises(OptionError, match=said):
-        build("dgl", similarity=weight)
+        build_method("dgl", similarity=weight)
     with pytest.raises(OptionError, match=said):
         Similarity(weight)
 
 
 def test_without_similarity_there_is_only_the_head():
-    assert build("dgl", similarity=0).signal == Local()
-    assert build("dgl", similarity=0.5, depth=1).signal == Similarity(0.5, Local(depth=1))
+    assert build_method("dgl", similarity=0).signal == Local()
+    assert build_method("dgl", similarity=0.5, depth=1).signal == Similarity(
+        0.5, Local(depth=1)
+    )
 
 
 def test_a_head_beside_similarity_matching_starts_as_it_would_alone():
@@ -91,7 +93,7 @@ def test_a_local_loss_is_weighted_with_that_of_similarities():
     signal = Similarity(0.75)
     network = signal.network((6,), 3).eval()
     output, targets = torch.randn(4, 6), torch.tensor([0, 1, 1, 2])
-    error = signal.error(network, cross_entropy, output, targets, ())
+    error = signal.backward_roots(network, cross_entropy, output, targets, ())
     predicted = cross_entropy(network["head"](output), targets)
     matched = network["matching"](output, targets)
     torch.testing.assert_close(error.roots[0], 0.25 * predicted + 0.75 * matched)
@@ -120,7 +122,7 @@ def test_a_delayed_gradient_is_shrunk_and_given_to_what_can_use_it():
     a = torch.ones(2, requires_grad=True)
     output = (a * 2, {"mask": torch.ones(2), "unused": a * 3})
     gradients = (torch.tensor([2.0, 4.0]), None, None)
-    error = Delayed(0.5).error(nn.Identity(), cross_entropy, output, None, gradients)
+    error = Delayed(0.5).backward_roots(nn.Identity(), cross_entropy, output, None, gradients)
     assert [root is output[0] for root in error.roots] == [True]
     assert [g.tolist() for g in error.gradients] == [[1.0, 2.0]]
     assert error.loss is None
@@ -129,7 +131,7 @@ def test_a_delayed_gradient_is_shrunk_and_given_to_what_can_use_it():
 
 def test_a_gradient_that_is_not_shrunk_is_passed_on_as_it_is():
     root, gradient = torch.ones(2, requires_grad=True) * 2, torch.ones(2)
-    error = Delayed().error(nn.Identity(), cross_entropy, root, None, (gradient,))
+    error = Delayed().backward_roots(nn.Identity(), cross_entropy, root, None, (gradient,))
     assert error.gradients[0] is gradient
 
 
@@ -148,7 +150,7 @@ def test_an_objective_of_a_structure_is_what_its_loss_says():
         return (output["mean"] - targets).square().mean()
 
     output = {"mean": torch.tensor([1.0, 3.0], requires_grad=True)}
-    error = Objective().error(nn.Identity(), loss, output, torch.zeros(2), ())
+    error = Objective().backward_roots(nn.Identity(), loss, output, torch.zeros(2), ())
     assert (error.loss.item(), error.loss.requires_grad) == (5.0, False)
     assert error.gradients == (None,)
 
@@ -157,9 +159,9 @@ def test_a_synthetic_gradient_starts_at_zero_and_learns_from_its_target():
     signal = Synthetic()
     network = signal.network((3,), 3)
     output = torch.randn(4, 3, requires_grad=True)
-    error = signal.error(network, cross_entropy, output, None, ())
+    error = signal.backward_roots(network, cross_entropy, output, None, ())
     assert [g.tolist() for g in error.gradients] == [[[0.0] * 3] * 4]
-    assert error.lesson((torch.ones(4, 3),)).item() == 3.0  # squares summed over features
+    assert error.deferred((torch.ones(4, 3),)).item() == 3.0  # squares summed over features
 
 
 class Pair(nn.Module):

@@ -11,7 +11,7 @@ from contract.small import data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.stage.compatibility import require_honoured
+from hocket.stage.compatibility import check_compatible
 
 
 class Cell(nn.Module):
@@ -62,49 +62,49 @@ DERIVED = {
 @pytest.mark.parametrize(("build", "text"), DERIVED.values(), ids=DERIVED.keys())
 def test_live_refuses_layers_that_compute_with_copies_of_their_weights(build, text):
     with pytest.raises(OptionError, match=text) as caught:
-        require_honoured(build(), "live", 1, 2, "fp32")
+        check_compatible(build(), "live", 1, 2, "fp32")
     assert "stage 2 cannot honour linearize='live'" in str(caught.value)
     assert "use linearize='recompute' or 'stash'" in str(caught.value)
-    require_honoured(build(), "stash", 1, 2, "fp32")
-    require_honoured(build(), "recompute", 1, 2, "fp32")
+    check_compatible(build(), "stash", 1, 2, "fp32")
+    check_compatible(build(), "recompute", 1, 2, "fp32")
 
 
 @pytest.mark.parametrize("build", [compiled, compiled_in_place])
 @pytest.mark.parametrize("linearize", ["stash", "live"])
 def test_compiled_layers_are_refused(linearize, build):
     with pytest.raises(OptionError, match=r"layer '0' is compiled") as caught:
-        require_honoured(build(), linearize, 1, 0, "fp32")
+        check_compatible(build(), linearize, 1, 0, "fp32")
     assert "use linearize='recompute'" in str(caught.value)
-    require_honoured(build(), "recompute", 1, 0, "fp32")
+    check_compatible(build(), "recompute", 1, 0, "fp32")
 
 
 def test_the_advice_for_a_compiled_layer_is_not_refused_as_well():
     with pytest.raises(OptionError) as caught:
-        require_honoured(compiled(), "live", 1, 0, "fp32")
+        check_compatible(compiled(), "live", 1, 0, "fp32")
     assert "'stash'" not in str(caught.value)
 
 
 def test_a_compiled_stage_is_named_as_the_stage():
     with pytest.raises(OptionError, match="the stage is compiled"):
-        require_honoured(torch.compile(nn.Linear(5, 5), backend="eager"), "stash", 1, 0, "fp32")
+        check_compatible(torch.compile(nn.Linear(5, 5), backend="eager"), "stash", 1, 0, "fp32")
 
 
 def test_live_refuses_low_precision():
     with pytest.raises(OptionError, match="precision 'bf16' computes with copies"):
-        require_honoured(nn.Linear(5, 5), "live", 1, 0, "bf16")
-    require_honoured(nn.Linear(5, 5), "stash", 1, 0, "bf16")
+        check_compatible(nn.Linear(5, 5), "live", 1, 0, "bf16")
+    check_compatible(nn.Linear(5, 5), "stash", 1, 0, "bf16")
 
 
 def test_all_layers_in_the_way_are_told_at_once():
     module = nn.Sequential(nn.LSTM(5, 5), parametrizations.weight_norm(nn.Linear(5, 5)))
     with pytest.raises(OptionError) as caught:
-        require_honoured(module, "live", 1, 0, "bf16")
+        check_compatible(module, "live", 1, 0, "bf16")
     assert all(part in str(caught.value) for part in ["layer '0'", "layer '1'", "'bf16'"])
 
 
 @pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
 def test_without_delay_everything_is_allowed(linearize):
-    require_honoured(Cell(nn.LSTM), linearize, 0, 0, "bf16")
+    check_compatible(Cell(nn.LSTM), linearize, 0, 0, "bf16")
 
 
 def test_a_trainer_asks_before_it_trains_and_only_stages_that_wait():

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from contract.small import conv, data, different
-from hocket.stage.forward_state import forwarded_again, misfits, put_values, values_of
-from hocket.stage.linearize import Saved
+from hocket.stage.forward_state import mismatches, named_values, repeat_forward, set_values
+from hocket.stage.linearize import SavedTensorHooks
 
 (X, _), (OTHER, _) = data(conv, 2)
 
@@ -28,16 +28,16 @@ def storages(past):
 
 
 def test_nothing_is_kept_unless_it_is_asked_for():
-    assert Saved(stash=True).past(module()) is None
+    assert SavedTensorHooks(stash=True).forward_state(module()) is None
 
 
 def test_a_forward_done_again_is_the_first_one_and_leaves_statistics_alone():
-    own, linearizer = module(), Saved(stash=True, keep=True)
-    past = linearizer.past(own)
+    own, linearizer = module(), SavedTensorHooks(stash=True, keep=True)
+    past = linearizer.forward_state(own)
     first = own(X)
     changed(own)
     statistics = [buffer.clone() for buffer in own.buffers()]
-    assert torch.equal(forwarded_again(own, past, X), first)
+    assert torch.equal(repeat_forward(own, past, X), first)
     assert not different(own.buffers(), statistics)
 
 
@@ -45,14 +45,14 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
     """At the weights of then for stash, at those of now for live."""
     for stash in (True, False):
         own, found = module(), []
-        linearizer = Saved(stash=stash, keep=True)
-        past = linearizer.past(own)
+        linearizer = SavedTensorHooks(stash=stash, keep=True)
+        past = linearizer.forward_state(own)
         _, graph = linearizer.forward(own, X)
         changed(own)
-        now = {name: value.clone() for name, value in values_of(own).items()}
-        linearizer.updated()
-        again = Saved(stash=stash, keep=True).again(own, X, past)
-        put_values(own, now)
+        now = {name: value.clone() for name, value in named_values(own).items()}
+        linearizer.after_update()
+        again = SavedTensorHooks(stash=stash, keep=True).repeat(own, X, past)
+        set_values(own, now)
         for each in (graph, again):
             own.zero_grad()
             each().sum().backward()
@@ -61,22 +61,22 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    own, linearizer = module(), Saved(stash=True, keep=True)
-    past = linearizer.past(own)
+    own, linearizer = module(), SavedTensorHooks(stash=True, keep=True)
+    past = linearizer.forward_state(own)
     kept = storages(past)
     linearizer.forward(own, X)
     assert {copy.data_ptr() for copy in linearizer._copies.values()} == kept
-    assert storages(linearizer.past(own)) == kept
+    assert storages(linearizer.forward_state(own)) == kept
     changed(own)
-    linearizer.updated()
-    assert not storages(linearizer.past(own)) & kept
+    linearizer.after_update()
+    assert not storages(linearizer.forward_state(own)) & kept
 
 
 def test_buffers_that_stay_the_same_are_kept_once():
-    own, linearizer = module(), Saved(stash=False, keep=True)
-    first, second = linearizer.past(own), linearizer.past(own)
+    own, linearizer = module(), SavedTensorHooks(stash=False, keep=True)
+    first, second = linearizer.forward_state(own), linearizer.forward_state(own)
     own(X)
-    third = linearizer.past(own)
+    third = linearizer.forward_state(own)
     assert all(first.buffers[name] is second.buffers[name] for name in first.buffers)
     assert all(first.buffers[name] is not third.buffers[name] for name in first.buffers)
 
@@ -85,7 +85,7 @@ def test_equal_values_are_not_put_again():
     """A write would end the validity of what autograd has saved."""
     own = module()
     before = [p._version for p in own.parameters()]
-    put_values(own, {name: value.clone() for name, value in values_of(own).items()})
+    set_values(own, {name: value.clone() for name, value in named_values(own).items()})
     assert [p._version for p in own.parameters()] == before
 
 
@@ -95,6 +95,6 @@ def test_buffers_outside_of_a_state_dict_count_too():
             super().__init__()
             self.register_buffer("hidden", torch.zeros(2), persistent=False)
 
-    assert values_of(Hidden()).keys() == {"hidden"}
-    assert misfits(Hidden(), {}, "here") == ["here: 'hidden' is missing"]
-    assert misfits(nn.ReLU(), {"a": torch.ones(1)}, "here") == ["here: there is no 'a'"]
+    assert named_values(Hidden()).keys() == {"hidden"}
+    assert mismatches(Hidden(), {}, "here") == ["here: 'hidden' is missing"]
+    assert mismatches(nn.ReLU(), {"a": torch.ones(1)}, "here") == ["here: there is no 'a'"]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hocket.errors import PacketError
-from hocket.stage.in_flight import Pending
+from hocket.stage.in_flight import InFlight
 
 
 def forwarded(batch: int) -> SimpleNamespace:
@@ -13,7 +13,7 @@ def forwarded(batch: int) -> SimpleNamespace:
 
 
 def test_batches_are_taken_by_number_in_any_order():
-    pending = Pending(stage=1)
+    pending = InFlight(stage=1)
     batches = [forwarded(b) for b in range(3)]
     for batch in batches:
         pending.add(batch)
@@ -24,7 +24,7 @@ def test_batches_are_taken_by_number_in_any_order():
 
 
 def test_a_second_forward_is_refused():
-    pending = Pending(stage=1)
+    pending = InFlight(stage=1)
     pending.add(forwarded(4))
     with pytest.raises(PacketError, match="stage 1: batch 4 was forwarded twice"):
         pending.add(forwarded(4))
@@ -32,7 +32,7 @@ def test_a_second_forward_is_refused():
 
 @pytest.mark.parametrize(("waiting", "text"), [([], "none"), ([3, 5], "3, 5")])
 def test_a_backward_without_forward_is_refused(waiting, text):
-    pending = Pending(stage=1)
+    pending = InFlight(stage=1)
     for batch in waiting:
         pending.add(forwarded(batch))
     with pytest.raises(

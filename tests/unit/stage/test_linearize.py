@@ -26,12 +26,15 @@ from contract.small import (
 from hocket import cross_entropy
 from hocket.errors import LinearizeError
 from hocket.methods import DDG, FDG
-from hocket.stage.linearize import Immediate, Recompute, Saved, build_linearizer
+from hocket.stage.linearize import Immediate, Recompute, SavedTensorHooks, build_linearizer
 from reference import ddg, fdg
 
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
 SAVING = pytest.mark.parametrize("linearize", ["stash", "live"])
-FACTORY = {"stash": partial(Saved, stash=True), "live": partial(Saved, stash=False)}
+FACTORY = {
+    "stash": partial(SavedTensorHooks, stash=True),
+    "live": partial(SavedTensorHooks, stash=False),
+}
 FACTORY["recompute"] = partial(Recompute, "forward")
 
 
@@ -320,7 +323,7 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.5)
-    linearizer.updated()
+    linearizer.after_update()
     new = [p.item() for p in module.parameters()]
     graph().backward()
     first, second = new if linearize == "recompute" else old
@@ -332,13 +335,16 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
 
 
 def test_stash_copies_a_weight_once_for_each_version():
-    module, linearizer = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)), Saved(stash=True)
+    module, linearizer = (
+        nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)),
+        SavedTensorHooks(stash=True),
+    )
     x = torch.ones(1, 5, requires_grad=True)
     graphs = [linearizer.forward(module, x)[1] for _ in range(3)]
     once = len(linearizer._copies)
     graphs += [linearizer.forward(module, x)[1]]
     assert 0 < len(linearizer._copies) == once
-    linearizer.updated()
+    linearizer.after_update()
     assert not linearizer._copies
     for graph in graphs:
         graph().sum().backward()
@@ -348,7 +354,10 @@ def test_stash_copies_a_weight_once_for_each_version():
 def test_stash_sees_weights_that_change_from_outside(change):
     """Not only those that the stage's own optimizer has moved."""
     torch.manual_seed(0)
-    module, linearizer = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), Saved(stash=True)
+    module, linearizer = (
+        nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
+        SavedTensorHooks(stash=True),
+    )
     x = torch.ones(1, 3, requires_grad=True)
 
     def gradient() -> Tensor:

@@ -164,7 +164,7 @@ def test_the_rate_of_an_update_is_that_of_its_batchs_epoch(method):
         wanted = [schedule[e.action.batch // 4] for e in updates]
         assert [e.report.epoch for e in updates] == [e.action.batch // 4 for e in updates]
         assert rates.used[k] == wanted
-        assert [e.report.rate for e in updates] == wanted
+        assert [e.report.lr for e in updates] == wanted
 
 
 def test_a_scheduler_may_count_updates():
@@ -174,7 +174,7 @@ def test_a_scheduler_may_count_updates():
         method=ADL(accumulate=2),
         optimizer=rates,
         scheduler=partial(ExponentialLR, gamma=0.5),
-        scheduler_per="update",
+        scheduler_unit="update",
     )
     trainer.fit(data(mlp, 5), epochs=2, progress=False)
     for used in rates.used:

@@ -13,7 +13,7 @@ from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DDG, DNI, FDG, METHODS
 from hocket.program import Action
-from hocket.stage.rng import randomness, uncounted
+from hocket.stage.rng import forward_without_statistics, seeded_rng
 
 
 def watched(method, modules, **options):
@@ -161,7 +161,7 @@ def test_steps_leave_no_warnings():
 
 
 def draw(*key) -> Tensor:
-    with randomness(*key, torch.device("cpu")):
+    with seeded_rng(*key, torch.device("cpu")):
         return torch.randn(4)
 
 
@@ -177,7 +177,7 @@ def test_randomness_is_a_function_of_its_key():
 def test_randomness_is_put_back_after_an_error():
     before = torch.get_rng_state()
     device = torch.device("cpu")
-    with suppress(ZeroDivisionError), randomness(0, 0, 0, "forward", device):
+    with suppress(ZeroDivisionError), seeded_rng(0, 0, 0, "forward", device):
         torch.randn(1)
         raise ZeroDivisionError
     assert torch.equal(torch.get_rng_state(), before)
@@ -187,7 +187,7 @@ def test_an_uncounted_forward_leaves_buffers_and_reaches_weights():
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
     before = [b.clone() for b in module.buffers()]
     x = torch.randn(3, *SHAPES[mlp])
-    output = uncounted(module, x)
+    output = forward_without_statistics(module, x)
     assert not different(before, module.buffers())
     output.square().sum().backward()
     assert all(p.grad is not None for p in module.parameters())

@@ -9,10 +9,10 @@ from torch import nn
 
 from contract.small import conv, data, different, mlp, sgd
 from hocket import Checkpoints, Trainer, zoo
-from hocket.checkpoint.directory import name_of
+from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG
-from hocket.stage.forward_state import Past
+from hocket.stage.forward_state import ForwardState
 from hocket.stage.linearize import Immediate
 
 
@@ -69,7 +69,10 @@ def test_a_loop_of_ones_own_leaves_checkpoints_while_it_goes_on(tmp_path):
         for x, y in BATCHES[:5]:
             trainer.step(x, y)
             save()
-    assert sorted(place.name for place in tmp_path.iterdir()) == [name_of(2, 0), name_of(4, 0)]
+    assert sorted(place.name for place in tmp_path.iterdir()) == [
+        checkpoint_name(2, 0),
+        checkpoint_name(4, 0),
+    ]
     again = trainer_of(mlp(3))
     assert again.resume(tmp_path).tick == 4
     assert not different(state(trainer), state(stepped(again, BATCHES[4:5])))
@@ -95,14 +98,14 @@ def test_where_there_is_none_it_is_said(tmp_path):
 def test_a_damaged_one_is_passed_over_by_name(saved):
     trainer = stepped(trainer_of(mlp(3)), BATCHES[:5])
     trainer.save(saved)
-    part = saved / name_of(5, 0) / "stage1.pt"
+    part = saved / checkpoint_name(5, 0) / "stage1.pt"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     again = trainer_of(mlp(3))
     with pytest.warns(
         UserWarning, match=r"a newer checkpoint is not used: .*stage1.pt' is dam"
     ):
         assert again.resume(saved).batch == 4
-    (saved / name_of(4, 0) / "stage0.pt").unlink()
+    (saved / checkpoint_name(4, 0) / "stage0.pt").unlink()
     again = trainer_of(mlp(3))
     before = [p.clone() for p in again.network.parameters()]
     with pytest.raises(CheckpointError, match=r"(?s)stage1.pt.*cannot read .*stage0.pt"):
@@ -175,7 +178,7 @@ def test_data_that_are_not_those_of_before_are_told(saved):
 
 def test_a_checkpoint_of_another_method_has_batches_where_there_can_be_none():
     with pytest.raises(CheckpointError, match="gradients come without delay"):
-        Immediate().again(nn.Identity(), torch.ones(1), Past({}, {}))
+        Immediate().repeat(nn.Identity(), torch.ones(1), ForwardState({}, {}))
 
 
 # Other stages.
@@ -256,7 +259,7 @@ def test_comparisons_go_on(tmp_path):
     found = []
     for stop in (None, 4):
         seen, batches = [], data(conv, 8)
-        options = {"compare_every": 2, "on_comparison": seen.append}
+        options = {"gradient_error_every": 2, "on_gradient_error": seen.append}
         trainer = trainer_of(conv(3), **options)
         if stop is not None:
             stepped(trainer, batches[:stop]).save(tmp_path)

@@ -8,11 +8,14 @@ from contract.small import data, different, mlp, sgd
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import BP, DGL, FDG
-from hocket.runs.config import Run
+from hocket.runs.config import RunConfig
 
 REFUSED = {
     "batchnorm": ("none", "batchnorm is 'none'; use 'local' or 'shared'"),
-    "replicas": (3, "replicas is 3, but there is only this process; start 6, with `hocket run"),
+    "replicas": (
+        3,
+        "replicas is 3, but there is only this process; start 6, with `hocket launch",
+    ),
 }
 
 
@@ -34,7 +37,7 @@ def test_an_option_out_of_its_range_is_refused(option):
 )
 def test_a_run_refuses_them_too(field, value, text):
     with pytest.raises(OptionError) as caught:
-        Run(**{field: value})
+        RunConfig(**{field: value})
     assert text in str(caught.value)
 
 
@@ -52,8 +55,8 @@ def test_slack_needs_a_delay():
 
 def test_alone_a_process_leads_and_gathers_from_itself():
     trainer = Trainer(mlp(2), optimizer=sgd)
-    assert trainer.leads
-    assert trainer.part is None
+    assert trainer.is_main_process
+    assert trainer.process_name is None
     assert trainer.gather({"a": 1}) == [{"a": 1}]
     assert trainer.sent_bytes == 0
     trainer.fit(data(mlp, 2), epochs=1, progress=False)
@@ -65,7 +68,10 @@ def test_alone_a_process_leads_and_gathers_from_itself():
 def test_a_trace_has_a_span_for_every_action_and_its_stages_take_turns():
     events = []
     trainer = Trainer(
-        mlp(3), optimizer=sgd, trace=True, watchers=[lambda event, _: events.append(event)]
+        mlp(3),
+        optimizer=sgd,
+        record_timeline=True,
+        watchers=[lambda event, _: events.append(event)],
     )
     trainer.fit(data(mlp, 4), epochs=1, progress=False)
     spans = trainer.timeline().spans

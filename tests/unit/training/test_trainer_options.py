@@ -10,7 +10,7 @@ from torch import nn, optim
 from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
-from hocket.methods import ADL, BP, DGL, FDG, build
+from hocket.methods import ADL, BP, DGL, FDG, build_method
 
 
 def test_an_unknown_precision_is_refused():
@@ -122,11 +122,11 @@ def test_a_history_tells_losses_samples_and_staleness():
     assert told == history
     assert [epoch.number for epoch in history] == [0, 1]
     assert [epoch.samples for epoch in history] == [34, 34]
-    first = train(build("fdg"), mlp(3), data(mlp, 9, last=2)).losses
+    first = train(build_method("fdg"), mlp(3), data(mlp, 9, last=2)).losses
     assert history[0].loss == pytest.approx(sum(first) / 9, rel=1e-12)
     exact = [sum(FDG().staleness(k, 3, b) for b in range(9)) / 9 for k in range(3)]
     assert history[0].staleness == pytest.approx(exact, rel=1e-12)
-    assert history[1].score == trainer.evaluate(data(mlp, 2))
+    assert history[1].evaluation == trainer.evaluate(data(mlp, 2))
 
 
 def test_preparing_twice_does_nothing():

@@ -2,8 +2,8 @@
 
 import torch
 
-from hocket.transport.backends import backend
+from hocket.transport.backends import direct_backend_name
 
 
 def test_cpus_have_no_way_of_their_own():
-    assert backend(torch.device("cpu")) is None
+    assert direct_backend_name(torch.device("cpu")) is None

@@ -7,7 +7,7 @@ from contract.small import conv, data, mlp, sgd, train
 from hocket import Trainer
 from hocket.methods import BP, DGL, FDG
 from hocket.transport.codecs import VQ, Cast, Exact, Integers
-from hocket.transport.encoded import Coded, Ledger
+from hocket.transport.encoded import EncodedPort, SendStats
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient
 
@@ -17,8 +17,8 @@ BF16 = Cast(torch.bfloat16)
 def ports(codec, ledger=None):
     """Both ends of an edge."""
     edge = Edge("a", "b")
-    upper = Coded(edge.upper(), codec, codec.gradients, 0, ledger)
-    return upper, Coded(edge.lower(), codec.gradients, codec, 0)
+    upper = EncodedPort(edge.to_next(), codec, codec.gradients, 0, ledger)
+    return upper, EncodedPort(edge.to_previous(), codec.gradients, codec, 0)
 
 
 def test_floating_point_values_are_written_and_all_else_is_left():
@@ -51,7 +51,7 @@ def test_every_place_has_codebooks_of_its_own():
 
 
 def test_what_was_sent_is_noted():
-    ledger = Ledger()
+    ledger = SendStats()
     assert ledger.compression is None
     upper, _ = ports(VQ(groups=1, codes=2, decay=1.0), ledger)
     value = torch.tensor([[3.0, 4.0]] * 30 + [[0.0, 0.0]] * 30)
@@ -59,7 +59,7 @@ def test_what_was_sent_is_noted():
     assert ledger.error == 0
     assert ledger.perplexity == pytest.approx(2)
     assert ledger.plain_bytes == 60 * 2 * 4
-    assert ledger.coded_bytes == 60 + 2 * 2 * 4
+    assert ledger.encoded_bytes == 60 + 2 * 2 * 4
     upper.send(Activation(1, 0, 2 * value, (True,), None))
     assert ledger.error == 0, "measured of some packets only"
     upper.send(Activation(16, 0, 2 * value, (True,), None))
@@ -68,7 +68,7 @@ def test_what_was_sent_is_noted():
 
 
 def test_the_error_of_what_is_all_zeros_is_nothing():
-    ledger = Ledger()
+    ledger = SendStats()
     upper, _ = ports(Integers(), ledger)
     upper.send(Activation(0, 0, torch.zeros(4), (True,), None))
     assert (ledger.error, ledger.perplexity) == (0, None)
@@ -85,8 +85,8 @@ def test_a_codec_changes_what_stages_learn_but_not_much(codec):
             assert not torch.equal(x, y)
             assert torch.allclose(x, y, atol=2e-2)
     sender, last = trainer.stages
-    assert sender.ledger.compression > 1.9
-    assert last.ledger.compression is None
+    assert sender.send_stats.compression > 1.9
+    assert last.send_stats.compression is None
 
 
 def test_a_local_loss_learns_from_what_was_quantized():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hocket.errors import PacketError
-from hocket.transport.mailbox import Edge, End, Mailbox
+from hocket.transport.mailbox import Edge, Mailbox, NoNextStage
 from hocket.transport.packet import Activation, Gradient
 
 
@@ -15,32 +15,32 @@ def activation(batch: int) -> Activation:
 def test_both_directions_of_an_edge_are_apart():
     edge = Edge("stage 0", "stage 1")
     sent, returned = activation(3), Gradient(3, (None,))
-    edge.upper().send(sent)
-    edge.lower().send(returned)
-    assert edge.lower().receive(3) is sent
-    assert edge.upper().receive(3) is returned
+    edge.to_next().send(sent)
+    edge.to_previous().send(returned)
+    assert edge.to_previous().receive(3) is sent
+    assert edge.to_next().receive(3) is returned
     assert len(edge.activations) == len(edge.gradients) == 0
 
 
 def test_packets_are_taken_by_number_in_any_order():
     edge = Edge("stage 0", "stage 1")
     for batch in (0, 1, 2):
-        edge.upper().send(activation(batch))
-    assert [edge.lower().receive(batch).batch for batch in (2, 0, 1)] == [2, 0, 1]
+        edge.to_next().send(activation(batch))
+    assert [edge.to_previous().receive(batch).batch for batch in (2, 0, 1)] == [2, 0, 1]
 
 
 def test_a_doubled_packet_is_named():
     edge = Edge("stage 0", "stage 1")
-    edge.upper().send(activation(4))
+    edge.to_next().send(activation(4))
     with pytest.raises(
         PacketError, match="activations from stage 0 to stage 1: batch 4 was sent twice"
     ):
-        edge.upper().send(activation(4))
-    edge.lower().send(Gradient(4, ()))
+        edge.to_next().send(activation(4))
+    edge.to_previous().send(Gradient(4, ()))
     with pytest.raises(
         PacketError, match="gradients from stage 1 to stage 0: batch 4 was sent twice"
     ):
-        edge.lower().send(Gradient(4, ()))
+        edge.to_previous().send(Gradient(4, ()))
 
 
 @pytest.mark.parametrize(("waiting", "text"), [((), "none"), ((1, 7), "1, 7")])
@@ -57,13 +57,13 @@ def test_a_missing_packet_is_named_with_those_that_wait(waiting, text):
 
 def test_a_packet_is_gone_once_it_is_taken():
     edge = Edge("stage 0", "stage 1")
-    edge.upper().send(activation(0))
-    edge.lower().receive(0)
+    edge.to_next().send(activation(0))
+    edge.to_previous().receive(0)
     with pytest.raises(PacketError, match="batch 0 was expected and is not there"):
-        edge.lower().receive(0)
+        edge.to_previous().receive(0)
 
 
 def test_nothing_comes_from_behind_the_network():
-    End().send(activation(0))
+    NoNextStage().send(activation(0))
     with pytest.raises(PacketError, match=r"gradient of batch 2 .* from behind the network"):
-        End().receive(2)
+        NoNextStage().receive(2)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hocket.errors import PacketError
 from hocket.methods.method import Replay
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.replay_buffer import Buffer, Lower, Upper
+from hocket.transport.replay_buffer import BufferToNext, BufferToPrevious, ReplayBuffer
 
 # Arrivals and draws in any order, in rings of any size, with or without a limit.
 rings = st.integers(1, 6)
@@ -26,7 +26,7 @@ def drawn(buffer):
 
 
 def filled(*, arrivals, **rule):
-    buffer = Buffer(Replay(**rule))
+    buffer = ReplayBuffer(Replay(**rule))
     for number in range(arrivals):
         buffer.put(packet(number))
     return buffer
@@ -34,7 +34,7 @@ def filled(*, arrivals, **rule):
 
 @given(rings, limits, histories)
 def test_a_draw_is_the_least_used_of_the_last_and_of_those_the_freshest(room, limit, history):
-    buffer = Buffer(Replay(buffer=room, reuse=limit))
+    buffer = ReplayBuffer(Replay(buffer=room, reuse=limit))
     uses: list[int] = []  # of every packet that ever arrived
     for step in history:
         if step == "put":
@@ -54,10 +54,10 @@ def test_a_draw_is_the_least_used_of_the_last_and_of_those_the_freshest(room, li
 def test_every_packet_is_used_or_dropped_or_waits(room, limit, history, sampler):
     if sampler == "official" and limit == 1:
         limit = 2
-    buffer = Buffer(Replay(buffer=room, reuse=limit, sampler=sampler))
+    buffer = ReplayBuffer(Replay(buffer=room, reuse=limit, sampler=sampler))
     for step in history:
         buffer.put(packet(0)) if step == "put" else buffer.draw()
-    uses = buffer.uses
+    uses = buffer.stats
     assert uses.arrived == history.count("put")
     assert uses.drawn + uses.refused == history.count("draw")
     assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived
@@ -85,17 +85,17 @@ def test_the_official_sampler_allows_one_use_less():
 def test_the_official_sampler_does_not_count_in_a_ring_of_one():
     buffer = filled(buffer=1, arrivals=1, reuse=2, sampler="official")
     assert [drawn(buffer) for _ in range(3)] == [0, 0, 0]
-    assert (buffer.uses.drawn, buffer.uses.reused) == (3, 2)
+    assert (buffer.stats.drawn, buffer.stats.reused) == (3, 2)
 
 
 def test_the_bytes_are_those_of_the_fullest_ring():
     buffer = filled(buffer=2, arrivals=3)
-    assert buffer.uses.buffer_bytes == 2 * (2 * 3 * 8 + 2 * 4)
+    assert buffer.stats.buffer_bytes == 2 * (2 * 3 * 8 + 2 * 4)
 
 
 def test_what_is_drawn_is_a_batch_of_the_stages_own():
-    buffer = Buffer(Replay(buffer=1))
-    lower, upper = Lower(buffer), Upper(buffer)
+    buffer = ReplayBuffer(Replay(buffer=1))
+    lower, upper = BufferToPrevious(buffer), BufferToNext(buffer)
     assert not lower.draw(0, epoch=0)
     upper.send(packet(7))
     for turn in (0, 1):
@@ -106,25 +106,25 @@ def test_what_is_drawn_is_a_batch_of_the_stages_own():
 
 
 def test_nothing_comes_without_a_draw_and_nothing_goes_back():
-    buffer = Buffer(Replay(buffer=1))
+    buffer = ReplayBuffer(Replay(buffer=1))
     with pytest.raises(PacketError, match="nothing was drawn from the buffer for turn 4"):
-        Lower(buffer).receive(4)
+        BufferToPrevious(buffer).receive(4)
     with pytest.raises(PacketError, match="a gradient of batch 2 was sent back into a buffer"):
-        Lower(buffer).send(Gradient(2, ()))
+        BufferToPrevious(buffer).send(Gradient(2, ()))
     with pytest.raises(
         PacketError, match="a gradient of batch 3 was expected from behind a buffer"
     ):
-        Upper(buffer).receive(3)
+        BufferToNext(buffer).receive(3)
 
 
 def test_another_buffer_goes_on_with_what_one_held():
     first = filled(buffer=3, arrivals=4)
     assert drawn(first) == 3
-    other = Buffer(Replay(buffer=3))
-    Lower(other).load(Lower(first).state())
-    assert other.uses == first.uses
+    other = ReplayBuffer(Replay(buffer=3))
+    BufferToPrevious(other).load_state_dict(BufferToPrevious(first).state_dict())
+    assert other.stats == first.stats
     assert [drawn(other) for _ in range(4)] == [drawn(first) for _ in range(4)]
     for buffer in (first, other):
         buffer.put(packet(9))
-    assert other.uses == first.uses
+    assert other.stats == first.stats
     assert [drawn(other) for _ in range(4)] == [drawn(first) for _ in range(4)]

@@ -5,12 +5,12 @@ import torch
 
 from hocket.distributed import wire
 from hocket.errors import TransitError
-from hocket.transport.sequence_check import Order
+from hocket.transport.sequence_check import SequenceCheck
 
 
 @pytest.fixture
 def order():
-    return Order("stage 1, from stage 0")
+    return SequenceCheck("stage 1, from stage 0")
 
 
 def came(order, *packets):

@@ -38,7 +38,7 @@ def example(name):
 @every_network
 def test_layers_compose_to_the_output_and_each_has_parameters(name):
     with torch.device("meta"):
-        network, x = zoo.build(name), example(name)
+        network, x = zoo.create(name), example(name)
     assert type(network) is torch.nn.Sequential
     for layer in network:
         assert list(layer.parameters())
@@ -52,7 +52,7 @@ def test_layers_compose_to_the_output_and_each_has_parameters(name):
 def test_no_layer_changes_its_input(name):
     torch.manual_seed(0)
     x = example(name)
-    for layer in zoo.build(name):
+    for layer in zoo.create(name):
         before = x.clone()
         after = layer(x)
         assert torch.equal(x, before)
@@ -62,7 +62,7 @@ def test_no_layer_changes_its_input(name):
 @small_networks
 def test_every_parameter_gets_a_gradient(name):
     torch.manual_seed(0)
-    network = zoo.build(name)
+    network = zoo.create(name)
     network(example(name)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
 
@@ -78,7 +78,7 @@ def test_every_parameter_gets_a_gradient(name):
     ],
 )
 def test_options_reach_the_network(name, options, shape):
-    assert zoo.build(name, **options)(torch.randn(shape)).shape == (2, 7)
+    assert zoo.create(name, **options)(torch.randn(shape)).shape == (2, 7)
 
 
 def test_norms_of_the_mlp_are_optional():
@@ -152,7 +152,7 @@ def test_gpt_refuses_sequences_longer_than_its_context():
 )
 def test_options_out_of_range_are_refused(name, options, message):
     with torch.device("meta"), pytest.raises(OptionError, match=message):
-        zoo.build(name, **options)
+        zoo.create(name, **options)
 
 
 def test_depths_between_the_cifar_resnets_are_refused():
@@ -164,14 +164,14 @@ def test_an_unknown_network_names_its_likes():
     with pytest.raises(
         OptionError, match=r"unknown network 'resnet_20' \(did you mean 'resnet20'.*are: mlp"
     ):
-        zoo.build("resnet_20")
+        zoo.create("resnet_20")
     with pytest.raises(OptionError, match="unknown network 'qqq'; there are: mlp, gpt"):
-        zoo.build("qqq")
+        zoo.create("qqq")
 
 
 def test_all_unknown_options_are_named_with_the_valid_ones():
     with pytest.raises(OptionError) as refusal:
-        zoo.build("wrn28_10", depth=28, widen=10)
+        zoo.create("wrn28_10", depth=28, widen=10)
     assert str(refusal.value).splitlines() == [
         "cannot build network 'wrn28_10':",
         "  - unknown option 'depth'; there are: num_classes, in_channels",

@@ -7,5 +7,5 @@ from hocket.transport.codecs.codec import Encoder as Encoder
 from hocket.transport.codecs.codec import Exact as Exact
 from hocket.transport.codecs.integers import Integers as Integers
 from hocket.transport.codecs.registry import CODECS as CODECS
-from hocket.transport.codecs.registry import codec_of as codec_of
+from hocket.transport.codecs.registry import parse_codec as parse_codec
 from hocket.transport.codecs.vq import VQ as VQ

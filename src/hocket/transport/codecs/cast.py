@@ -48,8 +48,8 @@ class Cast:
         assert isinstance(narrow, Tensor)
         return narrow.to(getattr(torch, name.removeprefix("torch.")))
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing is to be put back."""

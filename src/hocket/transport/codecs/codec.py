@@ -19,10 +19,10 @@ class Encoder(Protocol):
             OptionError: The codec does not fit the tensor.
         """
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """All that it has learnt, as plain values, for another one to go on from."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Go on from what another encoder had learnt."""
 
 
@@ -36,10 +36,10 @@ class Decoder(Protocol):
             PacketError: What has come before is needed, and did not come.
         """
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """All that it remembers, as plain values, for another one to go on from."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Go on from what another decoder remembered."""
 
 
@@ -94,8 +94,8 @@ class Exact:
         assert isinstance(coded, Tensor)
         return coded
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing is to be put back."""

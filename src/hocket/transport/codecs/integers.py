@@ -50,8 +50,8 @@ class Integers:
         assert isinstance(step, Tensor)
         return integers.to(getattr(torch, name.removeprefix("torch."))) * step
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Nothing."""
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Nothing is to be put back."""

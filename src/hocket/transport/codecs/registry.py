@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 
 from hocket.errors import OptionError, listed, unknown
-from hocket.options import Named, hints_of, wrong_options
+from hocket.options import Named, argument_hints, wrong_options
 from hocket.transport.codecs.cast import Cast
 from hocket.transport.codecs.codec import Codec, Exact
 from hocket.transport.codecs.integers import Integers
@@ -25,7 +25,7 @@ CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
 )
 
 
-def codec_of(text: str) -> Codec:
+def parse_codec(text: str) -> Codec:
     """The codec that is written ``name:option=value,option=value``.
 
     Raises:
@@ -41,6 +41,6 @@ def codec_of(text: str) -> Codec:
     # What is filled in already is no option.
     filled = build.args if isinstance(build, partial) else ()
     known = list(inspect.signature(build).parameters) if not filled else []
-    if problems := wrong_options(asked.options, known, hints_of(build)):
+    if problems := wrong_options(asked.options, known, argument_hints(build)):
         raise OptionError(listed(f"cannot build codec {asked.name!r}", problems))
     return build(**asked.options)

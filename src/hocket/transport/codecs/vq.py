@@ -89,7 +89,7 @@ class VQ:
         """One that knows no codebook yet."""
         return _Books()
 
-    def groups_of(self, channels: int) -> int:
+    def group_count(self, channels: int) -> int:
         """How many groups so many channels have.
 
         Raises:
@@ -119,7 +119,7 @@ class _Quantizer:
 
     def encode(self, tensor: Tensor) -> Tree:
         """Indices, what is needed to undo it, and the codebooks if they have changed."""
-        vectors = _vectors(tensor, self._choice.groups_of(_channels(tensor)))
+        vectors = _vectors(tensor, self._choice.group_count(_channels(tensor)))
         require_finite(tensor.abs().amax())
         if self._books is None:
             self._books = self._first(vectors)
@@ -188,7 +188,7 @@ class _Quantizer:
         self._books = books
         self._version += 1
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """Codebooks, averages, counters, and the chance by which unused codes are put."""
         return {
             "chance": self._chance.get_state(),
@@ -200,7 +200,7 @@ class _Quantizer:
             "batches": self._batches,
         }
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Go on from what another encoder had learnt."""
         self._chance.set_state(state["chance"].cpu())
         self._books = state["books"]
@@ -218,11 +218,11 @@ class _Books:
     def __init__(self) -> None:
         self._books: dict[int, Tensor] = {}
 
-    def state(self) -> Tree:
+    def state_dict(self) -> Tree:
         """The codebooks by version."""
         return dict(self._books)
 
-    def load(self, state: Tree) -> None:
+    def load_state_dict(self, state: Tree) -> None:
         """Go on from the codebooks of another one."""
         self._books = dict(state)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.distributed import wire
 from hocket.errors import NonFiniteError, OptionError
-from hocket.transport.codecs import CODECS, VQ, Cast, Exact, Integers, codec_of
+from hocket.transport.codecs import CODECS, VQ, Cast, Exact, Integers, parse_codec
 from hocket.tree import tensors
 
 ALL = [
@@ -42,8 +42,8 @@ TENSORS = {
 def carried(coded):
     """What arrives of it in another process."""
     found = []
-    spec = wire.encode(coded, found)
-    return wire.decode(spec, [wire.dense(tensor) for tensor in found])
+    spec = wire.encode_tree(coded, found)
+    return wire.decode_tree(spec, [wire.to_dense(tensor) for tensor in found])
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -106,7 +106,7 @@ def test_numbers_of_16_bits_are_not_widened():
 
 @pytest.mark.parametrize("text", ["none", "bf16", "fp16", "int8", "vq", "vq:groups=2,codes=16"])
 def test_codecs_are_made_of_words(text):
-    assert codec_of(text) == {
+    assert parse_codec(text) == {
         "none": Exact(),
         "bf16": Cast(torch.bfloat16),
         "fp16": Cast(torch.float16),
@@ -132,5 +132,5 @@ def test_codecs_are_made_of_words(text):
 )
 def test_words_that_make_none_are_refused(text, said):
     with pytest.raises(OptionError) as caught:
-        codec_of(text)
+        parse_codec(text)
     assert said in str(caught.value)

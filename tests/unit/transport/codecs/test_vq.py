@@ -132,12 +132,12 @@ def test_an_index_of_two_bytes_reaches_every_code():
 
 
 def test_a_group_has_eight_channels_if_nothing_is_said():
-    assert VQ().groups_of(64) == 8
-    assert VQ().groups_of(4) == 1
+    assert VQ().group_count(64) == 8
+    assert VQ().group_count(4) == 1
     with pytest.raises(
         OptionError, match="cannot divide 12 channels into 5 groups; give groups"
     ):
-        VQ(groups=5).groups_of(12)
+        VQ(groups=5).group_count(12)
 
 
 def test_options_out_of_range_are_told_at_once():

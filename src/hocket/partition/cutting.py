@@ -7,21 +7,21 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import CutError, OptionError, listed
-from hocket.partition.balance import split
-from hocket.partition.cut_points import Outline, outline
-from hocket.partition.flops import OPERATIONS_PER_NUMBER_SENT, operations, operations_between
+from hocket.partition.balance import balance
+from hocket.partition.cut_points import CutGraph, find_cut_points
+from hocket.partition.flops import OPERATIONS_PER_NUMBER_SENT, count_flops, count_flops_between
 from hocket.partition.link import ONE_MACHINE, Link
-from hocket.partition.partial_module import pieces
+from hocket.partition.partial_module import build_partial_modules
 from hocket.partition.plan import Plan
 from hocket.partition.profile import LayerCost, profile
 from hocket.partition.sequential import (
-    between_layers,
-    chain,
-    is_chain,
+    build_stages,
+    cuts_between_layers,
+    is_sequential,
+    layers_in_order,
     require_separate,
-    stages_of,
 )
-from hocket.partition.verify import require_same
+from hocket.partition.verify import verify_stages
 from hocket.tree import Tree
 
 By = Literal["operations", "time"]
@@ -34,7 +34,7 @@ def cut(
     sample: Tree,
     by: By = "operations",
     link: Link = ONE_MACHINE,
-    limit_mib: float = float("inf"),
+    memory_limit_mib: float = float("inf"),
 ) -> list[nn.Module]:
     """The network as stages that, one behind the other, compute what it computes.
 
@@ -56,7 +56,7 @@ def cut(
         by: What is to be equal: counted ``operations``, which equal runs cut equally, or
             measured ``time``, for which any network is cut inside blocks where that is better.
         link: For times: what packets go over.
-        limit_mib: For times: what a stage may hold, in MiB. Counted are its weights three times
+        memory_limit_mib: For times: what a stage may hold, in MiB. Counted are its weights three times
             (with gradients and a momentum) and what one batch keeps for the backward.
 
     Raises:
@@ -71,31 +71,35 @@ def cut(
     if by not in get_args(By):
         raise OptionError(f"by is {by!r}; use {' or '.join(map(repr, get_args(By)))}")
     timed = isinstance(stages, int) and by == "time"
-    if limit_mib != float("inf") and not timed:
+    if memory_limit_mib != float("inf") and not timed:
         raise OptionError(
             "a limit of memory needs a number of stages and by='time', which measures memory"
         )
     if isinstance(stages, int) and timed:
-        seen = outline(network, sample)
-        require_enough(stages, seen)
-        places = fastest(list(measured(seen).values()), stages, link, limit_mib)
-        stages = Plan(tuple(seen.borders[place].name for place in places))
+        seen = find_cut_points(network, sample)
+        require_enough_layers(stages, seen)
+        places = fastest_cut(
+            list(measure_layers(seen).values()), stages, link, memory_limit_mib
+        )
+        stages = Plan(tuple(seen.cut_points[place].name for place in places))
     _, made = divide(network, stages, sample)
-    require_same(network, made, sample)
+    verify_stages(network, made, sample)
     return made
 
 
-def measured(seen: Outline) -> dict[str, LayerCost]:
+def measure_layers(seen: CutGraph) -> dict[str, LayerCost]:
     """What each layer of an outline takes, by the name of the module that it begins with."""
-    layers = dict(zip(seen.names, pieces(seen, range(len(seen.borders))), strict=True))
+    layers = dict(
+        zip(seen.names, build_partial_modules(seen, range(len(seen.cut_points))), strict=True)
+    )
     return profile(layers, seen.sample)
 
 
-def fastest(
+def fastest_cut(
     costs: Sequence[LayerCost],
     stages: int,
     link: Link = ONE_MACHINE,
-    limit_mib: float = float("inf"),
+    memory_limit_mib: float = float("inf"),
 ) -> list[int]:
     """The borders with the shortest longest stage, its packets included.
 
@@ -112,7 +116,9 @@ def fastest(
 
     packets = [0.0, *(2 * link.seconds(cost.output_bytes) for cost in costs[:-1])]
     times_s = [cost.total_s for cost in costs]
-    cuts = split(times_s, stages, packets=packets, room=held_mib, limit=limit_mib, unit=" MiB")
+    cuts = balance(
+        times_s, stages, packets=packets, room=held_mib, limit=memory_limit_mib, unit=" MiB"
+    )
     return [first - 1 for first in cuts]
 
 
@@ -126,21 +132,21 @@ def divide(
     """
     if isinstance(stages, Plan):
         stages.require_for(network)
-    if isinstance(stages, int) and is_chain(network):
-        stages = balanced(network, stages, sample)
-    if isinstance(stages, Plan) and between_layers(network, stages):
-        return stages, stages_of(network, stages)
-    seen = outline(network, sample)
+    if isinstance(stages, int) and is_sequential(network):
+        stages = balanced_plan(network, stages, sample)
+    if isinstance(stages, Plan) and cuts_between_layers(network, stages):
+        return stages, build_stages(network, stages)
+    seen = find_cut_points(network, sample)
     borders = (
-        balanced_borders(seen, stages) if isinstance(stages, int) else _borders(seen, stages)
+        balanced_cut_points(seen, stages) if isinstance(stages, int) else _borders(seen, stages)
     )
-    made: list[nn.Module] = list(pieces(seen, borders))
+    made: list[nn.Module] = list(build_partial_modules(seen, borders))
     require_separate(network, made)
-    require_same(network, made, sample)
-    return Plan(tuple(seen.borders[place].name for place in borders)), made
+    verify_stages(network, made, sample)
+    return Plan(tuple(seen.cut_points[place].name for place in borders)), made
 
 
-def balanced(network: nn.Module, stages: int, sample: Tree) -> Plan:
+def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
     """The cuts with the smallest largest stage, by counted operations of a forward.
 
     Counted, not timed, so that equal runs cut equally.
@@ -154,22 +160,22 @@ def balanced(network: nn.Module, stages: int, sample: Tree) -> Plan:
         CutError: There are fewer layers than stages, less than one stage is asked for, or the
             network does not take the sample.
     """
-    names = list(chain(network))
+    names = list(layers_in_order(network))
     _require_enough(stages, len(names), [])
     if stages == 1:
         return Plan(())
-    return Plan(tuple(names[i] for i in split(operations(network, sample), stages)))
+    return Plan(tuple(names[i] for i in balance(count_flops(network, sample), stages)))
 
 
-def balanced_borders(seen: Outline, stages: int) -> list[int]:
+def balanced_cut_points(seen: CutGraph, stages: int) -> list[int]:
     """The borders with the smallest largest stage, by counted operations and numbers sent."""
-    require_enough(stages, seen)
-    sent = [float(OPERATIONS_PER_NUMBER_SENT * border.numbers) for border in seen.borders]
-    layers = operations_between(seen)
-    return [first - 1 for first in split(layers, stages, packets=[0.0, *sent])]
+    require_enough_layers(stages, seen)
+    sent = [float(OPERATIONS_PER_NUMBER_SENT * border.numbers) for border in seen.cut_points]
+    layers = count_flops_between(seen)
+    return [first - 1 for first in balance(layers, stages, packets=[0.0, *sent])]
 
 
-def require_enough(stages: int, seen: Outline) -> None:
+def require_enough_layers(stages: int, seen: CutGraph) -> None:
     """Refuse more stages than layers.
 
     Raises:
@@ -185,9 +191,9 @@ def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
         raise CutError(listed(title, [many, *reasons]) if reasons else f"{title}: {many}")
 
 
-def _borders(seen: Outline, plan: Plan) -> list[int]:
+def _borders(seen: CutGraph, plan: Plan) -> list[int]:
     """The borders of a plan."""
-    names = [border.name for border in seen.borders]
+    names = [border.name for border in seen.cut_points]
     modules = dict(seen.network.named_modules())
     foreign = [
         f"it cuts before layer {name!r}, and there is no such module"
@@ -215,7 +221,7 @@ def _borders(seen: Outline, plan: Plan) -> list[int]:
     return places
 
 
-def _reasons(seen: Outline) -> Iterator[str]:
+def _reasons(seen: CutGraph) -> Iterator[str]:
     """Why there are no more borders; the modules with one reason in one line."""
     by_reason: dict[str, list[str]] = {}
     for name, reasons in seen.refused.items():
