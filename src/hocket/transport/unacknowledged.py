@@ -34,7 +34,7 @@ class Unacknowledged(Generic[P]):
     def packets(self, now: int) -> list[P]:
         """Those that are taken after this tick.
 
-        >>> kept = Kept(delay=1)
+        >>> kept = Unacknowledged(delay=1)
         >>> kept.add("activation 5", now=7)
         >>> kept.packets(now=7), kept.packets(now=8)
         (['activation 5'], [])

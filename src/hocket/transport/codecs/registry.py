@@ -31,7 +31,7 @@ def parse_codec(text: str) -> Codec:
     Raises:
         OptionError: The codec or one of its options does not exist, or is out of range.
 
-    >>> codec_of("vq:groups=4").codes
+    >>> parse_codec("vq:groups=4").codes
     256
     """
     asked = Named.parse(text)
