@@ -1,14 +1,17 @@
-"""What can go wrong, one class for each thing a caller may want to catch.
+"""Exceptions, one class for each failure that a caller may want to catch, and their messages.
 
-Every message says where, what was found, what was wanted and what to do.
+Every message names the place, the value that was found, the value that was expected and the
+remedy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
 
 
 class HocketError(Exception):
-    """Anything Hocket refuses or gives up on."""
+    """Base class of all exceptions of Hocket."""
 
 
 class OptionError(HocketError, ValueError):
@@ -16,19 +19,19 @@ class OptionError(HocketError, ValueError):
 
 
 class CutError(HocketError, ValueError):
-    """The network cannot be cut into the stages asked for."""
+    """The network cannot be cut into the requested stages."""
 
 
 class ProgramError(HocketError, ValueError):
-    """A program breaks a rule: something is received before it was sent, lost or doubled."""
+    """A program is invalid: a packet is received before it is sent, never, or twice."""
 
 
 class PacketError(HocketError, RuntimeError):
-    """A packet is missing, doubled or not the one that was expected."""
+    """A packet is missing, duplicated or not the expected one."""
 
 
 class TransitError(PacketError):
-    """A packet was lost, doubled, swapped or damaged between two processes."""
+    """A packet was lost, duplicated, reordered or damaged between two processes."""
 
     exit_code = 76
 
@@ -38,51 +41,51 @@ class DataError(HocketError, ValueError):
 
 
 class NonFiniteError(HocketError, ArithmeticError):
-    """Something became NaN or infinite; the weights are those before it.
+    """A value became NaN or infinite; the weights are those from before.
 
     Attributes:
-        batch: The batch at which it did, where it was one.
+        batch: Number of the batch at which it happened; None if no batch caused it.
     """
 
     batch: int | None = None
 
 
 class LinearizeError(HocketError, RuntimeError):
-    """A stage does something that the chosen `linearize` cannot honour."""
+    """A layer of a stage is not compatible with the chosen `linearize`."""
 
 
 class WorldError(HocketError, RuntimeError):
-    """The processes that train together are not what the training needs."""
+    """The processes of a training do not fit its options or each other."""
 
 
 class PeerLostError(HocketError, ConnectionError):
-    """Another process is gone and did not say why."""
+    """Another process ended without reporting a reason."""
 
     exit_code = 69
 
 
 class HangError(HocketError, TimeoutError):
-    """Another process has let this one wait for too long."""
+    """Another process did not respond within the time-out."""
 
     exit_code = 75
 
 
 class PeerFailedError(HocketError, RuntimeError):
-    """Another process failed first; this one only says what that one said."""
+    """Another process failed first; the message repeats its error."""
 
     exit_code = 74
 
 
 class CheckpointError(HocketError, RuntimeError):
-    """A checkpoint cannot be written, or is not one to go on from."""
+    """A checkpoint cannot be written, or training cannot resume from it."""
 
 
 class RunFolderError(HocketError, FileExistsError):
-    """The folder of a run exists already, or cannot be made."""
+    """The folder of a run exists already, or cannot be created."""
 
 
 def listed(title: str, problems: Sequence[str]) -> str:
-    """All problems of one input under one title.
+    """Format all problems of one input as a list under a title.
 
     >>> print(listed("cannot cut", ["it has 2 layers", "layer 'fc' is shared"]))
     cannot cut:
@@ -93,7 +96,7 @@ def listed(title: str, problems: Sequence[str]) -> str:
 
 
 def too_small(numbers: Mapping[str, int]) -> list[str]:
-    """What to say of each number that should be 1 or more, and is not.
+    """Return one problem for each number that is below 1.
 
     >>> too_small({"steps": 0, "batch": 8})
     ['steps is 0; give 1 or more']
@@ -101,13 +104,60 @@ def too_small(numbers: Mapping[str, int]) -> list[str]:
     return [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
 
 
-def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """What to say of a word that is none of those known.
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is not one of the known names.
+
+    Args:
+        kind: Noun for the named thing, such as "method".
+        name: The unknown name.
+        known: All valid names; the most similar ones are suggested.
 
     >>> unknown("method", "fgd", ["bp", "fdg"])
     "unknown method 'fgd' (did you mean 'fdg'?); there are: bp, fdg"
     """
     names = list(known)
-    close = get_close_matches(word, names)
-    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-    return f"unknown {what} {word!r}{hint}; there are: {', '.join(names) or 'none'}"
+    similar = get_close_matches(name, names)
+    hint = f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
+    return f"unknown {kind} {name!r}{hint}; there are: {', '.join(names) or 'none'}"
+
+
+def import_extra(
+    module: str, extra: str, needed_for: str, *, alternative: str = ""
+) -> ModuleType:
+    """Import a module of an optional dependency.
+
+    Args:
+        module: Full name of the module, such as "pyarrow.parquet".
+        extra: The extra of Hocket that installs it.
+        needed_for: Subject of the error message, such as "data set 'hf'".
+        alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
+
+    Raises:
+        OptionError: The module is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise missing_extra(package, extra, needed_for, alternative=alternative) from error
+
+
+def missing_extra(
+    package: str, extra: str, needed_for: str, *, alternative: str = ""
+) -> OptionError:
+    """Return the error for an optional dependency that is not installed.
+
+    Args:
+        package: Name of the missing package.
+        extra: The extra of Hocket that installs it.
+        needed_for: Subject of the error message, such as "data set 'hf'".
+        alternative: Advice for users who cannot install it, such as "choose 'synthetic'".
+
+    >>> print(missing_extra("datasets", "hf", "data set 'hf'"))
+    data set 'hf' needs the package datasets, which is not installed; pip install 'hocket[hf]'
+    """
+    advice = f", or {alternative}" if alternative else ""
+    return OptionError(
+        f"{needed_for} needs the package {package}, which is not installed; "
+        f"pip install 'hocket[{extra}]'{advice}"
+    )

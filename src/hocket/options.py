@@ -1,6 +1,6 @@
-"""Things chosen by name with options, in one word, and options checked against type hints.
+"""A name with options, and checks of options against type hints and closed choices.
 
-Methods, networks, data sets, optimizers and schedulers are all given in this form:
+Methods, networks, data sets, optimizers and schedulers are all written in one form:
 ``fdg:shrink=0.5,linearize=live``.
 """
 
@@ -19,7 +19,7 @@ from hocket.errors import OptionError, unknown
 
 @dataclass(frozen=True)
 class Named:
-    """A name and the options that were given with it.
+    """A name and its options.
 
     >>> Named.parse("MultiStepLR:milestones=[150,225],gamma=0.1").options
     {'milestones': [150, 225], 'gamma': 0.1}
@@ -31,12 +31,14 @@ class Named:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        options = ",".join(f"{key}={_written(value)}" for key, value in self.options.items())
+        options = ",".join(
+            f"{key}={_format_value(value)}" for key, value in self.options.items()
+        )
         return f"{self.name}:{options}" if options else self.name
 
     @property
     def label(self) -> str:
-        """How tables name it.
+        """Title for tables.
 
         >>> Named.parse("fdg:shrink=0.5").label
         'fdg shrink=0.5'
@@ -45,7 +47,7 @@ class Named:
 
     @property
     def slug(self) -> str:
-        """How files name it.
+        """Name for files.
 
         >>> Named.parse("fdg:shrink=0.5").slug
         'fdg-shrink-0.5'
@@ -54,14 +56,14 @@ class Named:
 
     @staticmethod
     def parse(text: str) -> "Named":
-        """Read a name with options; values are JSON, or words.
+        """Parse a name with options; values are JSON or plain words.
 
         Raises:
             OptionError: The text is not of the form ``name:key=value,key=value``.
         """
         name, _, rest = text.partition(":")
         options: dict[str, Any] = {}
-        for part in _split(rest):
+        for part in _split_at_commas(rest):
             key, equals, value = part.partition("=")
             key = key.strip().replace("-", "_")
             if not (name and key and equals and value):
@@ -70,14 +72,14 @@ class Named:
                 )
             if key in options:
                 raise OptionError(f"the option {key!r} stands twice in {text!r}; give it once")
-            options[key] = _read(value, text)
+            options[key] = _parse_value(value, text)
         if not name:
             raise OptionError(f"there is no name in {text!r}; write name:option=value")
         return Named(name, options)
 
 
-def _split(text: str) -> list[str]:
-    """The parts between commas, where a comma in brackets is none."""
+def _split_at_commas(text: str) -> list[str]:
+    """Split at commas, but not at those inside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")
@@ -88,7 +90,7 @@ def _split(text: str) -> list[str]:
     return parts if text else []
 
 
-def _read(value: str, text: str) -> Any:
+def _parse_value(value: str, text: str) -> Any:
     def refuse(constant: str) -> None:
         raise OptionError(f"there is the value {constant} in {text!r}; give a finite number")
 
@@ -98,7 +100,7 @@ def _read(value: str, text: str) -> Any:
         return {"True": True, "False": False, "None": None}.get(value, value)
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(list(value) if isinstance(value, tuple) else value).replace(", ", ",")
@@ -108,34 +110,73 @@ def wrong_options(
     given: Mapping[str, Any],
     known: Collection[str],
     hints: Mapping[str, Any],
-    what: str = "option",
+    kind: str = "option",
 ) -> list[str]:
-    """What to say of each name that is not known, and of each value that its hint forbids.
+    """Return one problem for each unknown name and for each value of a wrong type.
+
+    Args:
+        given: Values by name.
+        known: All valid names.
+        hints: Type hints by name; a value without a hint is not checked.
+        kind: Noun for the names, such as "option" or "key".
 
     >>> wrong_options({"epochs": "many", "steps": 3}, ["epochs"], {"epochs": int})
     ["unknown option 'steps'; there are: epochs", "epochs is 'many'; wanted a whole number"]
     """
-    return [unknown(what, name, known) for name in given if name not in known] + [
-        f"{name} is {value!r}; wanted {_hint_in_words(hints[name])}"
+    return [unknown(kind, name, known) for name in given if name not in known] + [
+        f"{name} is {value!r}; wanted {_describe_hint(hints[name])}"
         for name, value in given.items()
-        if name in hints and not _fits(value, hints[name])
+        if name in hints and not _matches_hint(value, hints[name])
     ]
 
 
+def wrong_choice(name: str, value: object, choices: Collection[str]) -> list[str]:
+    """Return one problem if the value is not one of the choices, and none if it is.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+        choices: All valid values, for instance ``get_args`` of a `Literal`.
+
+    >>> wrong_choice("timing", "often", ["regular", "random"])
+    ["timing is 'often'; use 'regular' or 'random'"]
+    """
+    if value in choices:
+        return []
+    return [f"{name} is {value!r}; use {' or '.join(map(repr, choices))}"]
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Check that the value of an option is one of its choices.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+        choices: All valid values, for instance ``get_args`` of a `Literal`.
+
+    Raises:
+        OptionError: It is none of them.
+    """
+    for problem in wrong_choice(name, value, choices):
+        raise OptionError(problem)
+
+
 def argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The type hints of a function's arguments, also of one with some arguments filled in."""
+    """Return the type hints of the arguments of a function or of a `functools.partial`."""
     return typing.get_type_hints(function.func if isinstance(function, partial) else function)
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _matches_hint(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, option) for option in arguments)
+        return any(_matches_hint(value, option) for option in arguments)
     if origin is Literal:
         return any(type(value) is type(allowed) and value == allowed for allowed in arguments)
     if origin in (list, tuple, Sequence):
         inner = arguments[0] if arguments else Any
-        return isinstance(value, list | tuple) and all(_fits(item, inner) for item in value)
+        return isinstance(value, list | tuple) and all(
+            _matches_hint(item, inner) for item in value
+        )
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is Path:
@@ -145,14 +186,14 @@ def _fits(value: Any, hint: Any) -> bool:
     return True
 
 
-def _hint_in_words(hint: Any) -> str:
+def _describe_hint(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(_hint_in_words(option) for option in arguments)
+        return " or ".join(_describe_hint(option) for option in arguments)
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin in (list, tuple, Sequence):
-        return f"a list, each {_hint_in_words(arguments[0]) if arguments else 'anything'}"
+        return f"a list, each {_describe_hint(arguments[0]) if arguments else 'anything'}"
     words = {
         str: "text",
         int: "a whole number",

@@ -1,11 +1,11 @@
-"""A name with options is read as it was written, and what cannot be read is refused."""
+"""Names with options are parsed and printed without loss; invalid text is refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import OptionError
-from hocket.options import Named
+from hocket.options import Named, check_choice
 
 words = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True).filter(
     lambda word: word not in ("true", "false", "null")
@@ -26,8 +26,8 @@ def test_what_is_printed_is_read_back(name, chosen):
 
 @given(words, options)
 def test_types_survive_as_well(name, chosen):
-    found = Named.parse(str(Named(name, chosen))).options
-    assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in chosen.items()}
+    parsed = Named.parse(str(Named(name, chosen))).options
+    assert {k: type(v) for k, v in parsed.items()} == {k: type(v) for k, v in chosen.items()}
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,9 @@ def test_what_is_no_name_with_options_is_refused(text, said):
         Named.parse(text)
     assert said in str(caught.value)
     assert "write name:option=value" in str(caught.value)
+
+
+def test_a_value_that_is_no_choice_is_refused():
+    check_choice("by", "time", ("operations", "time"))
+    with pytest.raises(OptionError, match=r"^by is 'luck'; use 'operations' or 'time'$"):
+        check_choice("by", "luck", ("operations", "time"))

@@ -216,7 +216,7 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         OptionError: With every key and value that is wrong.
     """
     hints = typing.get_type_hints(RunConfig)
-    if problems := wrong_options(values, hints, hints, what="key"):
+    if problems := wrong_options(values, hints, hints, kind="key"):
         raise OptionError(listed(f"cannot use {where}", problems))
     paths = {"data_dir", "run_dir", "timeline"}
     checked: dict[str, Any] = {
