@@ -1,4 +1,4 @@
-"""Where a training has come to, on disk: whole, checked, and without code in it."""
+"""Checkpoints on disk: complete or absent, protected by checksums, and free of code."""
 
 from hocket.checkpoint.directory import Manifest as Manifest
 from hocket.checkpoint.writer import Checkpoints as Checkpoints

@@ -1,7 +1,7 @@
-"""The state of one stage as bytes: tensors and plain values, never code.
+"""Conversion of the state of one stage to bytes and back: tensors and plain values, never code.
 
-torch's own format is used, as it keeps strides and tensors that share memory; what it may hold
-is limited on both sides, so that reading one never calls anything.
+The format is that of ``torch.save``, which preserves strides and shared memory. The types it
+may hold are restricted when writing and when reading, so that reading never calls anything.
 """
 
 import io
@@ -16,50 +16,52 @@ from hocket.errors import CheckpointError
 PLAIN = (type(None), bool, int, float, str, bytes)
 
 
-def pack(state: Any, what: str) -> memoryview:
-    """The bytes of a state; its tensors may change afterwards.
+def pack(state: Any, label: str) -> memoryview:
+    """Serialize a state; its tensors may be modified afterwards.
 
     Args:
         state: Tensors, numbers, strings, None, and lists, tuples and dicts of them.
-        what: What it is the state of, for messages.
+        label: Name of the state in error messages.
 
     Raises:
-        CheckpointError: It holds something else.
+        CheckpointError: The state holds something else.
     """
-    _require_plain(state, what)
+    _require_plain(state, label)
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getbuffer()
 
 
-def unpack(data: bytes, what: str) -> Any:
-    """The state that was packed, on the CPU.
+def unpack(data: bytes, label: str) -> Any:
+    """Deserialize a state that :func:`pack` wrote, to tensors on the CPU.
 
     Raises:
-        CheckpointError: The bytes are none, or hold something else than a state may.
+        CheckpointError: The bytes are not a serialized state, or hold forbidden types.
     """
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever foreign bytes lead to; torch's advice is not ours
+    except (
+        Exception
+    ) as error:  # foreign bytes can raise anything; torch's advice is unsafe here
         raise CheckpointError(
-            f"{what} holds no state that Hocket has written ({type(error).__name__}); nothing "
+            f"{label} holds no state that Hocket has written ({type(error).__name__}); nothing "
             "in it was run"
         ) from None
 
 
-def _require_plain(value: Any, place: str) -> None:
+def _require_plain(value: Any, path: str) -> None:
     if type(value) in PLAIN or isinstance(value, Tensor):
         return
     if type(value) in (dict, OrderedDict, Counter):
         for key, item in value.items():
-            _require_plain(key, f"a key of {place}")
-            _require_plain(item, f"{place}, {key}")
+            _require_plain(key, f"a key of {path}")
+            _require_plain(item, f"{path}, {key}")
         return
     if type(value) in (list, tuple, torch.Size):
-        for number, item in enumerate(value):
-            _require_plain(item, f"{place}, {number}")
+        for index, item in enumerate(value):
+            _require_plain(item, f"{path}, {index}")
         return
     raise CheckpointError(
-        f"{place} is a {type(value).__name__}, which a checkpoint cannot hold; use tensors, "
+        f"{path} is a {type(value).__name__}, which a checkpoint cannot hold; use tensors, "
         "numbers, strings, None, or plain lists, tuples and dicts of them"
     )

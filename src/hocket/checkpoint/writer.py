@@ -1,8 +1,8 @@
-"""Checkpoints while a training goes on: the state is copied at once, and written meanwhile.
+"""Writing of checkpoints: the state is copied at once, and written by a thread.
 
-Among several processes each writes its own part and says so in the store of the world; the
-first one seals the checkpoint once it has heard of all parts of that tick. Nobody waits in a
-tick for anybody: that is for threads.
+With several processes, each writes its own part and publishes the digest in the store of the
+world; rank 0 finishes the checkpoint once it has the digests of all parts of that tick. Only
+threads wait for each other; no tick does.
 """
 
 import json
@@ -12,16 +12,15 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from hocket.checkpoint.directory import (
+    FileDigest,
     Manifest,
-    Seal,
+    finish_checkpoint,
     keep_newest,
     remove_unfinished,
-    seal,
     unfinished_path,
     write_file,
 )
@@ -29,22 +28,22 @@ from hocket.checkpoint.serialize import pack
 from hocket.distributed.world import World
 from hocket.errors import CheckpointError, OptionError, listed
 
-OnFailure = Literal["warn", "stop"]
+OnCheckpointError = Literal["warn", "stop"]
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and when a training by epochs leaves checkpoints.
+    """Options of the checkpoints of a fit: where, how often, and how many to keep.
 
-    They are written at the end of every epoch and when the training is stopped, too.
+    Checkpoints are also written at the end of every epoch and when the training is interrupted.
 
     Attributes:
-        folder: Where they go; among several processes one that all of them see.
-        every: Ticks from one to the next; 0 for none within an epoch.
-        keep: How many of the newest stay.
-        on_error: Whether the training goes on, with a warning, or stops where one cannot be
-            written.
-        note: Asked at each checkpoint for plain values that ``resume`` gives back.
+        folder: Directory of the checkpoints; all processes must share it.
+        every: Ticks between two checkpoints; 0 for none within an epoch.
+        keep: Number of the newest checkpoints to keep.
+        on_error: ``warn`` continues the training if a checkpoint cannot be written; ``stop``
+            raises an error.
+        note: Called at each checkpoint for plain values that ``resume`` returns.
 
     Raises:
         OptionError: A number is out of range.
@@ -53,7 +52,7 @@ class Checkpoints:
     folder: Path
     every: int = 0
     keep: int = 3
-    on_error: OnFailure = "warn"
+    on_error: OnCheckpointError = "warn"
     note: Callable[[], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -65,15 +64,37 @@ class Checkpoints:
         if self.on_error not in ("warn", "stop"):
             problems.append(f"on_error is {self.on_error!r}; use 'warn' or 'stop'")
         if problems:
-            raise OptionError(listed("checkpoints cannot be left so", problems))
+            raise OptionError(listed("invalid options for checkpoints", problems))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A checkpoint to write: what its thread needs to know.
+
+    Attributes:
+        name: Name of the checkpoint.
+        packed: Serialized parts of this process by file name.
+        manifest: Manifest, without the digests of the parts.
+        flag: Name of the flag under which processes publish their digests.
+        refusal: Reason why this process's state must not be resumed from; empty if it may.
+    """
+
+    name: str
+    packed: Mapping[str, memoryview]
+    manifest: Manifest
+    flag: str
+    refusal: str
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one training.
+    """Writer of the checkpoints of one training.
 
     Args:
-        checkpoints: Where they go.
-        world: This process among the others; None where it is alone.
+        checkpoints: Where to write them, and how many to keep.
+        world: The processes of the training; None if there is only this one.
+
+    Attributes:
+        last_name: Name of the newest checkpoint whose writing has begun.
     """
 
     def __init__(self, checkpoints: Checkpoints, world: World | None) -> None:
@@ -81,47 +102,49 @@ class CheckpointWriter:
         self._world = world
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
-        self.last = ""  # the name of the last one begun
+        self.last_name = ""
         if world is None or world.is_main:
             remove_unfinished(checkpoints.folder)
         if world is not None:
-            world.gather(None)  # nobody writes before that
+            world.gather(None)  # no process writes before the old files are removed
 
-    def due(self, ticks: int) -> bool:
-        """Whether one is to be written after so many ticks."""
+    def is_due(self, ticks: int) -> bool:
+        """Return True if a checkpoint is to be written after this number of ticks."""
         return self._checkpoints.every > 0 and ticks % self._checkpoints.every == 0
 
     def save(
-        self, name: str, parts: Mapping[str, Any], manifest: Manifest, refused: str = ""
+        self, name: str, parts: Mapping[str, Any], manifest: Manifest, refusal: str = ""
     ) -> None:
         """Copy the states of this process's parts, and begin to write them.
 
-        Among several processes all must call it, for the same tick.
+        With several processes all must call it, for the same tick.
 
         Args:
-            name: Of the checkpoint.
-            parts: States by file.
-            manifest: That of the checkpoint, but for the seals of its parts.
-            refused: Why this process's parts are none to go on from, if they are not; there is
-                no checkpoint of that tick then.
+            name: Name of the checkpoint.
+            parts: States by file name.
+            manifest: Manifest of the checkpoint, without the digests of its parts.
+            refusal: Reason why this process's state must not be resumed from, if there is one;
+                then no checkpoint of that tick is written.
 
         Raises:
-            CheckpointError: A state cannot be written, or the one before could not and
-                ``on_error`` is ``stop``.
+            CheckpointError: A state cannot be serialized, or the previous checkpoint could not
+                be written and ``on_error`` is ``stop``.
         """
         self.wait()
         packed = {part: pack(state, part) for part, state in parts.items()}
-        self.last = name
-        topic = "" if self._world is None else self._world.flags.topic()
-        work = partial(self._write, name, packed, manifest, topic, refused)
-        self._thread = threading.Thread(target=work, name="hocket-saver", daemon=True)
+        self.last_name = name
+        flag = "" if self._world is None else self._world.flags.new_name()
+        job = _Job(name, packed, manifest, flag, refusal)
+        self._thread = threading.Thread(
+            target=self._write, args=(job,), name="hocket-saver", daemon=True
+        )
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until what was begun is on the disk.
+        """Wait until the checkpoint that was begun is on the disk.
 
         Raises:
-            CheckpointError: It is not, and ``on_error`` is ``stop``.
+            CheckpointError: It could not be written, and ``on_error`` is ``stop``.
         """
         if self._thread is not None:
             self._thread.join()
@@ -133,62 +156,67 @@ class CheckpointWriter:
             raise CheckpointError(failure)
         warnings.warn(f"{failure}; the training goes on without it", stacklevel=2)
 
-    def _write(
-        self,
-        name: str,
-        packed: dict[str, memoryview],
-        manifest: Manifest,
-        topic: str,
-        refused: str,
-    ) -> None:
-        """In a thread of its own, whose failures are told by whoever waits for it."""
-        place = self._checkpoints.folder
-        own = unfinished_path(place, name)
-        said: Any = f"the checkpoint {name} is refused: {refused}"
-        if not refused:
+    def _write(self, job: _Job) -> None:
+        """Write a checkpoint, in a thread; `wait` reports its failure."""
+        folder = self._checkpoints.folder
+        unfinished = unfinished_path(folder, job.name)
+        # Digests by file name, or the reason why there are none.
+        report: Any = f"the checkpoint {job.name} is refused: {job.refusal}"
+        if not job.refusal:
             try:
-                seals = {part: write_file(own, part, data) for part, data in packed.items()}
-                said = {part: asdict(seal) for part, seal in seals.items()}
+                digests = {
+                    part: write_file(unfinished, part, data)
+                    for part, data in job.packed.items()
+                }
+                report = {part: asdict(digest) for part, digest in digests.items()}
             except OSError as error:
-                said = _why(name, packed, place, error)
-        words = [said] if self._world is None else self._heard(self._world, topic, said)
-        if words is None:  # another process seals it
-            self._failure = said if isinstance(said, str) else None
+                report = _describe_failure(job, folder, error)
+        reports = (
+            [report]
+            if self._world is None
+            else self._exchange_reports(self._world, job.flag, report)
+        )
+        if reports is None:  # rank 0 finishes the checkpoint
+            self._failure = report if isinstance(report, str) else None
             return
-        failures = [word for word in words if isinstance(word, str)]
+        failures = [text for text in reports if isinstance(text, str)]
         if not failures:
-            parts = {part: Seal(**seal) for word in words for part, seal in word.items()}
+            parts = {
+                part: FileDigest(**digest)
+                for digests in reports
+                for part, digest in digests.items()
+            }
             try:
-                seal(place, name, replace(manifest, parts=parts))
-                keep_newest(place, self._checkpoints.keep)
+                finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
+                keep_newest(folder, self._checkpoints.keep)
                 return
             except OSError as error:
-                failures = [_why(name, packed, place, error)]
+                failures = [_describe_failure(job, folder, error)]
             except CheckpointError as error:
-                failures = [f"the checkpoint {name} is not complete: {error}"]
+                failures = [f"the checkpoint {job.name} is not complete: {error}"]
         self._failure = "; ".join(dict.fromkeys(failures))
-        # What is left of it would fill the disk.
-        shutil.rmtree(own, ignore_errors=True)
+        # Unfinished files would fill the disk.
+        shutil.rmtree(unfinished, ignore_errors=True)
 
-    def _heard(self, world: World, topic: str, said: Any) -> list[Any] | None:
-        """What all processes say of their parts, at the first one."""
-        world.flags.set(topic, json.dumps(said))
+    def _exchange_reports(self, world: World, flag: str, report: Any) -> list[Any] | None:
+        """Publish a report; return those of all processes at rank 0, and None elsewhere."""
+        world.flags.set(flag, json.dumps(report))
         if not world.is_main:
             return None
-        end = time.monotonic() + world.failures.timeout_s
-        while (words := world.flags.values(topic)) is None:
-            if time.monotonic() > end:
+        end_s = time.monotonic() + world.failures.timeout_s
+        while (reports := world.flags.values(flag)) is None:
+            if time.monotonic() > end_s:
                 return ["a process did not write its part of a checkpoint in time"]
             time.sleep(0.02)
-        return [json.loads(word) for word in words]
+        return [json.loads(text) for text in reports]
 
 
-def _why(name: str, packed: Mapping[str, memoryview], place: Path, error: OSError) -> str:
-    """What to say of a checkpoint that could not be written."""
-    wanted = sum(map(len, packed.values())) / 2**20
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
-    free = shutil.disk_usage(there).free / 2**20
+def _describe_failure(job: _Job, folder: Path, error: OSError) -> str:
+    """Return the message for a checkpoint that could not be written."""
+    needed_mib = sum(map(len, job.packed.values())) / 2**20
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free_mib = shutil.disk_usage(existing).free / 2**20
     return (
-        f"cannot write the checkpoint {name} to {str(place)!r}: {error.strerror}; this process "
-        f"needs {wanted:.1f} MiB, and {free:.1f} MiB are free there"
+        f"cannot write the checkpoint {job.name} to {str(folder)!r}: {error.strerror}; this "
+        f"process needs {needed_mib:.1f} MiB, and {free_mib:.1f} MiB are free there"
     )
