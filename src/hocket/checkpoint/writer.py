@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hocket.checkpoint.directory import (
     FileDigest,
@@ -27,6 +27,7 @@ from hocket.checkpoint.directory import (
 from hocket.checkpoint.serialize import pack
 from hocket.distributed.world import World
 from hocket.errors import CheckpointError, OptionError, listed
+from hocket.options import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
 
@@ -61,8 +62,7 @@ class Checkpoints:
             problems.append(f"every is {self.every}; use 0 or a number of ticks")
         if self.keep < 1:
             problems.append(f"keep is {self.keep}; use at least 1")
-        if self.on_error not in ("warn", "stop"):
-            problems.append(f"on_error is {self.on_error!r}; use 'warn' or 'stop'")
+        problems += wrong_choice("on_error", self.on_error, get_args(OnCheckpointError))
         if problems:
             raise OptionError(listed("invalid options for checkpoints", problems))
 

@@ -1,4 +1,4 @@
-"""A training as it was measured: what each stage did, from when to when."""
+"""Measured time of a training: spans of actions, waits and sends of each stage."""
 
 from hocket.timeline.recorder import Recorder as Recorder
 from hocket.timeline.span import Fractions as Fractions

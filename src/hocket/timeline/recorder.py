@@ -1,25 +1,27 @@
-"""What a stage spends its time on, recorded while it works.
+"""Recorder of the time that a stage spends on actions, waits and sends.
 
-Times are those of the host: what is queued on an accelerator counts for whoever waits for it.
+Times are those of the host: work queued on an accelerator counts for the span that waits for
+it.
 """
 
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
 
-from hocket.timeline.span import KINDS, Span, SpanKind, Totals
+from hocket.timeline.span import KIND_NAMES, Span, SpanKind, Totals
 
 
 class Recorder:
-    """Times what one stage does, in one thread.
+    """Recorder of the spans of one stage, in one thread.
 
-    A span within a span is taken from the outer one's time: a backward that waits is not busy.
+    The time of an inner span is subtracted from the outer one: a backward that waits is not
+    busy.
 
     Args:
-        stage: The stage.
-        keep: Keep every span; otherwise only the totals, in memory that does not grow.
-        clock: Seconds, from a clock common to all stages; ``perf_counter`` is common to all
-            processes of a machine.
+        stage: Index of the stage.
+        keep: Keep every span; otherwise only the totals are kept, in constant memory.
+        clock: Returns seconds; the clock must be common to all stages, as ``perf_counter`` is
+            for all processes of a machine.
 
     >>> ticks = iter([0.0, 2.0, 5.0, 10.0])
     >>> recorder = Recorder(stage=0, clock=lambda: next(ticks))
@@ -37,26 +39,32 @@ class Recorder:
         self.keep = keep
         self._clock = clock
         self._innermost: _Timing | None = None
-        self._seconds: dict[SpanKind, float] = dict.fromkeys(KINDS, 0.0)
+        self._seconds: dict[SpanKind, float] = dict.fromkeys(KIND_NAMES, 0.0)
         self._rows: list[tuple[SpanKind, int, int, float, float]] = []
 
     def span(self, kind: SpanKind, batch: int, tick: int) -> "_Timing":
-        """A context whose time is recorded, also if an exception ends it."""
+        """Return a context manager that records its time, also if an exception ends it.
+
+        Args:
+            kind: Kind of the action, or ``send`` or ``wait``.
+            batch: Index of the batch.
+            tick: Index of the tick.
+        """
         return _Timing(self, kind, batch, tick)
 
     @property
     def totals(self) -> Totals:
-        """Seconds spent in spans that have ended."""
-        return Totals.of(self._seconds.items())
+        """Seconds spent in the spans that have ended."""
+        return Totals.from_seconds(self._seconds.items())
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The spans that have ended; none if they are not kept."""
+        """Spans that have ended; empty if they are not kept."""
         return tuple(Span(self.stage, *row) for row in self._rows)
 
 
 class _Timing:
-    """A span while it lasts."""
+    """Context manager of a span that is being recorded."""
 
     __slots__ = ("_batch", "_inside_s", "_kind", "_outer", "_recorder", "_start_s", "_tick")
 

@@ -1,4 +1,4 @@
-"""What one stage did to one batch, and how the time of many such spans adds up."""
+"""Spans of time of one stage and one batch, and sums of their durations."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 SpanKind = Literal["F", "B", "U", "T", "send", "wait"]
-"""The kinds of a program's actions, and what happens between them."""
+"""Kinds of a program's actions, and of the time between them."""
 
-KINDS: Mapping[SpanKind, str] = {
+KIND_NAMES: Mapping[SpanKind, str] = {
     "F": "forward",
     "B": "backward",
     "U": "update",
@@ -16,14 +16,14 @@ KINDS: Mapping[SpanKind, str] = {
     "send": "send",
     "wait": "wait",
 }
-"""Every kind and its name."""
+"""Name of each kind."""
 
-ACTIONS: tuple[SpanKind, ...] = ("F", "B", "U", "T")
+ACTION_KINDS: tuple[SpanKind, ...] = ("F", "B", "U", "T")
 
 
 @dataclass(frozen=True)
 class Span:
-    """What one stage did to one batch, from when to when, on a clock common to all stages.
+    """An action, wait or send of one stage for one batch, on a clock common to all stages.
 
     >>> Span(0, "F", 12, 14, 0.25, 0.5).name
     'forward 12'
@@ -38,8 +38,8 @@ class Span:
 
     @property
     def name(self) -> str:
-        """What is done, and to which batch."""
-        return f"{KINDS.get(self.kind, self.kind)} {self.batch}"
+        """Name of the kind, and the batch."""
+        return f"{KIND_NAMES.get(self.kind, self.kind)} {self.batch}"
 
     def __str__(self) -> str:
         return f"{self.name} of stage {self.stage}, {self.start_s:g} s to {self.end_s:g} s"
@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Fractions:
-    """What a stage spent its time on, as parts of it; what is left over went unrecorded."""
+    """Fractions of a stage's time; the rest of 1 was not recorded."""
 
     busy: float
     communication: float
@@ -56,36 +56,36 @@ class Fractions:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a stage spent its time on: actions, sends, waits."""
+    """Seconds that a stage spent in actions, sends and waits."""
 
     busy_s: float
     communication_s: float
     waiting_s: float
 
     @staticmethod
-    def of(seconds: Iterable[tuple[SpanKind, float]]) -> "Totals":
-        """The totals of many times and what they were spent on.
+    def from_seconds(seconds: Iterable[tuple[SpanKind, float]]) -> "Totals":
+        """Add up durations by their kind.
 
-        >>> Totals.of([("F", 1.0), ("wait", 0.5), ("B", 2.0)])
+        >>> Totals.from_seconds([("F", 1.0), ("wait", 0.5), ("B", 2.0)])
         Totals(busy_s=3.0, communication_s=0.0, waiting_s=0.5)
         """
         spent: dict[SpanKind, float] = defaultdict(float)
         for kind, took_s in seconds:
             spent[kind] += took_s
-        return Totals(sum(spent[kind] for kind in ACTIONS), spent["send"], spent["wait"])
+        return Totals(sum(spent[kind] for kind in ACTION_KINDS), spent["send"], spent["wait"])
 
     def since(self, earlier: "Totals") -> "Totals":
-        """What was spent after other totals of the same stage were taken."""
+        """Return the difference to earlier totals of the same stage."""
         return Totals(
             self.busy_s - earlier.busy_s,
             self.communication_s - earlier.communication_s,
             self.waiting_s - earlier.waiting_s,
         )
 
-    def over(self, length_s: float) -> Fractions:
-        """The totals as parts of a time; of no time, nothing.
+    def as_fractions(self, length_s: float) -> Fractions:
+        """Divide the totals by a duration; all fractions are 0 if it is 0.
 
-        >>> Totals(busy_s=6.0, communication_s=1.0, waiting_s=2.0).over(10.0)
+        >>> Totals(busy_s=6.0, communication_s=1.0, waiting_s=2.0).as_fractions(10.0)
         Fractions(busy=0.6, communication=0.1, waiting=0.2)
         """
         if length_s <= 0:

@@ -1,7 +1,7 @@
-"""All that was recorded of a training, as a value.
+"""Timeline: all spans recorded of a training, as a value.
 
-A wait or a send in the middle of an action is a span inside the action's span; its time is its
-own and not the action's.
+A wait or a send in the middle of an action is a span inside the action's span; its time is not
+counted as the action's.
 """
 
 import math
@@ -11,18 +11,18 @@ from pathlib import Path
 
 from hocket.errors import DataError, OptionError
 from hocket.timeline import trace_file
-from hocket.timeline.span import ACTIONS, KINDS, Fractions, Span, Totals
+from hocket.timeline.span import ACTION_KINDS, KIND_NAMES, Fractions, Span, Totals
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """All that was recorded of a training, in the order of time; an outer span first.
+    """All spans of a training, sorted by time; an outer span comes before its inner ones.
 
     Args:
-        spans: In any order. Those of one stage lie apart or one in the other.
+        spans: Spans in any order. Two spans of one stage must be disjoint or nested.
 
     Raises:
-        DataError: A span is none, or two of a stage overlap.
+        DataError: A span is invalid, or two of a stage overlap.
 
     >>> backward = Span(0, "B", 7, 9, start_s=0.0, end_s=10.0)
     >>> gradient = Span(0, "wait", 7, 9, start_s=2.0, end_s=5.0)
@@ -33,76 +33,81 @@ class Timeline:
     spans: tuple[Span, ...]
 
     def __post_init__(self) -> None:
-        problems = [f"{span}: {wrong}" for span in self.spans for wrong in _wrong(span)]
+        problems = [
+            f"{span}: {problem}" for span in self.spans for problem in _span_problems(span)
+        ]
         if not problems:
-            object.__setattr__(self, "spans", tuple(sorted(self.spans, key=_order)))
-            problems = list(_overlaps(self.spans))
+            object.__setattr__(self, "spans", tuple(sorted(self.spans, key=_sort_key)))
+            problems = list(_overlap_problems(self.spans))
         if problems:
-            raise DataError(trace_file.some("not a timeline", problems))
+            raise DataError(trace_file.list_first_problems("not a timeline", problems))
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """The stages of which anything was recorded."""
+        """Stages that have spans, in ascending order."""
         return tuple(sorted({span.stage for span in self.spans}))
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The batches to which any stage did anything."""
-        return tuple(sorted({span.batch for span in self.spans if span.kind in ACTIONS}))
+        """Batches that have actions, in ascending order."""
+        return tuple(sorted({span.batch for span in self.spans if span.kind in ACTION_KINDS}))
 
     @property
     def length_s(self) -> float:
-        """The time from the beginning of the first span of all to the end of the last."""
+        """Seconds from the start of the first span to the end of the last."""
         if not self.spans:
             return 0.0
         return max(span.end_s for span in self.spans) - self.spans[0].start_s
 
     def totals(self) -> dict[int, Totals]:
-        """The seconds of each stage; a wait or send inside an action counts as what it is."""
-        pieces = _by_stage(self.flat().spans)
+        """Add up the seconds of each stage; a wait inside an action counts as a wait."""
+        pieces = _by_stage(self.flatten().spans)
         return {
-            stage: Totals.of((p.kind, p.end_s - p.start_s) for p in pieces.get(stage, []))
+            stage: Totals.from_seconds(
+                (p.kind, p.end_s - p.start_s) for p in pieces.get(stage, [])
+            )
             for stage in self.stages
         }
 
     def fractions(self) -> dict[int, Fractions]:
-        """The same as parts of the length of the whole timeline."""
+        """Return the totals of each stage as fractions of the length of the whole timeline."""
         length_s = self.length_s
-        return {stage: totals.over(length_s) for stage, totals in self.totals().items()}
+        return {stage: totals.as_fractions(length_s) for stage, totals in self.totals().items()}
 
-    def flat(self) -> "Timeline":
-        """The same time in pieces of which none lies in another.
+    def flatten(self) -> "Timeline":
+        """Split nested spans into pieces that do not overlap, keeping the innermost ones.
 
         >>> backward = Span(0, "B", 7, 9, start_s=0.0, end_s=10.0)
         >>> gradient = Span(0, "wait", 7, 9, start_s=2.0, end_s=5.0)
-        >>> [(p.kind, p.end_s) for p in Timeline((backward, gradient)).flat().spans]
+        >>> [(p.kind, p.end_s) for p in Timeline((backward, gradient)).flatten().spans]
         [('B', 2.0), ('wait', 5.0), ('B', 10.0)]
         """
         stages = _by_stage(self.spans).values()
-        return Timeline(tuple(piece for spans in stages for piece in _pieces(spans)))
+        return Timeline(tuple(piece for spans in stages for piece in _flatten_stage(spans)))
 
     def window(self, first: int | None = None, batches: int | None = None) -> "Timeline":
-        """All that happened from the first action on one batch to the last on another.
+        """Return the part from the first action on one batch to the last on another.
 
         Args:
-            first: The batch to begin with; None for the first of the timeline.
-            batches: The number of batches, 1 or more; None for all that follow.
+            first: Batch to begin with; None for the first of the timeline.
+            batches: Number of batches, 1 or more; None for all that follow.
 
         Raises:
             OptionError: The timeline does not have the batch.
         """
-        known = self.batches
-        if not known:
+        present = self.batches
+        if not present:
             raise OptionError("the timeline has no batches; record a training that has some")
         if first is None:
-            first = known[0]
-        if first not in known:
+            first = present[0]
+        if first not in present:
             raise OptionError(
-                f"the timeline has no batch {first}; choose one of {known[0]} to {known[-1]}"
+                f"the timeline has no batch {first}; "
+                f"choose one of {present[0]} to {present[-1]}"
             )
         stop = math.inf if batches is None else first + batches
-        shown = [s for s in self.spans if s.kind in ACTIONS and first <= s.batch < stop]
-        start_s, end_s = shown[0].start_s, max(span.end_s for span in shown)
+        chosen = [s for s in self.spans if s.kind in ACTION_KINDS and first <= s.batch < stop]
+        start_s, end_s = chosen[0].start_s, max(span.end_s for span in chosen)
         return Timeline(
             tuple(
                 replace(s, start_s=max(s.start_s, start_s), end_s=min(s.end_s, end_s))
@@ -111,16 +116,16 @@ class Timeline:
             )
         )
 
-    def until(self, tick: int) -> "Timeline":
-        """What was done before a tick."""
+    def before_tick(self, tick: int) -> "Timeline":
+        """Return the spans of the ticks before this one."""
         return Timeline(tuple(span for span in self.spans if span.tick < tick))
 
-    def then(self, later: "Timeline") -> "Timeline":
-        """This one with another behind it, whose clock began anew: no time lies between.
+    def concatenate(self, later: "Timeline") -> "Timeline":
+        """Append a timeline with a clock of its own, so that it begins where this one ends.
 
         >>> first = Timeline((Span(0, "F", 0, 0, start_s=5.0, end_s=6.0),))
         >>> second = Timeline((Span(0, "F", 1, 1, start_s=0.5, end_s=1.0),))
-        >>> [(span.batch, span.end_s) for span in first.then(second).spans]
+        >>> [(span.batch, span.end_s) for span in first.concatenate(second).spans]
         [(0, 6.0), (1, 6.5)]
         """
         if not (self.spans and later.spans):
@@ -135,16 +140,16 @@ class Timeline:
         )
 
     def write(self, file: Path) -> None:
-        """Write Chrome's trace format, to a nanosecond; arrows show what fed what.
+        """Write a file in Chrome's trace format, with arrows from each packet to its receiver.
 
         Raises:
             OptionError: The file cannot be written.
         """
-        trace_file.write_trace(file, self.spans, self.flat().spans)
+        trace_file.write_trace(file, self.spans, self.flatten().spans)
 
     @staticmethod
     def read(file: Path) -> "Timeline":
-        """The timeline that :meth:`write` wrote.
+        """Read a timeline that :meth:`write` wrote.
 
         Raises:
             DataError: The file is missing, damaged, or of another program.
@@ -158,16 +163,16 @@ class Timeline:
             ) from error
 
 
-def _order(span: Span) -> tuple[float, float, int, int, int, int]:
-    """By time, an outer span first; of the same time, an action is outside a send or wait."""
-    kind = tuple(KINDS).index(span.kind)
+def _sort_key(span: Span) -> tuple[float, float, int, int, int, int]:
+    """Sort by start, outer spans first; of equal times, an action encloses a send or wait."""
+    kind = tuple(KIND_NAMES).index(span.kind)
     return (span.start_s, -span.end_s, span.stage, kind, span.batch, span.tick)
 
 
-def _wrong(span: Span) -> Iterator[str]:
-    """Why a span is none."""
-    if span.kind not in KINDS:
-        yield f"the kind is {span.kind!r}; wanted one of {', '.join(KINDS)}"
+def _span_problems(span: Span) -> Iterator[str]:
+    """List the reasons why a span is invalid."""
+    if span.kind not in KIND_NAMES:
+        yield f"the kind is {span.kind!r}; wanted one of {', '.join(KIND_NAMES)}"
     if min(span.stage, span.batch, span.tick) < 0:
         yield "stage, batch and tick are counted from 0; one of them is negative"
     if not -math.inf < span.start_s <= span.end_s < math.inf:
@@ -181,31 +186,31 @@ def _by_stage(spans: Sequence[Span]) -> dict[int, list[Span]]:
     return stages
 
 
-def _overlaps(spans: Sequence[Span]) -> Iterator[str]:
-    """Spans of one stage that begin in each other but do not end in each other."""
-    for mine in _by_stage(spans).values():
-        around: list[Span] = []
-        for span in mine:
-            while around and around[-1].end_s <= span.start_s:
-                around.pop()
-            if around and around[-1].end_s < span.end_s:
-                yield f"{span}: overlaps {around[-1]}; use one recorder for each stage"
-            around.append(span)
+def _overlap_problems(spans: Sequence[Span]) -> Iterator[str]:
+    """List the spans of one stage that overlap without being nested."""
+    for stage_spans in _by_stage(spans).values():
+        enclosing: list[Span] = []
+        for span in stage_spans:
+            while enclosing and enclosing[-1].end_s <= span.start_s:
+                enclosing.pop()
+            if enclosing and enclosing[-1].end_s < span.end_s:
+                yield f"{span}: overlaps {enclosing[-1]}; use one recorder for each stage"
+            enclosing.append(span)
 
 
-def _pieces(spans: Sequence[Span]) -> Iterator[Span]:
-    """The time of one stage, cut wherever a span begins or ends, for the innermost span."""
-    around: list[Span] = []
-    now = -math.inf
+def _flatten_stage(spans: Sequence[Span]) -> Iterator[Span]:
+    """Split the spans of one stage wherever one begins or ends, keeping the innermost."""
+    enclosing: list[Span] = []
+    now_s = -math.inf
     for span in [*spans, None]:
-        until = math.inf if span is None else span.start_s
-        while around and around[-1].end_s <= until:
-            inner = around.pop()
-            if now < inner.end_s:
-                yield replace(inner, start_s=now)
-                now = inner.end_s
+        until_s = math.inf if span is None else span.start_s
+        while enclosing and enclosing[-1].end_s <= until_s:
+            inner = enclosing.pop()
+            if now_s < inner.end_s:
+                yield replace(inner, start_s=now_s)
+                now_s = inner.end_s
         if span is not None:
-            if around and now < until:
-                yield replace(around[-1], start_s=now, end_s=until)
-            around.append(span)
-            now = until
+            if enclosing and now_s < until_s:
+                yield replace(enclosing[-1], start_s=now_s, end_s=until_s)
+            enclosing.append(span)
+            now_s = until_s

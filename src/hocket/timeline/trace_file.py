@@ -1,7 +1,7 @@
-"""Spans as a file in Chrome's trace format.
+"""Files of spans in Chrome's trace format, for https://ui.perfetto.dev and chrome://tracing.
 
-https://ui.perfetto.dev and chrome://tracing open it: a row for each stage, arrows from what was
-sent to what it fed. Times are in microseconds, to a nanosecond.
+There is a row for each stage, and an arrow from the action that sent a packet to the one that
+used it. Times are in microseconds, rounded to nanoseconds.
 """
 
 import json
@@ -13,35 +13,35 @@ from hocket.errors import DataError, OptionError, listed
 from hocket.timeline.span import Span
 
 FORMAT = "hocket timeline 1"
-WHOLE, NUMBER, TEXT = (int,), (int, float), (str,)
-WORDS: Mapping[tuple[type, ...], str] = {
-    WHOLE: "a whole number",
+INTEGER, NUMBER, TEXT = (int,), (int, float), (str,)
+TYPE_NAMES: Mapping[tuple[type, ...], str] = {
+    INTEGER: "a whole number",
     NUMBER: "a number",
     TEXT: "a text",
 }
-# The fields of an event that are read.
+# Fields of an event that are read, and their types.
 FIELDS: Mapping[str, tuple[type, ...]] = {
     "cat": TEXT,
-    "pid": WHOLE,
+    "pid": INTEGER,
     "ts": NUMBER,
     "dur": NUMBER,
-    "batch": WHOLE,
-    "tick": WHOLE,
+    "batch": INTEGER,
+    "tick": INTEGER,
 }
-# What an action sends: its name, the kind of action that it feeds, and how many stages on.
-FEEDS = {
+# Packets sent by an action: name, kind of the action that uses it, and its stage's offset.
+PACKETS = {
     "F": (("activation", "F", 1),),
     "B": (("gradient", "B", -1), ("target", "T", -1)),
 }
 
 
 def write_trace(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> None:
-    """Write spans.
+    """Write spans to a file.
 
     Args:
-        file: Where to.
-        spans: What to write.
-        pieces: The same without anything that lies in another, in the order of time.
+        file: File to write.
+        spans: Spans to write.
+        pieces: The same time in pieces that do not overlap, sorted by time, for the arrows.
 
     Raises:
         OptionError: The file cannot be written.
@@ -54,8 +54,8 @@ def write_trace(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> No
     content = {
         "otherData": {"format": FORMAT},
         "displayTimeUnit": "ms",
-        # Arrows last: they bind to what begins at their time and stands before them.
-        "traceEvents": [*titles, *map(_event, spans), *_arrows(pieces)],
+        # Arrows last: each binds to the event before it in the file that begins at its time.
+        "traceEvents": [*titles, *map(_build_event, spans), *_flow_events(pieces)],
     }
     try:
         file.write_text(json.dumps(content), encoding="utf-8")
@@ -66,7 +66,7 @@ def write_trace(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> No
 
 
 def read_trace(file: Path) -> tuple[Span, ...]:
-    """The spans of a file that :func:`write` wrote.
+    """Read the spans of a file that :func:`write_trace` wrote.
 
     Raises:
         DataError: The file is missing, damaged, or of another program.
@@ -85,22 +85,31 @@ def read_trace(file: Path) -> tuple[Span, ...]:
     events = content.get("traceEvents")
     if not isinstance(events, list):
         raise DataError(f"{where}: found no list of traceEvents; record it again")
-    # Titles and arrows follow from the spans.
-    rows = [
-        (place, event)
-        for place, event in enumerate(events)
+    # Titles and arrows are derived from the spans.
+    span_events = [
+        (index, event)
+        for index, event in enumerate(events)
         if not (isinstance(event, dict) and event.get("ph") in ("M", "s", "f"))
     ]
-    problems = [f"event {place}: {wrong}" for place, event in rows for wrong in _wrong(event)]
+    problems = [
+        f"event {index}: {problem}"
+        for index, event in span_events
+        for problem in _event_problems(event)
+    ]
     if problems:
-        raise DataError(some(f"{where}; record it again", problems))
-    return tuple(_span(event) for _, event in rows)
+        raise DataError(list_first_problems(f"{where}; record it again", problems))
+    return tuple(_parse_span(event) for _, event in span_events)
 
 
-def some(title: str, problems: Sequence[str], shown: int = 5) -> str:
-    """The first problems; what is damaged may have one in every line.
+def list_first_problems(title: str, problems: Sequence[str], shown: int = 5) -> str:
+    """Return a title with the first problems below it, as a damaged file may have thousands.
 
-    >>> print(some("two of three", ["a", "b", "c"], shown=2))
+    Args:
+        title: First line of the message.
+        problems: All problems.
+        shown: Number of problems to show.
+
+    >>> print(list_first_problems("two of three", ["a", "b", "c"], shown=2))
     two of three:
       - a
       - b
@@ -110,27 +119,27 @@ def some(title: str, problems: Sequence[str], shown: int = 5) -> str:
     return listed(title, [*problems[:shown], *more])
 
 
-def _wrong(event: Any) -> Iterator[str]:
-    """What is missing of an event, or is not what it should be."""
+def _event_problems(event: Any) -> Iterator[str]:
+    """List the fields of an event that are missing or of a wrong type."""
     args = event.get("args") if isinstance(event, dict) else None
     if not isinstance(args, dict) or event.get("ph") != "X":
         yield f"found {str(event)[:60]!r}; wanted an object with ph 'X' and args"
         return
     for field, types in FIELDS.items():
         value: Any = (args if field in ("batch", "tick") else event).get(field)
-        # The limit refuses what is infinite or not a number; in time it is 30 years.
+        # The limit refuses infinity and NaN; as a time it is 30 years.
         if type(value) not in types or (types != TEXT and not -1e15 < value < 1e15):
-            yield f"{field} is {value!r}; wanted {WORDS[types]}"
+            yield f"{field} is {value!r}; wanted {TYPE_NAMES[types]}"
 
 
 def _ns(seconds: float) -> int:
-    """Whole nanoseconds: sums of rounded fractions would let neighbours overlap."""
+    """Round to nanoseconds: sums of rounded fractions would make neighbours overlap."""
     return round(seconds * 1e9)
 
 
-def _event(span: Span) -> dict[str, Any]:
+def _build_event(span: Span) -> dict[str, Any]:
     start_ns, end_ns = _ns(span.start_s), _ns(span.end_s)
-    return _at(span.stage, start_ns) | {
+    return _event_position(span.stage, start_ns) | {
         "ph": "X",
         "name": span.name,
         "cat": span.kind,
@@ -139,7 +148,7 @@ def _event(span: Span) -> dict[str, Any]:
     }
 
 
-def _span(event: Mapping[str, Any]) -> Span:
+def _parse_span(event: Mapping[str, Any]) -> Span:
     start_ns, length_ns = round(event["ts"] * 1e3), round(event["dur"] * 1e3)
     return Span(
         stage=event["pid"],
@@ -151,40 +160,40 @@ def _span(event: Mapping[str, Any]) -> Span:
     )
 
 
-def _arrows(pieces: Sequence[Span]) -> Iterator[dict[str, Any]]:
-    """From forwards to those of the next stage, from backwards to the stage before.
+def _flow_events(pieces: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    """Build arrows from forwards to the next stage, and from backwards to the previous one.
 
-    An action begins its own work after the last wait inside it. Where that was before the
-    other action began, it was not fed by it: stages with a signal of their own.
+    An action begins its work after the last wait inside it. A receiver that began before the
+    sender did not use the packet: its stage has a local error signal.
     """
-    work = _work(pieces)
-    number = 0
-    for (kind, stage, batch), (begun, done) in work.items():
-        for name, fed_kind, step in FEEDS.get(kind, ()):
-            fed, _ = work.get((fed_kind, stage + step, batch), (None, None))
-            if fed is None or fed.start_s < begun.start_s:
+    work = _working_pieces(pieces)
+    count = 0
+    for (kind, stage, batch), (first_piece, last_piece) in work.items():
+        for name, receiver_kind, offset in PACKETS.get(kind, ()):
+            receiver, _ = work.get((receiver_kind, stage + offset, batch), (None, None))
+            if receiver is None or receiver.start_s < first_piece.start_s:
                 continue
-            number += 1
-            arrives_ns = _ns(fed.start_s)
-            # A nanosecond before the end, to lie in the span; never after it arrives.
-            leaves_ns = min(_ns(done.end_s) - 1, arrives_ns)
-            arrow = {"cat": "packet", "name": name, "id": number}
-            yield arrow | _at(stage, leaves_ns) | {"ph": "s"}
-            yield arrow | _at(fed.stage, arrives_ns) | {"ph": "f", "bp": "e"}
+            count += 1
+            arrival_ns = _ns(receiver.start_s)
+            # A nanosecond before the end, to lie in the span; never after the arrival.
+            departure_ns = min(_ns(last_piece.end_s) - 1, arrival_ns)
+            arrow = {"cat": "packet", "name": name, "id": count}
+            yield arrow | _event_position(stage, departure_ns) | {"ph": "s"}
+            yield arrow | _event_position(receiver.stage, arrival_ns) | {"ph": "f", "bp": "e"}
 
 
-def _at(stage: int, time_ns: int) -> dict[str, Any]:
+def _event_position(stage: int, time_ns: int) -> dict[str, Any]:
     return {"pid": stage, "tid": stage, "ts": time_ns / 1e3}
 
 
-def _work(pieces: Sequence[Span]) -> dict[tuple[str, int, int], tuple[Span, Span]]:
-    """Of each action, the first piece after its waits and the last."""
+def _working_pieces(pieces: Sequence[Span]) -> dict[tuple[str, int, int], tuple[Span, Span]]:
+    """Return the first piece after the last wait, and the last piece, of each action."""
     work: dict[tuple[str, int, int], tuple[Span, Span]] = {}
-    before: dict[int, Span] = {}
+    previous: dict[int, Span] = {}
     for piece in pieces:
         key = (piece.kind, piece.stage, piece.batch)
-        waited = piece.stage in before and before[piece.stage].kind == "wait"
-        begun = piece if waited or key not in work else work[key][0]
-        work[key] = (begun, piece)
-        before[piece.stage] = piece
+        waited = piece.stage in previous and previous[piece.stage].kind == "wait"
+        first_piece = piece if waited or key not in work else work[key][0]
+        work[key] = (first_piece, piece)
+        previous[piece.stage] = piece
     return work

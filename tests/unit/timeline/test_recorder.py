@@ -1,4 +1,4 @@
-"""What a recorder adds up is what the timeline of its spans says."""
+"""The totals of a recorder are those of the timeline of its spans."""
 
 from itertools import count, pairwise
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 
 from hocket.timeline import Recorder, Timeline, Totals
-from unit.timeline.made import recordings, timeline_of
+from unit.timeline.timelines import build_timeline, recordings
 
 
 class Clock:
-    """Shows the seconds it is set to."""
+    """Clock that returns the seconds it was set to."""
 
     now_s = 0.0
 
@@ -39,7 +39,7 @@ def test_a_wait_inside_a_backward_is_not_busy():
     ]
 
 
-def test_totals_are_there_while_a_span_lasts():
+def test_totals_can_be_read_during_a_span():
     clock = Clock()
     recorder = Recorder(0, clock=clock)
     with recorder.span("B", 0, 0):
@@ -59,7 +59,7 @@ def test_without_spans_the_totals_are_the_same():
     assert light.spans == ()
 
 
-def test_an_exception_ends_a_span_and_goes_on():
+def test_an_exception_ends_a_span():
     recorder = Recorder(0, clock=count().__next__)
     with pytest.raises(ZeroDivisionError), recorder.span("F", 0, 0), recorder.span("U", 0, 0):
         raise ZeroDivisionError
@@ -79,25 +79,25 @@ def test_by_default_the_clock_is_that_of_the_machine():
 
 @given(recordings())
 def test_the_recorder_and_its_timeline_agree(recorders):
-    timeline = timeline_of(recorders)
-    found = timeline.totals()
+    timeline = build_timeline(recorders)
+    totals = timeline.totals()
     for recorder in recorders:
-        mine = found.get(recorder.stage, Totals(0.0, 0.0, 0.0))
+        expected = totals.get(recorder.stage, Totals(0.0, 0.0, 0.0))
         for name, spent_s in vars(recorder.totals).items():
-            assert getattr(mine, name) == pytest.approx(spent_s, abs=1e-12)
+            assert getattr(expected, name) == pytest.approx(spent_s, abs=1e-12)
 
 
 @given(recordings())
 def test_no_stage_spends_more_time_than_there_is(recorders):
-    for parts in timeline_of(recorders).fractions().values():
+    for parts in build_timeline(recorders).fractions().values():
         assert 0 <= parts.busy + parts.communication + parts.waiting <= 1 + 1e-9
 
 
 @given(recordings())
 def test_pieces_follow_each_other(recorders):
-    flat = timeline_of(recorders).flat()
+    flat = build_timeline(recorders).flatten()
     for stage in flat.stages:
-        mine = [span for span in flat.spans if span.stage == stage]
-        assert all(a.end_s <= b.start_s for a, b in pairwise(mine))
-    assert flat.flat() == flat
+        pieces = [span for span in flat.spans if span.stage == stage]
+        assert all(a.end_s <= b.start_s for a, b in pairwise(pieces))
+    assert flat.flatten() == flat
     assert Timeline(tuple(reversed(flat.spans))) == flat

@@ -1,4 +1,4 @@
-"""A timeline is a value: how its time is spent, parts of it, and what is none."""
+"""A timeline is a value: its totals, its windows, and spans that are refused."""
 
 import math
 
@@ -6,14 +6,14 @@ import pytest
 
 from hocket.errors import DataError, OptionError
 from hocket.timeline import Fractions, Span, Timeline, Totals
-from unit.timeline.made import fdg
+from unit.timeline.timelines import simulated_fdg
 
 
 def span(kind, start_s, end_s, *, stage=0, batch=0, tick=0):
     return Span(stage, kind, batch, tick, start_s, end_s)
 
 
-def test_fractions_are_of_the_whole_timeline():
+def test_fractions_refer_to_the_whole_timeline():
     timeline = Timeline(
         (
             span("F", 10.0, 11.0),
@@ -33,10 +33,10 @@ def test_fractions_are_of_the_whole_timeline():
     }
 
 
-def test_a_send_inside_a_wait_inside_a_backward_counts_as_what_it_is():
+def test_a_send_inside_a_wait_inside_a_backward_counts_as_a_send():
     timeline = Timeline((span("B", 0, 10), span("wait", 2, 8), span("send", 3, 4)))
     assert timeline.totals() == {0: Totals(busy_s=4, communication_s=1, waiting_s=5)}
-    pieces = [(p.kind, p.start_s, p.end_s) for p in timeline.flat().spans]
+    pieces = [(p.kind, p.start_s, p.end_s) for p in timeline.flatten().spans]
     assert pieces == [
         ("B", 0, 2),
         ("wait", 2, 3),
@@ -51,7 +51,7 @@ def test_a_wait_may_fill_its_action():
         assert Timeline(spans).totals() == {0: Totals(0, 0, 1)}
 
 
-def test_nothing_takes_no_time():
+def test_an_empty_timeline_has_no_length():
     assert Timeline(()).length_s == 0
     assert Timeline(()).fractions() == {}
     at_once = Timeline((span("U", 1, 1),))
@@ -59,30 +59,30 @@ def test_nothing_takes_no_time():
 
 
 def test_the_order_of_spans_does_not_matter():
-    spans = fdg().spans
+    spans = simulated_fdg().spans
     assert Timeline(spans[::-1]) == Timeline(spans)
 
 
-def test_a_span_says_what_it_is():
+def test_a_span_as_text():
     assert str(span("wait", 1.5, 2, stage=3, batch=12)) == "wait 12 of stage 3, 1.5 s to 2 s"
 
 
-# Parts.
+# Windows.
 
 
-def test_a_window_is_from_a_batchs_first_action_to_anothers_last():
-    whole = fdg(stages=3, batches=12)
+def test_a_window_spans_from_the_first_action_of_a_batch_to_the_last_of_another():
+    whole = simulated_fdg(stages=3, batches=12)
     part = whole.window(first=4, batches=3)
     (first,) = (s for s in whole.spans if (s.kind, s.stage, s.batch) == ("F", 0, 4))
     (last,) = (s for s in whole.spans if (s.kind, s.stage, s.batch) == ("U", 0, 6))
     assert part.spans[0].start_s == first.start_s
     assert part.length_s == pytest.approx(last.end_s - first.start_s)
-    # Other batches are in flight meanwhile; they are shown as far as they lie in it.
+    # Other batches are in flight at the same time; they are included where they overlap.
     assert {0, 11} & set(part.batches) == set()
     assert {3, 4, 5, 6, 7} <= set(part.batches)
 
 
-def test_a_window_cuts_what_reaches_over_its_ends():
+def test_a_window_truncates_spans_at_its_ends():
     timeline = Timeline(
         (
             span("F", 1, 3, batch=0),
@@ -95,29 +95,29 @@ def test_a_window_cuts_what_reaches_over_its_ends():
     assert times == {(0, 1, 3), (1, 1, 2), (2, 1.5, 3)}
 
 
-def test_a_window_may_ask_for_more_than_there_is():
-    timeline = fdg(batches=4)
+def test_a_window_may_ask_for_more_batches_than_exist():
+    timeline = simulated_fdg(batches=4)
     assert timeline.window() == timeline.window(0, 4) == timeline.window(batches=100)
     assert timeline.window(3).batches[-1] == 3
 
 
 @pytest.mark.parametrize("first", [-1, 4, 100])
-def test_a_window_begins_with_a_batch_that_there_is(first):
-    said = rf"the timeline has no batch {first}; choose one of 0 to 3"
-    with pytest.raises(OptionError, match=said):
-        fdg(batches=4).window(first)
+def test_a_window_begins_with_an_existing_batch(first):
+    message = rf"the timeline has no batch {first}; choose one of 0 to 3"
+    with pytest.raises(OptionError, match=message):
+        simulated_fdg(batches=4).window(first)
 
 
-def test_there_is_no_window_of_nothing():
+def test_a_timeline_without_batches_has_no_window():
     with pytest.raises(OptionError, match="has no batches; record a training that has some"):
         Timeline((span("wait", 0, 1),)).window()
 
 
-# What is none.
+# Invalid timelines.
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("invalid", "message"),
     [
         (span("X", 0, 1), r"X 0 of stage 0, 0 s to 1 s: the kind is 'X'; wanted one of F, B"),
         (span("F", 2, 1), r"forward 0 of stage 0, 2 s to 1 s: it must end after it starts"),
@@ -128,23 +128,23 @@ def test_there_is_no_window_of_nothing():
         (span("F", 0, 1, tick=-1), "one of them is negative"),
     ],
 )
-def test_a_span_that_cannot_be_is_refused(wrong, said):
-    with pytest.raises(DataError, match=said):
-        Timeline((span("F", 0, 1), wrong))
+def test_an_invalid_span_is_refused(invalid, message):
+    with pytest.raises(DataError, match=message):
+        Timeline((span("F", 0, 1), invalid))
 
 
 def test_a_stage_does_one_thing_at_a_time():
     both = (span("F", 0, 2, batch=3), span("B", 1, 3, batch=1))
-    said = (
+    message = (
         r"backward 1 of stage 0, 1 s to 3 s: overlaps forward 3 of stage 0, 0 s to 2 s; "
         r"use one recorder for each stage"
     )
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         Timeline(both)
     assert Timeline((both[0], span("B", 1, 3, stage=1))).stages == (0, 1)
 
 
-def test_of_many_problems_the_first_are_told():
+def test_of_many_problems_the_first_are_listed():
     with pytest.raises(DataError, match=r"  - 95 more$") as caught:
         Timeline((span("F", 2, 1),) * 100)
     assert len(str(caught.value).splitlines()) == 7

@@ -1,4 +1,4 @@
-"""A timeline survives its file, which Perfetto and chrome://tracing open."""
+"""A timeline is written and read without loss, in a format of Perfetto and chrome://tracing."""
 
 import json
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from hocket.errors import DataError, OptionError
 from hocket.timeline import Span, Timeline
-from unit.timeline.made import fdg, recordings, timeline_of
+from unit.timeline.timelines import build_timeline, recordings, simulated_fdg
 
 
 @pytest.fixture
@@ -15,32 +15,32 @@ def file(tmp_path):
     return tmp_path / "timeline.json"
 
 
-def events_of(timeline, file):
+def write_events(timeline, file):
     timeline.write(file)
     return json.loads(file.read_text())["traceEvents"]
 
 
 @given(recordings())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_was_written_is_read(file, recorders):
-    timeline = timeline_of(recorders)
+def test_a_timeline_is_read_as_it_was_written(file, recorders):
+    timeline = build_timeline(recorders)
     timeline.write(file)
     assert Timeline.read(file) == timeline
 
 
 def test_times_are_kept_to_a_nanosecond(file):
-    fdg(forward_s=1 / 3).write(file)
-    found = Timeline.read(file)
-    for was, now in zip(fdg(forward_s=1 / 3).spans, found.spans, strict=True):
-        assert now.start_s == pytest.approx(was.start_s, abs=0.6e-9)
-        assert now.end_s == pytest.approx(was.end_s, abs=0.6e-9)
-    found.write(file)
-    assert Timeline.read(file) == found
+    simulated_fdg(forward_s=1 / 3).write(file)
+    read = Timeline.read(file)
+    for before, after in zip(simulated_fdg(forward_s=1 / 3).spans, read.spans, strict=True):
+        assert after.start_s == pytest.approx(before.start_s, abs=0.6e-9)
+        assert after.end_s == pytest.approx(before.end_s, abs=0.6e-9)
+    read.write(file)
+    assert Timeline.read(file) == read
 
 
 def test_every_span_is_a_complete_event_of_its_stage(file):
-    timeline = fdg()
-    events = [event for event in events_of(timeline, file) if event["ph"] == "X"]
+    timeline = simulated_fdg()
+    events = [event for event in write_events(timeline, file) if event["ph"] == "X"]
     assert len(events) == len(timeline.spans)
     for event, span in zip(events, timeline.spans, strict=True):
         assert event["pid"] == event["tid"] == span.stage
@@ -51,29 +51,29 @@ def test_every_span_is_a_complete_event_of_its_stage(file):
     assert "forward 7" in {event["name"] for event in events}
 
 
-def test_rows_are_called_by_their_stage(file):
-    titles = [event for event in events_of(fdg(), file) if event["ph"] == "M"]
+def test_rows_are_named_after_their_stage(file):
+    titles = [event for event in write_events(simulated_fdg(), file) if event["ph"] == "M"]
     for k in range(3):
-        mine = {e["name"]: e["args"] for e in titles if e["pid"] == e["tid"] == k}
+        names = {e["name"]: e["args"] for e in titles if e["pid"] == e["tid"] == k}
         title = {"name": f"stage {k}"}
-        assert mine == {"process_name": title, "thread_name": title}
+        assert names == {"process_name": title, "thread_name": title}
 
 
 def arrows(events):
-    """Name, from, to: stage and time of each end."""
+    """Return the name, and the stage and time of both ends, of each arrow."""
     ends = {phase: {e["id"]: e for e in events if e["ph"] == phase} for phase in "sf"}
     assert ends["s"].keys() == ends["f"].keys()
     return [
-        (leave["name"], (leave["pid"], leave["ts"]), (arrive["pid"], arrive["ts"]))
-        for leave, arrive in ((ends["s"][number], ends["f"][number]) for number in ends["s"])
+        (start["name"], (start["pid"], start["ts"]), (end["pid"], end["ts"]))
+        for start, end in ((ends["s"][number], ends["f"][number]) for number in ends["s"])
     ]
 
 
-def test_arrows_lead_from_what_was_sent_to_what_it_fed(file):
-    events = events_of(fdg(stages=3, batches=8), file)
-    found = arrows(events)
-    assert sorted(name for name, *_ in found) == ["activation"] * 16 + ["gradient"] * 16
-    for name, (start, leaves), (stop, arrives) in found:
+def test_arrows_lead_from_the_sender_to_the_receiver_of_a_packet(file):
+    events = write_events(simulated_fdg(stages=3, batches=8), file)
+    drawn = arrows(events)
+    assert sorted(name for name, *_ in drawn) == ["activation"] * 16 + ["gradient"] * 16
+    for name, (start, leaves), (stop, arrives) in drawn:
         assert stop - start == (1 if name == "activation" else -1)
         assert leaves <= arrives
         kind = "F" if name == "activation" else "B"
@@ -84,34 +84,36 @@ def test_arrows_lead_from_what_was_sent_to_what_it_fed(file):
                 if event.get("cat") == kind
                 and event["pid"] == stage
                 and event["ts"] <= time < event["ts"] + event["dur"]
-            ], "it binds to an action"
+            ], "the arrow binds to an action"
 
 
 def test_an_arrow_arrives_after_the_wait_inside_an_action(file):
     backwards = (Span(1, "B", 0, 0, 2.0, 4.0), Span(0, "B", 0, 0, 1.0, 6.0))
     wait = Span(0, "wait", 0, 0, 1.5, 4.5)
-    ((name, (_, leaves), (_, arrives)),) = arrows(events_of(Timeline((*backwards, wait)), file))
+    ((name, (_, leaves), (_, arrives)),) = arrows(
+        write_events(Timeline((*backwards, wait)), file)
+    )
     assert (name, leaves, arrives) == ("gradient", pytest.approx(4e6, abs=0.01), 4.5e6)
-    # Without the wait it had begun before there was anything to receive.
-    assert arrows(events_of(Timeline(backwards), file)) == []
+    # Without the wait the backward began before there was a gradient to receive.
+    assert arrows(write_events(Timeline(backwards), file)) == []
 
 
-def test_a_target_gets_its_arrow(file):
+def test_a_target_has_an_arrow(file):
     spans = (Span(1, "B", 0, 1, 2.0, 3.0), Span(0, "T", 0, 2, 3.5, 4.0))
-    (arrow,) = arrows(events_of(Timeline(spans), file))
+    (arrow,) = arrows(write_events(Timeline(spans), file))
     assert arrow[0] == "target"
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path):
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(OptionError, match=r"cannot write the timeline to .*none.t\.json"):
-        fdg().write(tmp_path / "none" / "t.json")
+        simulated_fdg().write(tmp_path / "none" / "t.json")
 
 
-# Files of others, and damaged ones.
+# Files of other programs, and damaged ones.
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "it is not JSON"),
         (b"{", "it is not JSON .*; record it again"),
@@ -123,20 +125,20 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
         (b'{"otherData": {"format": "hocket timeline 1"}}', "found no list of traceEvents"),
     ],
 )
-def test_other_files_are_refused(content, said, file):
+def test_other_files_are_refused(content, message, file):
     file.write_bytes(content)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         Timeline.read(file)
     assert "cannot read the timeline" in str(caught.value)
     assert "timeline.json" in str(caught.value)
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"none\.json': No such file.*; name a file to read"):
         Timeline.read(tmp_path / "none.json")
 
 
-def damaged(file, change):
+def write_damaged(file, change):
     Timeline((Span(0, "F", 3, 4, 0.0, 1.0), Span(0, "B", 3, 4, 1.0, 2.0))).write(file)
     content = json.loads(file.read_text())
     change([event for event in content["traceEvents"] if event["ph"] == "X"][1])
@@ -144,7 +146,7 @@ def damaged(file, change):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("ph", "B", r"event 3: found .* wanted an object with ph 'X' and args"),
         ("args", None, "wanted an object with ph 'X' and args"),
@@ -158,15 +160,15 @@ def damaged(file, change):
         ("cat", 3, "cat is 3; wanted a text"),
     ],
 )
-def test_a_damaged_event_is_named(field, value, said, file):
-    damaged(file, lambda event: event.update({field: value}))
-    with pytest.raises(DataError, match=said) as caught:
+def test_a_damaged_event_is_named(field, value, message, file):
+    write_damaged(file, lambda event: event.update({field: value}))
+    with pytest.raises(DataError, match=message) as caught:
         Timeline.read(file)
     assert "timeline.json'; record it again" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("cat", "Q", "the kind is 'Q'"),
         ("dur", -1, "it must end after it starts"),
@@ -174,15 +176,15 @@ def test_a_damaged_event_is_named(field, value, said, file):
         ("pid", -1, "one of them is negative"),
     ],
 )
-def test_a_file_of_what_cannot_be_is_refused(field, value, said, file):
-    damaged(file, lambda event: event.update({field: value}))
-    with pytest.raises(DataError, match=said) as caught:
+def test_a_file_of_an_invalid_timeline_is_refused(field, value, message, file):
+    write_damaged(file, lambda event: event.update({field: value}))
+    with pytest.raises(DataError, match=message) as caught:
         Timeline.read(file)
     assert "timeline.json' is damaged; record it again" in str(caught.value)
 
 
 def test_an_event_that_is_no_object_is_named(file):
-    fdg().write(file)
+    simulated_fdg().write(file)
     content = json.loads(file.read_text())
     content["traceEvents"] = ["forward"]
     file.write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""Timelines that were never measured."""
+"""Timelines for tests: arbitrary ones, and a simulated training."""
 
 from itertools import chain
 
@@ -11,12 +11,12 @@ from hocket.timeline import Recorder, Span, Timeline
 KINDS = ("F", "B", "U", "T", "send", "wait")
 
 
-def timeline_of(recorders):
+def build_timeline(recorders):
     return Timeline(tuple(chain.from_iterable(recorder.spans for recorder in recorders)))
 
 
 def recordings():
-    """Recorders of up to three stages, which nested spans as a program might."""
+    """Return a strategy for recorders of up to three stages with nested spans."""
     inner = st.recursive(
         st.just([]),
         lambda deeper: st.lists(st.tuples(*SPAN, deeper), max_size=3),
@@ -36,7 +36,7 @@ SPAN = (
 
 
 def record(stage, spans):
-    """A recorder that has seen these spans on a clock of whole nanoseconds."""
+    """Return a recorder of these spans, on a clock of whole nanoseconds."""
     now_ns = 5 * 10**12
     recorder = Recorder(stage, clock=lambda: now_ns / 1e9)
 
@@ -52,31 +52,37 @@ def record(stage, spans):
     return recorder
 
 
-def fdg(stages=3, batches=8, forward_s=0.001):
-    """A training with FDG: a backward is two forwards, stage 1 slow, a send a tenth.
+def simulated_fdg(stages=3, batches=8, forward_s=0.001):
+    """Return a timeline of FDG with a slow stage 1.
 
-    Forwards wait for their activation before they begin, backwards in their middle.
+    A backward takes two forwards, and a send a tenth of one. Forwards wait for their activation
+    before they begin, backwards in their middle.
+
+    Args:
+        stages: Number of stages.
+        batches: Number of batches.
+        forward_s: Seconds of a forward.
     """
     spans = []
     free = [0.0] * stages
     sent = {}
-    for now, tick in enumerate(unroll(FDG(), stages, batches)):
+    for index, tick in enumerate(unroll(FDG(), stages, batches)):
         for action in tick:
             k, batch, kind = action.stage, action.batch, action.kind
-            step = 1 if kind == "F" else -1
+            offset = 1 if kind == "F" else -1
             took_s = forward_s * {"F": 1.0, "B": 2.0, "U": 0.3}[kind] * (1 + 0.2 * (k == 1))
-            arrived_s = sent.get((kind, k - step, batch), 0.0)
+            arrived_s = sent.get((kind, k - offset, batch), 0.0)
             start_s = free[k]
             needed_s = start_s if kind == "F" else start_s + took_s / 4
             waits_s = max(arrived_s - needed_s, 0.0)
             if waits_s:
-                spans.append(Span(k, "wait", batch, now, needed_s, needed_s + waits_s))
+                spans.append(Span(k, "wait", batch, index, needed_s, needed_s + waits_s))
             if kind == "F":
                 start_s += waits_s
             free[k] += took_s + waits_s
-            spans.append(Span(k, kind, batch, now, start_s, free[k]))
-            if kind != "U" and 0 <= k + step < stages:
+            spans.append(Span(k, kind, batch, index, start_s, free[k]))
+            if kind != "U" and 0 <= k + offset < stages:
                 sent[kind, k, batch] = free[k] + forward_s / 10
-                spans.append(Span(k, "send", batch, now, free[k], sent[kind, k, batch]))
+                spans.append(Span(k, "send", batch, index, free[k], sent[kind, k, batch]))
                 free[k] = sent[kind, k, batch]
     return Timeline(tuple(spans))
