@@ -1,4 +1,4 @@
-"""Networks of the papers, each a flat chain of the layers a cutter may separate."""
+"""Networks of the papers, each a flat `nn.Sequential` that can be cut between its layers."""
 
 import inspect
 import math
@@ -54,12 +54,12 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 
 
 def names() -> list[str]:
-    """Of all networks that can be built: those of the papers, then those of transformers."""
+    """Return the names of all networks: those of the papers, then those of transformers."""
     return [*NETWORKS, *HUGGING_FACE]
 
 
 def create(name: str, **options: object) -> nn.Module:
-    """The network of this name: one of the papers, a chain of named layers, or of transformers.
+    """Build the network of this name.
 
     Args:
         name: One of `NETWORKS` or `HUGGING_FACE`.
@@ -68,13 +68,13 @@ def create(name: str, **options: object) -> nn.Module:
     Raises:
         OptionError: There is no such network, or its builder has no such option.
 
-    >>> [name for name, _ in build("mlp", hidden=[32]).named_children()]
+    >>> [name for name, _ in create("mlp", hidden=[32]).named_children()]
     ['hidden0', 'head']
     """
     if name not in names():
         raise OptionError(unknown("network", name, names()))
     builder = _builder(name)
-    # What fields a configuration of transformers has is for that library to say.
+    # The builder checks fields of a configuration of transformers itself.
     known = options if name in HUGGING_FACE else list(inspect.signature(builder).parameters)
     if problems := wrong_options(options, known, argument_hints(builder)):
         raise OptionError(listed(f"cannot build network {name!r}", problems))
@@ -84,33 +84,38 @@ def create(name: str, **options: object) -> nn.Module:
 def create_fitted(
     name: str, shape: Sequence[int], classes: int, **options: object
 ) -> nn.Module:
-    """The network of this name, made for such inputs and outputs.
+    """Build the network of this name for inputs and outputs of a data set.
 
     Args:
         name: One of `NETWORKS` or `HUGGING_FACE`.
-        shape: One input without the batch: (C, H, W), (D,) or (T,).
-        classes: Length of the output's last dimension; for tokens, the vocabulary.
-        options: Further arguments of its builder; they win.
+        shape: Shape of one input without the batch: (C, H, W), (D,) or (T,).
+        classes: Length of the output's last dimension; for tokens, the size of the vocabulary.
+        options: Further arguments of its builder; they override those from the data set.
 
     Raises:
         OptionError: There is no such network, or its builder has no such option.
 
-    >>> fitted("resnet8", (1, 8, 8), classes=5).stem.conv.in_channels
+    >>> create_fitted("resnet8", (1, 8, 8), classes=5).stem.conv.in_channels
     1
     """
-    found = fitting(_builder(name), shape, classes) if name in names() else {}
-    return create(name, **(found | options))
+    fitted = fitting(_builder(name), shape, classes) if name in names() else {}
+    return create(name, **(fitted | options))
 
 
 def fitting(
     builder: Callable[..., Any], shape: Sequence[int], classes: int
 ) -> dict[str, object]:
-    """What a builder takes of all that inputs and outputs tell.
+    """Return those arguments of a builder that a data set decides.
+
+    Args:
+        builder: Function that builds a network.
+        shape: Shape of one input without the batch: (C, H, W), (D,) or (T,).
+        classes: Number of classes; for tokens, the size of the vocabulary.
 
     >>> fitting(mlp, (1, 8, 8), classes=5)
     {'num_classes': 5, 'in_features': 64}
     """
-    told: dict[str, object] = {
+    arguments: dict[str, object] = {
         "num_classes": classes,
         "in_channels": shape[0],
         "in_features": math.prod(shape),
@@ -118,8 +123,8 @@ def fitting(
         "context": shape[0],
         "image_size": shape[-1],
     }
-    taken = inspect.signature(builder).parameters
-    return {name: value for name, value in told.items() if name in taken}
+    accepted = inspect.signature(builder).parameters
+    return {name: value for name, value in arguments.items() if name in accepted}
 
 
 def _builder(name: str) -> Callable[..., nn.Module]:

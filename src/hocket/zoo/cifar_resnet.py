@@ -7,11 +7,12 @@ official code has the corner pooling and PyTorch's initialisation.
 """
 
 from collections import OrderedDict
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from torch import nn
 
 from hocket.errors import OptionError, listed
+from hocket.options import wrong_choice
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import PadShortcut, Residual, basic_body, conv_norm_relu
 
@@ -28,19 +29,21 @@ def cifar_resnet(
     pooling: Pooling = "global",
     init: Init = "pytorch",
 ) -> nn.Sequential:
-    """ResNet of basic blocks with parameter-free shortcuts, from (B, C, H, W) to (B, classes).
+    """Build a ResNet of basic blocks without parameters in its shortcuts.
+
+    It maps images (B, C, H, W) to scores (B, num_classes).
 
     Args:
-        depth: Layers with weights: 6n+2 for n blocks in each of the three groups.
+        depth: Number of layers with weights: 6n+2 for n blocks in each of the three groups.
         num_classes: Length of the output.
         in_channels: Channels of the images.
-        pooling: `global` averages the last map; `corner6` averages its first 6x6 pixels, which
-            is what the official FDG code does with the 8x8 map of a 32x32 image.
+        pooling: `global` averages the last map; `corner6` averages its first 6x6 pixels, as
+            the official FDG code does with the 8x8 map of a 32x32 image.
         init: `pytorch` leaves PyTorch's defaults; `he` draws the convolutions from
             N(0, 2 / (kernel * kernel * outputs)), as the DDG code does.
 
     Raises:
-        OptionError: There is no such depth, pooling or init.
+        OptionError: The depth, the pooling or the init is not valid.
 
     >>> list(dict(cifar_resnet(8).named_children()))
     ['stem', 'layer1_0', 'layer2_0', 'layer3_0', 'head']
@@ -69,113 +72,62 @@ def cifar_resnet(
 
 
 def _check(depth: int, pooling: str, init: str) -> None:
-    """Refuses what this family does not have, all problems at once."""
+    """Refuse options that this family does not have, all problems at once."""
     problems = []
     if depth < 8 or (depth - 2) % 6:
         problems.append(f"depth {depth} is not 6n+2; ask for 8, 14, 20, ...")
-    for option, value, known in (
-        ("pooling", pooling, get_args(Pooling)),
-        ("init", init, get_args(Init)),
-    ):
-        if value not in known:
-            problems.append(f"{option} {value!r} is unknown; choose one of {', '.join(known)}")
+    problems += wrong_choice("pooling", pooling, get_args(Pooling))
+    problems += wrong_choice("init", init, get_args(Init))
     if problems:
         raise OptionError(listed("cannot build this CIFAR ResNet", problems))
 
 
 def _block(inputs: int, outputs: int) -> Residual:
-    """Basic block that halves the sides where it widens."""
+    """Build a basic block; if it widens, it also halves the sides."""
     if inputs == outputs:
         return Residual(basic_body(inputs, outputs, 1), nn.Identity())
     return Residual(basic_body(inputs, outputs, 2), PadShortcut(inputs, outputs, 2))
 
 
-def resnet8(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-8: one block per group, for quick experiments."""
-    return cifar_resnet(
-        8, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
+class CifarResNetBuilder(Protocol):
+    """Builder of a CIFAR ResNet of one depth; see `cifar_resnet` for its options."""
+
+    __name__: str
+
+    def __call__(
+        self,
+        *,
+        num_classes: int = 10,
+        in_channels: int = 3,
+        pooling: Pooling = "global",
+        init: Init = "pytorch",
+    ) -> nn.Sequential:
+        """Build the network."""
 
 
-def resnet20(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-20: 3 blocks per group, 0.27 million parameters."""
-    return cifar_resnet(
-        20, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
+def _make_builder(depth: int, summary: str) -> CifarResNetBuilder:
+    """Return `cifar_resnet` for one depth, as a function called ``resnet{depth}``."""
+
+    def build(
+        *,
+        num_classes: int = 10,
+        in_channels: int = 3,
+        pooling: Pooling = "global",
+        init: Init = "pytorch",
+    ) -> nn.Sequential:
+        return cifar_resnet(
+            depth, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
+        )
+
+    build.__name__ = build.__qualname__ = f"resnet{depth}"
+    build.__doc__ = f"Build ResNet-{depth}: {summary}; see `cifar_resnet` for the options."
+    return build
 
 
-def resnet32(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-32: 5 blocks per group, 0.46 million parameters."""
-    return cifar_resnet(
-        32, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
-
-
-def resnet44(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-44: 7 blocks per group, 0.66 million parameters."""
-    return cifar_resnet(
-        44, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
-
-
-def resnet56(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-56: 9 blocks per group, 0.85 million parameters."""
-    return cifar_resnet(
-        56, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
-
-
-def resnet110(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-110: 18 blocks per group, 1.7 million parameters."""
-    return cifar_resnet(
-        110, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
-
-
-def resnet1202(
-    *,
-    num_classes: int = 10,
-    in_channels: int = 3,
-    pooling: Pooling = "global",
-    init: Init = "pytorch",
-) -> nn.Sequential:
-    """ResNet-1202: 200 blocks per group, 19.4 million parameters."""
-    return cifar_resnet(
-        1202, num_classes=num_classes, in_channels=in_channels, pooling=pooling, init=init
-    )
+resnet8 = _make_builder(8, "1 block per group, for quick experiments")
+resnet20 = _make_builder(20, "3 blocks per group, 0.27 million parameters")
+resnet32 = _make_builder(32, "5 blocks per group, 0.46 million parameters")
+resnet44 = _make_builder(44, "7 blocks per group, 0.66 million parameters")
+resnet56 = _make_builder(56, "9 blocks per group, 0.85 million parameters")
+resnet110 = _make_builder(110, "18 blocks per group, 1.7 million parameters")
+resnet1202 = _make_builder(1202, "200 blocks per group, 19.4 million parameters")

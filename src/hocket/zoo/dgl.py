@@ -1,7 +1,7 @@
 """The small CIFAR networks on which DGL and DNI were studied.
 
 Layers: `block0` ... `block5` (`block2` in `dni3`), `head`. Convolutions here have no bias: the
-norm behind them would cancel it.
+norm after them would cancel it.
 
 Source: Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, section 4, and its code.
 """
@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError
+from hocket.options import check_choice
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import conv_norm_relu
 
@@ -28,24 +29,24 @@ def dgl6(
     pooling: Pooling = "aux",
     width: int = 128,
 ) -> nn.Sequential:
-    """Six 3x3 convolutions of 128 to 512 channels and a two-layer perceptron.
+    """Build six 3x3 convolutions of 128 to 512 channels and a perceptron of two hidden layers.
+
+    The network maps images (B, C, H, W) to scores (B, num_classes).
 
     Args:
         num_classes: Length of the output.
         in_channels: Channels of the images.
-        pooling: Where the sides halve and the channels double: `aux` before blocks 1 and 3, as
-            in the study of auxiliary networks; `buffer` before blocks 2 and 4, as in the
+        pooling: Blocks before which the sides halve and the channels double: `aux` for blocks 1
+            and 3, as in the study of auxiliary networks; `buffer` for blocks 2 and 4, as in the
             experiments with a replay buffer.
         width: Channels of the first block, 128 in the paper.
 
     Raises:
-        OptionError: There is no such pooling, or no channels.
+        OptionError: The pooling is not valid, or the width is below 1.
     """
     if width < 1:
         raise OptionError(f"dgl6: width is {width}; use at least 1")
-    if pooling not in get_args(Pooling):
-        known = ", ".join(get_args(Pooling))
-        raise OptionError(f"dgl6: pooling {pooling!r} is unknown; choose one of {known}")
+    check_choice("dgl6: pooling", pooling, get_args(Pooling))
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     inputs = in_channels
     for block in range(6):
@@ -62,9 +63,9 @@ def dgl6(
 
 
 def _perceptron_head(channels: int, num_classes: int) -> nn.Sequential:
-    """Average to 2x2 pixels, then two hidden layers of 4 * channels.
+    """Build the head: average to 2x2 pixels, then two hidden layers of width 4 * channels.
 
-    The paper pools to a quarter of the side before that: of an 8x8 map, the same 2x2 pixels.
+    The paper instead pools to a quarter of the side: the same 2x2 pixels for an 8x8 map.
     """
     width = 4 * channels
     return Layer(
@@ -83,11 +84,12 @@ def _perceptron_head(channels: int, num_classes: int) -> nn.Sequential:
 
 
 def dni3(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
-    """Three 5x5 convolutions of 128 channels, each followed by 3x3 pooling: max, mean, mean.
+    """Build three 5x5 convolutions of 128 channels, each followed by 3x3 pooling.
 
-    Images need sides of at least 27 pixels; of 32x32 the last map is a single pixel.
+    The pooling is max, mean, mean. Images (B, C, H, W) need sides of at least 27 pixels; for
+    sides of 32 the last map is a single pixel.
 
-    Source: Jaderberg et al., arXiv 1608.05343, appendix, as the DGL code has it.
+    Source: Jaderberg et al., arXiv 1608.05343, appendix, as implemented in the DGL code.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     inputs = in_channels

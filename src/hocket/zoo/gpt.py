@@ -3,7 +3,7 @@
 Layers: `embed`, `block0` ... `block{depth-1}`, `head`.
 
 Source: Radford et al., Language models are unsupervised multitask learners, 2019 (GPT-2), but
-without the tie of embedding and head, which would hold the first and the last stage together.
+without tying embedding and head, which would force both into one stage.
 """
 
 # Shapes: B batch, T tokens, D width, N heads, E width of a head, V vocabulary.
@@ -31,7 +31,11 @@ class TokenEmbedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        """Raises `DataError` where a sequence is longer than the context."""
+        """Return embeddings (B, T, D).
+
+        Raises:
+            DataError: The sequences are longer than the context.
+        """
         tokens = ids_BT.shape[1]
         if tokens > self.context:
             raise DataError(
@@ -45,7 +49,7 @@ class TokenEmbedding(nn.Module):
 
 @final
 class Attention(nn.Module):
-    """Multi-head self-attention in which a token sees itself and those before it."""
+    """Causal multi-head self-attention on (B, T, D)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -55,23 +59,23 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Each token looks at itself and those before it."""
+        """Return one vector for each token, (B, T, D), from this token and those before it."""
         qkv_BTND = self.queries_keys_values(x_BTD).unflatten(-1, (3 * self.heads, -1))
         q_BNTE, k_BNTE, v_BNTE = qkv_BTND.transpose(1, 2).chunk(3, dim=1)
-        seen_BNTE = F.scaled_dot_product_attention(
+        attended_BNTE = F.scaled_dot_product_attention(
             q_BNTE,
             k_BNTE,
             v_BNTE,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=True,
         )
-        mixed_BTD: Tensor = self.output(seen_BNTE.transpose(1, 2).flatten(2))
-        return mixed_BTD
+        output_BTD: Tensor = self.output(attended_BNTE.transpose(1, 2).flatten(2))
+        return output_BTD
 
 
 @final
 class Block(nn.Module):
-    """Attention and a perceptron, each added to what its LayerNorm read, on (B, T, D)."""
+    """Pre-norm transformer block on (B, T, D): attention and a perceptron, both residual."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -83,11 +87,11 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Attention and a wider layer, each added to its input."""
+        """Return the output of both residual branches, (B, T, D)."""
         x_BTD = x_BTD + self.dropout(self.attention(self.norm1(x_BTD)))
         hidden_BTD = F.gelu(self.expand(self.norm2(x_BTD)))
-        perceived_BTD: Tensor = self.dropout(self.contract(hidden_BTD))
-        return x_BTD + perceived_BTD
+        output_BTD: Tensor = self.dropout(self.contract(hidden_BTD))
+        return x_BTD + output_BTD
 
 
 def gpt(
@@ -99,15 +103,15 @@ def gpt(
     heads: int = 4,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Next-token predictor, from (B, T) token ids to (B, T, vocab) scores.
+    """Build a next-token predictor, from (B, T) token ids to (B, T, vocab) scores.
 
     Args:
-        vocab: Different tokens; 256 for bytes.
-        context: Longest sequence, in tokens.
-        width: Features of a token.
-        depth: Transformer blocks.
-        heads: Attention heads; must divide `width`.
-        dropout: Fraction dropped of embeddings, attention weights and what a block adds.
+        vocab: Number of different tokens; 256 for bytes.
+        context: Length of the longest sequence, in tokens.
+        width: Number of features of a token.
+        depth: Number of transformer blocks.
+        heads: Number of attention heads; must divide `width`.
+        dropout: Dropout probability of embeddings, attention weights and residual branches.
 
     Raises:
         OptionError: A size is not positive, or the heads do not divide the width.
@@ -136,7 +140,11 @@ def gpt(
 
 
 def _initialize(network: nn.Module, depth: int) -> None:
-    """N(0, 0.02^2); what ends a residual branch is divided by the root of their number."""
+    """Draw all weights from N(0, 0.02^2) and set biases to 0.
+
+    The standard deviation of the last layer of each of the 2 * depth residual branches is
+    divided by the square root of their number.
+    """
     for module in network.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)

@@ -1,10 +1,10 @@
-"""What a cutter of networks takes in one piece."""
+"""A block of modules that is one layer for cutting."""
 
 from torch import nn
 
 
 class Layer(nn.Sequential):
-    """Modules in turn that belong together, such as convolution, normalisation and ReLU.
+    """Modules in sequence that are never cut apart, such as convolution, norm and ReLU.
 
-    A plain nn.Sequential inside a network is opened when the network is cut; this is not.
+    A plain nn.Sequential inside a network is flattened when the network is cut; this is not.
     """

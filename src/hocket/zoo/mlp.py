@@ -1,7 +1,7 @@
-"""The multi-layer perceptron: the smallest network that can be cut in several places.
+"""Multi-layer perceptron, the smallest network that can be cut in several places.
 
-Layers: `hidden0`, `hidden1`, ..., `head`. The first of them flattens its input, so that every
-layer has parameters and may be a stage by itself.
+Layers: `hidden0`, `hidden1`, ..., `head`. The first of them also flattens its input, so that
+every layer has parameters and can be a stage by itself.
 """
 
 from collections import OrderedDict
@@ -20,16 +20,16 @@ def mlp(
     num_classes: int = 10,
     batch_norm: bool = False,
 ) -> nn.Sequential:
-    """Linear layers with ReLU between them, from (B, ...) to (B, classes).
+    """Build linear layers with ReLU between them, from (B, ...) to (B, num_classes).
 
     Args:
-        in_features: Numbers in one input, whatever its shape.
+        in_features: Number of elements of one input, of any shape.
         hidden: Widths of the hidden layers; may be empty.
         num_classes: Length of the output.
-        batch_norm: Normalise each hidden layer before its ReLU.
+        batch_norm: Whether each hidden layer has a BatchNorm before its ReLU.
 
     Raises:
-        OptionError: A width is not positive.
+        OptionError: A width is below 1.
 
     >>> list(dict(mlp(hidden=(32, 16)).named_children()))
     ['hidden0', 'hidden1', 'head']

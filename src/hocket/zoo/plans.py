@@ -1,10 +1,10 @@
-"""Where the papers cut their networks.
+"""Cuts of the networks in the papers.
 
-A plan is the names of the layers at which stages 1, 2, ... begin; stage 0 begins at the first.
+A plan lists the layers at which stages 1, 2, ... begin; stage 0 begins at the first layer.
 
 Sources: FDG, arXiv 1906.09108, and its official code; ADL, arXiv 2012.03747, and its code; DGL,
 arXiv 1901.08164, section 4, and its code. Where the ADL code moves a cut of the FDG paper, the
-paper's is here.
+plan here is that of the paper.
 """
 
 from collections.abc import Mapping
@@ -83,14 +83,14 @@ PLANS: Mapping[str, Mapping[int, tuple[str, ...]]] = MappingProxyType(
 
 
 def paper_plan(network: str, stages: int) -> tuple[str, ...]:
-    """Names of the layers at which stages 1 .. stages-1 begin in the paper that cut it so.
+    """Return the names of the layers at which stages 1, 2, ... begin in the paper.
 
     Args:
         network: Name of a network of the zoo.
-        stages: Stages to cut it into.
+        stages: Number of stages to cut it into.
 
     Raises:
-        OptionError: No paper cut this network, or not into so many stages.
+        OptionError: No paper cut this network, or not into this number of stages.
 
     >>> paper_plan("resnet56", stages=4)
     ('layer1_6', 'layer2_4', 'layer3_2')

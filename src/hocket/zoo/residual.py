@@ -1,4 +1,4 @@
-"""Residual blocks: what the ResNets for CIFAR and for ImageNet have in common.
+"""Residual blocks of the ResNets for CIFAR and ImageNet.
 
 Source: He, Zhang, Ren, Sun, Deep residual learning, CVPR 2016, arXiv 1512.03385, section 3.3.
 """
@@ -15,12 +15,26 @@ from hocket.zoo.layer import Layer
 
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """Convolution that keeps the sides at stride 1; no bias, for a norm would cancel it."""
+    """Build a convolution that keeps the sides at stride 1, without bias (a norm cancels it).
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        kernel: Side of the kernel, odd.
+        stride: Stride in both dimensions.
+    """
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
 def conv_norm_relu(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """Convolution, BatchNorm, ReLU; none of them in place."""
+    """Build convolution, BatchNorm and ReLU, none of them in place.
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        kernel: Side of the kernel, odd.
+        stride: Stride of the convolution.
+    """
     return Layer(
         OrderedDict(
             conv=conv(inputs, outputs, kernel, stride),
@@ -32,7 +46,7 @@ def conv_norm_relu(inputs: int, outputs: int, kernel: int, stride: int = 1) -> n
 
 @final
 class Residual(nn.Module):
-    """`relu(body(x) + shortcut(x))`, equation 1 of the paper; the output is after the ReLU."""
+    """Residual block `relu(body(x) + shortcut(x))`, equation 1 of the paper."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
@@ -40,7 +54,7 @@ class Residual(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """The body added to the shortcut, rectified."""
+        """Return `relu(body(x) + shortcut(x))`, of shape (B, C, H, W)."""
         return F.relu(self.body(x_BCHW) + self.shortcut(x_BCHW))
 
 
@@ -48,7 +62,7 @@ class Residual(nn.Module):
 class PadShortcut(nn.Module):
     """Shortcut without parameters (option A): every stride-th pixel, and channels of zeros.
 
-    Where the zeros stand among the channels only renames them: all places train alike.
+    The position of the zeros among the channels does not matter for training.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -57,13 +71,19 @@ class PadShortcut(nn.Module):
         self.stride = stride
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Every stride-th pixel, with channels of zeros appended."""
+        """Return every stride-th pixel, with channels of zeros appended, (B, C, H, W)."""
         kept_BCHW = x_BCHW[:, :, :: self.stride, :: self.stride]
         return F.pad(kept_BCHW, (0, 0, 0, 0, 0, self.zeros))
 
 
 def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Shortcut with a 1x1 convolution wherever the shape changes (option B)."""
+    """Build a shortcut, with a 1x1 convolution if the shape changes (option B).
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        stride: Stride of the block.
+    """
     if inputs == outputs and stride == 1:
         return nn.Identity()
     return nn.Sequential(
@@ -72,7 +92,13 @@ def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 def basic_body(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """Two 3x3 convolutions (figure 5, left)."""
+    """Build two 3x3 convolutions (figure 5, left).
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        stride: Stride of the first convolution.
+    """
     return nn.Sequential(
         OrderedDict(
             conv1=conv(inputs, outputs, 3, stride),
@@ -85,9 +111,12 @@ def basic_body(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 def bottleneck_body(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """1x1, 3x3, 1x1 convolutions, a quarter as wide inside (figure 5, right).
+    """Build 1x1, 3x3 and 1x1 convolutions, a quarter as wide inside (figure 5, right).
 
-    The stride is on the 3x3 convolution, as in torchvision, not on the first as in the paper.
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        stride: Stride of the 3x3 convolution, as in torchvision; the paper strides the first.
     """
     width = outputs // 4
     return nn.Sequential(

@@ -1,8 +1,8 @@
 """VGG with BatchNorm for ImageNet, one layer per convolution.
 
 Layers: `conv1_1` ... `conv5_4` (group, then convolution from 1, the usual names), `head`. The
-max-pooling that ends a group belongs to its last convolution, so that what crosses a cut there
-is the small map.
+max-pooling that ends a group belongs to its last convolution, so that a cut there sends the
+smaller map.
 
 Source: Simonyan, Zisserman, ICLR 2015, arXiv 1409.1556, table 1, columns B and E.
 """
@@ -21,46 +21,46 @@ WIDTHS = (64, 128, 256, 512, 512)
 def vgg13_bn(
     *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
 ) -> nn.Sequential:
-    """VGG-13 with BatchNorm: 10 convolutions, 133,053,736 parameters.
+    """Build VGG-13 with BatchNorm: 10 convolutions, 133,053,736 parameters.
 
     Args:
         num_classes: Length of the output.
         in_channels: Channels of the images.
-        dropout: Fraction of the classifier's units dropped; DGL trained with 0.
+        dropout: Dropout probability in the classifier; DGL trained with 0.
 
     Raises:
         OptionError: The fraction is not in [0, 1).
     """
-    return _vgg((2, 2, 2, 2, 2), num_classes, in_channels, dropout)
+    return _build_vgg((2, 2, 2, 2, 2), num_classes, in_channels, dropout)
 
 
 def vgg19_bn(
     *, num_classes: int = 1000, in_channels: int = 3, dropout: float = 0.5
 ) -> nn.Sequential:
-    """VGG-19 with BatchNorm: 16 convolutions, 143,678,248 parameters.
+    """Build VGG-19 with BatchNorm: 16 convolutions, 143,678,248 parameters.
 
     Args:
         num_classes: Length of the output.
         in_channels: Channels of the images.
-        dropout: Fraction of the classifier's units dropped; DGL trained with 0.
+        dropout: Dropout probability in the classifier; DGL trained with 0.
 
     Raises:
         OptionError: The fraction is not in [0, 1).
     """
-    return _vgg((2, 2, 4, 4, 4), num_classes, in_channels, dropout)
+    return _build_vgg((2, 2, 4, 4, 4), num_classes, in_channels, dropout)
 
 
-def _vgg(
+def _build_vgg(
     convolutions: Sequence[int], num_classes: int, in_channels: int, dropout: float
 ) -> nn.Sequential:
-    """Five groups of 3x3 convolutions, each halving the sides, and a three-layer classifier."""
+    """Build five groups of 3x3 convolutions, each halving the sides, and a classifier."""
     if not 0 <= dropout < 1:
         raise OptionError(f"dropout is {dropout}; give a fraction in [0, 1)")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     inputs = in_channels
     for group, (width, count) in enumerate(zip(WIDTHS, convolutions, strict=True), start=1):
         for number in range(1, count + 1):
-            layers[f"conv{group}_{number}"] = _layer(inputs, width, pooled=number == count)
+            layers[f"conv{group}_{number}"] = _build_layer(inputs, width, pool=number == count)
             inputs = width
     layers["head"] = Layer(
         OrderedDict(
@@ -78,8 +78,8 @@ def _vgg(
     return nn.Sequential(layers)
 
 
-def _layer(inputs: int, outputs: int, pooled: bool) -> nn.Sequential:
-    """Convolution (with a bias: the published counts have it), norm, ReLU, perhaps pooling."""
+def _build_layer(inputs: int, outputs: int, *, pool: bool) -> nn.Sequential:
+    """Build convolution (with a bias, as in the published counts), norm and ReLU."""
     layer = Layer(
         OrderedDict(
             conv=nn.Conv2d(inputs, outputs, 3, padding=1),
@@ -87,6 +87,6 @@ def _layer(inputs: int, outputs: int, pooled: bool) -> nn.Sequential:
             relu=nn.ReLU(),
         )
     )
-    if pooled:
+    if pool:
         layer.add_module("pool", nn.MaxPool2d(2))
     return layer

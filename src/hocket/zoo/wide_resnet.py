@@ -21,7 +21,10 @@ from hocket.zoo.residual import conv
 
 @final
 class PreActivation(nn.Module):
-    """Residual block with norm and ReLU first; where it widens, the shortcut reads them too."""
+    """Residual block with norm and ReLU first.
+
+    If the block widens, its shortcut is a convolution of their output.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -32,7 +35,7 @@ class PreActivation(nn.Module):
         self.shortcut = None if inputs == outputs else conv(inputs, outputs, 1, stride)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Normalise and rectify first, then convolve, and add the shortcut."""
+        """Return the sum of convolutions and shortcut, (B, C, H, W)."""
         active_BCHW = F.relu(self.norm1(x_BCHW))
         body_BCHW: Tensor = self.conv2(F.relu(self.norm2(self.conv1(active_BCHW))))
         if self.shortcut is None:
@@ -42,7 +45,7 @@ class PreActivation(nn.Module):
 
 
 def wrn28_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
-    """WRN-28-10: 12 blocks of 160, 320 and 640 channels, 36.5 million parameters.
+    """Build WRN-28-10: 12 blocks of 160, 320 and 640 channels, 36.5 million parameters.
 
     >>> import torch
     >>> with torch.device("meta"):

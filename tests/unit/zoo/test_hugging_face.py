@@ -1,4 +1,4 @@
-"""Networks of transformers are built from a configuration, and refuse what it does not know."""
+"""Networks of transformers are built from a configuration, and unknown fields are refused."""
 
 import sys
 
@@ -15,11 +15,11 @@ IMAGES = torch.zeros(2, 1, 32, 32)
 
 
 @pytest.mark.parametrize("name", zoo.HUGGING_FACE)
-def test_each_gives_scores_for_the_inputs_it_was_made_for(name):
-    words = name in ("hf_gpt2", "hf_llama")
-    shape, inputs = ((3,), TOKENS) if words else (tuple(IMAGES.shape[1:]), IMAGES)
+def test_each_returns_scores_for_the_inputs_it_was_built_for(name):
+    tokens = name in ("hf_gpt2", "hf_llama")
+    shape, inputs = ((3,), TOKENS) if tokens else (tuple(IMAGES.shape[1:]), IMAGES)
     network = zoo.create_fitted(name, shape, classes=7)
-    assert network(inputs).shape == ((2, 3, 7) if words else (2, 7))
+    assert network(inputs).shape == ((2, 3, 7) if tokens else (2, 7))
     assert not [key for key in network.state_dict() if key.startswith("network.")]
 
 
@@ -35,7 +35,7 @@ def test_an_unknown_field_is_refused():
         zoo.create("hf_gpt2", n_layers=1)
 
 
-def test_a_field_that_transformers_refuses_is_told():
+def test_a_field_that_transformers_refuses_is_reported():
     with pytest.raises(
         OptionError, match=r"transformers refuses the network 'hf_gpt2': .*; change"
     ):

@@ -1,4 +1,4 @@
-"""What the cutter and the engines rely on holds for every network of the zoo."""
+"""Every network of the zoo has the properties that cutting and the engines rely on."""
 
 import pytest
 import torch
@@ -155,9 +155,17 @@ def test_options_out_of_range_are_refused(name, options, message):
         zoo.create(name, **options)
 
 
-def test_depths_between_the_cifar_resnets_are_refused():
-    with pytest.raises(OptionError, match="depth 21 is not 6n"):
-        cifar_resnet(21)
+def test_builders_refuse_options_without_the_registry():
+    with pytest.raises(OptionError) as caught:
+        cifar_resnet(21, pooling="max", init="zero")
+    assert str(caught.value).splitlines() == [
+        "cannot build this CIFAR ResNet:",
+        "  - depth 21 is not 6n+2; ask for 8, 14, 20, ...",
+        "  - pooling is 'max'; use 'global' or 'corner6'",
+        "  - init is 'zero'; use 'pytorch' or 'he'",
+    ]
+    with pytest.raises(OptionError, match="dgl6: pooling is 'max'; use 'aux' or 'buffer'"):
+        zoo.dgl6(pooling="max")
 
 
 def test_an_unknown_network_names_its_likes():

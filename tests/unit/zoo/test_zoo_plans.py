@@ -1,4 +1,4 @@
-"""The papers' plans fit the networks they are for."""
+"""The plans of the papers fit their networks."""
 
 import itertools
 
@@ -15,10 +15,10 @@ every_plan = pytest.mark.parametrize(
 
 
 def cut(network, plan):
-    """The stages of a network, as chains that share its layers."""
+    """Return the stages of a network, as sequences that share its layers."""
     names = [name for name, _ in network.named_children()]
-    borders = [0, *(names.index(name) for name in plan), len(names)]
-    return [network[start:end] for start, end in itertools.pairwise(borders)]
+    bounds = [0, *(names.index(name) for name in plan), len(names)]
+    return [network[start:end] for start, end in itertools.pairwise(bounds)]
 
 
 @every_plan
@@ -26,9 +26,9 @@ def test_cuts_are_layers_in_order_and_leave_no_stage_empty(network, stages):
     with torch.device("meta"):
         chain = zoo.create(network)
     names = [name for name, _ in chain.named_children()]
-    borders = [0, *(names.index(name) for name in zoo.paper_plan(network, stages)), len(names)]
-    assert len(borders) == stages + 1
-    assert all(start < end for start, end in itertools.pairwise(borders))
+    bounds = [0, *(names.index(name) for name in zoo.paper_plan(network, stages)), len(names)]
+    assert len(bounds) == stages + 1
+    assert all(start < end for start, end in itertools.pairwise(bounds))
 
 
 @pytest.mark.parametrize(
