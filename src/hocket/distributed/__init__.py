@@ -1,1 +1,1 @@
-"""The processes of one training: how they start, meet, fail and end."""
+"""The processes of one training: how they start, find each other, fail and end."""

@@ -1,61 +1,61 @@
-"""What processes leave for each other to find, so that nobody waits for anybody."""
+"""Flags in the store: processes set and read them without waiting for each other."""
 
 from collections.abc import Iterable
 
 from torch.distributed.distributed_c10d import Store
 
-from hocket.distributed.failures import PATIENCE_S, FailureDetector, ask_store
+from hocket.distributed.failures import STORE_TIMEOUT_S, FailureDetector, ask_store
 
 
 class StoreFlags:
-    """Where each process says something under a name, and sees who else has.
+    """Named flags; each process sets its own value and reads those of all processes.
 
     Args:
-        store: Where all processes can read and write.
-        alarm: That of the world.
-        rank: Of this process.
-        size: How many there are.
+        store: Store that all processes read and write.
+        failures: Failure detector of the world.
+        rank: Rank of this process.
+        size: Number of processes.
     """
 
-    def __init__(self, store: Store, alarm: FailureDetector, rank: int, size: int) -> None:
+    def __init__(self, store: Store, failures: FailureDetector, rank: int, size: int) -> None:
         self._store = store
-        self._alarm = alarm
+        self._failures = failures
         self._rank = rank
         self._size = size
-        self._topics = 0
-        self._unanswered = 0  # questions to the store, of late
+        self._names = 0
+        self._timeouts = 0  # in a row, of the store
 
-    def topic(self) -> str:
-        """A new name; the same one where all processes ask as often."""
-        self._topics += 1
-        return f"topic/{self._topics}"
+    def new_name(self) -> str:
+        """Return a new name; the n-th call returns the same name in all processes."""
+        self._names += 1
+        return f"topic/{self._names}"
 
-    def set(self, name: str, words: str = "yes") -> None:
-        """Leave words under a name."""
-        ask_store(lambda: self._store.set(f"{name}/{self._rank}", words))
+    def set(self, name: str, value: str = "yes") -> None:
+        """Set the flag of this process to a value."""
+        ask_store(lambda: self._store.set(f"{name}/{self._rank}", value))
 
     def clear(self, name: str) -> None:
-        """Take back what the process that was killed in this place had said."""
+        """Delete the flag that an earlier process of this rank has set before it was killed."""
         ask_store(lambda: self._store.delete_key(f"{name}/{self._rank}"))
 
     def all_set(self, name: str, ranks: Iterable[int] | None = None) -> bool:
-        """Whether all processes have said something there, or those that are named.
+        """Return True if all processes, or those of the given ranks, have set the flag.
 
         Raises:
             HangError: The store has not answered for too long.
         """
         chosen = range(self._size) if ranks is None else ranks
         keys = [f"{name}/{rank}" for rank in chosen]
-        found, reached = ask_store(lambda: self._store.check(keys))
-        # Counted and not timed: it may be this process that was stopped.
-        self._unanswered = 0 if reached else self._unanswered + 1
-        if self._unanswered * PATIENCE_S >= self._alarm.timeout_s:
-            raise self._alarm.store_timed_out()
-        return bool(found)
+        present, reached = ask_store(lambda: self._store.check(keys))
+        # Time-outs are counted, not timed: this process may itself have been stopped.
+        self._timeouts = 0 if reached else self._timeouts + 1
+        if self._timeouts * STORE_TIMEOUT_S >= self._failures.timeout_s:
+            raise self._failures.store_timed_out()
+        return bool(present)
 
     def values(self, name: str) -> list[str] | None:
-        """What all have said there, by rank; None until all have."""
+        """Return the values of all processes by rank; None until all have set the flag."""
         keys = [f"{name}/{rank}" for rank in range(self._size)]
-        return (
-            [self._store.get(key).decode() for key in keys] if self._store.check(keys) else None
-        )
+        if not self._store.check(keys):
+            return None
+        return [self._store.get(key).decode() for key in keys]

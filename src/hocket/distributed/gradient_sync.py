@@ -1,7 +1,8 @@
-"""Gradients of the replicas of a stage become the gradient of their batches together.
+"""Sum of the gradients of all replicas of a stage, overlapped with the backward.
 
-The sums are under way while the backward still goes on: parameters are gathered in buckets, in
-the order in which their gradients come, and a bucket leaves as soon as it is full.
+Parameters are gathered in buckets in the order in which their gradients are computed, and the
+sum of a bucket over the replicas begins as soon as all of its gradients are there, as in
+torch's DistributedDataParallel.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, distributed, nn
 
+from hocket.distributed.membership import Group
 from hocket.distributed.world import World
 
 Work: TypeAlias = Any
-"""A collective on its way; torch names no public type for it."""
-Group: TypeAlias = Any
-"""A process group; the same."""
+"""A collective operation that is under way; torch names no public type for it."""
 
 BUCKET_BYTES = 2**22
-"""Enough to keep a link busy, small enough for most to leave before the backward ends."""
+"""Enough to keep a link busy, small enough for most to be sent before the backward ends."""
 
 
 class GradientSync:
@@ -28,60 +28,60 @@ class GradientSync:
     of the mean over the whole batch.
 
     Args:
-        parameters: Whose gradients; the same in all replicas.
+        parameters: Parameters whose gradients are summed; the same in all replicas.
         world: This process among the others.
-        group: That of the replicas of this stage.
+        group: Process group of the replicas of this stage.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], world: World, group: Group) -> None:
         self._world = world
         self._group = group
-        self._buckets = _filled(parameters)
-        self._home = {p: bucket for bucket in self._buckets for p in bucket}
-        self._begin()
+        self._buckets = build_buckets(parameters)
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket}
+        self._reset()
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(self._arrived)
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over the replicas."""
-        with self._world.collective("adding up gradients with the other replicas"):
+        with self._world.collective("summing gradients over the replicas"):
             while self._next < len(self._buckets):
-                self._launch()
-            for work, flat, bucket in self._under_way:
+                self._reduce_next_bucket()
+            for work, flat, bucket in self._pending:
                 work.wait()
-                parts = flat.split([p.numel() for p in bucket])
-                for parameter, part in zip(bucket, parts, strict=True):
+                sums = flat.split([p.numel() for p in bucket])
+                for parameter, total in zip(bucket, sums, strict=True):
                     if parameter.grad is not None:
-                        parameter.grad = part.view_as(parameter)
-        self._begin()
+                        parameter.grad = total.view_as(parameter)
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._missing = {id(bucket): len(bucket) for bucket in self._buckets}
-        self._under_way: list[tuple[Work, Tensor, list[nn.Parameter]]] = []
+        self._pending: list[tuple[Work, Tensor, list[nn.Parameter]]] = []
         self._next = 0
 
-    def _arrived(self, parameter: nn.Parameter) -> None:
-        self._missing[id(self._home[parameter])] -= 1
-        # In the order of the buckets, so that all replicas launch the same ones.
+    def _on_gradient(self, parameter: nn.Parameter) -> None:
+        self._missing[id(self._bucket_of[parameter])] -= 1
+        # In the order of the buckets, so that all replicas sum the same ones.
         while self._next < len(self._buckets):
             if self._missing[id(self._buckets[self._next])]:
                 return
-            self._launch()
+            self._reduce_next_bucket()
 
     @torch.no_grad()
-    def _launch(self) -> None:
+    def _reduce_next_bucket(self) -> None:
         bucket = self._buckets[self._next]
         self._next += 1
-        # A parameter that was not used has no gradient in any replica; zeros keep its place.
+        # A parameter that was not used has no gradient in any replica; zeros fill its slot.
         flat = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket]
         )
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
-        self._under_way.append((work, flat, bucket))
+        self._pending.append((work, flat, bucket))
 
 
-def _filled(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Buckets of one dtype each; the last parameters first, as a backward has them."""
+def build_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Split parameters into buckets of one dtype each, the last parameters first."""
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed(parameters):

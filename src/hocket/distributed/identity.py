@@ -1,4 +1,4 @@
-"""Where a process sits among the others, and whether another one was killed there before."""
+"""Identity of this process: its rank, the common store, and its number among restarts."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,22 +9,21 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 
 from hocket.distributed.rejoin_files import RejoinMarkers
 
-WAIT_S = 10.0
-"""How long what is about to be written may take."""
+KEY_TIMEOUT_S = 10.0
+"""Seconds to wait for a key of the store that another process is about to write."""
 
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """The place of one process among the others.
+    """Identity of one process.
 
     Attributes:
-        rank: Which it is.
-        size: How many there are.
-        store: Where all of them can read and write.
-        incarnation: Which of the processes that were started again it is, counted from 1; 0 for one
-            that was there from the beginning.
-        rejoin_markers: Of the processes that may come back alone where they are killed; None where
-            none does.
+        rank: Rank of the process.
+        size: Number of processes.
+        store: Store that all processes read and write.
+        incarnation: Number of the restart that began this process, counted from 1; 0 for a
+            process that was there from the beginning.
+        rejoin_markers: Marker files of the launch; None where a killed process does not rejoin.
     """
 
     rank: int
@@ -34,32 +33,32 @@ class ProcessIdentity:
     rejoin_markers: RejoinMarkers | None = None
 
 
-def store_file(folder: str) -> Path:
-    """The file through which processes meet in a folder."""
-    return Path(folder) / "seats"
+def rendezvous_file(folder: str) -> Path:
+    """Return the path of the file in a launch's folder behind the store of its processes."""
+    return Path(folder) / "rendezvous"
 
 
 def open_store(folder: str) -> Store:
-    """What the processes of a launch share that meet in a folder."""
-    file = str(store_file(folder))
+    """Open the store that the processes of a launch share."""
+    file = str(rendezvous_file(folder))
     store = distributed.FileStore(file)  # type: ignore[attr-defined]  # exported conditionally
-    # Who makes a group with one that is killed meanwhile waits for its address so long.
-    store.set_timeout(timedelta(seconds=WAIT_S))
-    return PrefixStore("seats", store)
+    # To form a group with a process that is killed meanwhile takes this long to fail.
+    store.set_timeout(timedelta(seconds=KEY_TIMEOUT_S))
+    return PrefixStore("launch", store)
 
 
-_given: list[ProcessIdentity] = []
+_assigned: list[ProcessIdentity] = []
 
 
-def set_identity(seat: ProcessIdentity) -> None:
-    """Give this process its seat, which nobody else can know."""
-    _given[:] = [seat]
+def set_identity(identity: ProcessIdentity) -> None:
+    """Set the identity of this process, as its launcher has given it."""
+    _assigned[:] = [identity]
 
 
-def identity() -> ProcessIdentity | None:
-    """That of this process; None where it is alone."""
-    if _given:
-        return _given[0]
+def current_identity() -> ProcessIdentity | None:
+    """Return the identity of this process; None if there is only this one."""
+    if _assigned:
+        return _assigned[0]
     if not distributed.is_initialized():
         return None
     # Private, but the only way to the store of a group that the caller has made.
@@ -69,5 +68,5 @@ def identity() -> ProcessIdentity | None:
 
 
 def has_rejoined() -> bool:
-    """Whether this process was started again, alone, in the place of one that was killed."""
-    return bool(_given) and _given[0].incarnation > 0
+    """Return True if this process was started alone in the place of one that was killed."""
+    return bool(_assigned) and _assigned[0].incarnation > 0

@@ -1,7 +1,8 @@
-"""A stretch in which processes go on by themselves, and one that is killed may come back.
+"""Elastic phase: the processes need no common process group, and a killed one may rejoin.
 
-What they have to know of each other meanwhile is in the store. A process group cannot take
-anybody back, so that neighbours make a group of two anew, and at the end all make one of all.
+During the phase the processes find out about each other through the store. A process group
+cannot take a process in, so two neighbours form a new group of two when one of them has
+rejoined, and at the end of the phase all processes form a new group of all.
 """
 
 from datetime import timedelta
@@ -10,102 +11,118 @@ from typing import Any, TypeAlias
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from hocket.distributed.failures import FailureDetector
-from hocket.distributed.identity import WAIT_S, ProcessIdentity
+from hocket.distributed.identity import KEY_TIMEOUT_S, ProcessIdentity
 from hocket.errors import PeerLostError
 
 Group: TypeAlias = Any
-"""Torch names no public type for what a group of processes can do."""
-PAIR_S = WAIT_S / 5
-"""Gloo waits five times its time-out for a connection, which one who is killed never makes."""
+"""A process group; torch names no public type for it."""
+PAIR_TIMEOUT_S = KEY_TIMEOUT_S / 5
+"""Gloo waits five times its time-out for the connection that a killed process never makes."""
 
 
 class Membership:
-    """Where one process is in it, and who of the others has come back.
+    """Membership of one process in the elastic phases of a training.
 
     Args:
-        seat: Of this process.
-        store: That of the world.
-        alarm: That of the world.
-        place: What this process is called.
+        identity: Identity of this process.
+        store: Store of the world.
+        failures: Failure detector of the world.
+        name: Name of this process.
+
+    Attributes:
+        phase: Number of the current or last elastic phase, counted from 1; 0 before the first.
+        detached: True during an elastic phase.
 
     Raises:
-        PeerLostError: It was started again, and the others have met without it.
+        PeerLostError: This process was restarted, and the others have already ended the phase.
     """
 
     def __init__(
-        self, seat: ProcessIdentity, store: Store, alarm: FailureDetector, place: str
+        self, identity: ProcessIdentity, store: Store, failures: FailureDetector, name: str
     ) -> None:
-        self.number = 0
+        self.phase = 0
         self.detached = False
-        self._seat = seat
+        self._identity = identity
         self._store = store
-        self._alarm = alarm
+        self._failures = failures
         self._paired: set[str] = set()
-        if not seat.incarnation:
+        if not identity.incarnation:
             return
-        if alarm.all_arrived("after outing 1"):
+        if failures.all_arrived(_barrier(1)):
             error = PeerLostError(
-                f"{place} was started again alone, but all had met after their last turn, from "
-                "where on they need each other; start the whole job again, from its last "
-                "checkpoints"
+                f"{name} was started again alone, but all stages had already finished their "
+                "last tick, and none can be replaced from then on; start the whole job again, "
+                "from its last checkpoints"
             )
-            alarm.report(error)
+            failures.report(error)
             raise error
-        alarm.withdraw("after outing 1")
-        store.set(f"life/{seat.rank}", str(seat.incarnation))
+        failures.withdraw(_barrier(1))
+        store.set(f"incarnation/{identity.rank}", str(identity.incarnation))
 
     def detach(self) -> None:
-        """From here on nobody waits for this process, nor it for anybody."""
-        self.number += 1
+        """Begin an elastic phase: from now on this process needs no common process group."""
+        self.phase += 1
         self.detached = True
-        if self._seat.rejoin_markers is not None:
-            self._seat.rejoin_markers.mark_detached(self._seat.rank)
+        if self._identity.rejoin_markers is not None:
+            self._identity.rejoin_markers.mark_detached(self._identity.rank)
 
     def reunite(self, timeout_s: float) -> Group | None:
-        """Wait for all; gives a new group of them, if one has come back whom the old has not.
+        """End the elastic phase when all processes do.
+
+        Args:
+            timeout_s: Time-out of an operation of the new group, in seconds.
+
+        Returns:
+            A new group of all processes if one of them has rejoined, None otherwise.
 
         Raises:
-            HocketError: One has failed, or does not come.
+            HocketError: A process has failed, or does not arrive.
         """
-        self._alarm.wait_for_all(f"after outing {self.number}", "meet after their last turn")
+        self._failures.wait_for_all(_barrier(self.phase), "finish their last tick")
         self.detached = False
-        if self._seat.rejoin_markers is not None:
-            self._seat.rejoin_markers.mark_reunited()
-        if not (latest := self._latest()):
+        if self._identity.rejoin_markers is not None:
+            self._identity.rejoin_markers.mark_reunited()
+        ranks = range(self._identity.size)
+        if not (latest := max(map(self.incarnation, ranks))):
             return None
-        return self._group(f"all/{latest}", self._seat.rank, self._seat.size, timeout_s)
+        return self._group(f"all/{latest}", self._identity.rank, self._identity.size, timeout_s)
 
     @property
     def may_rejoin(self) -> bool:
-        """Whether one that is missed may come back."""
-        whereabouts = self._seat.rejoin_markers
-        return self.detached and whereabouts is not None and not whereabouts.unrecoverable
+        """True if a process that is gone may be replaced."""
+        markers = self._identity.rejoin_markers
+        return self.detached and markers is not None and not markers.unrecoverable
 
     def incarnation(self, rank: int) -> int:
-        """Which of those that were started again has the place of a rank; 0 for none."""
-        key = f"life/{rank}"
+        """Return the number of the restart that began the process of a rank; 0 for none."""
+        key = f"incarnation/{rank}"
         return int(self._store.get(key)) if self._store.check([key]) else 0
 
     def pair_group(self, rank: int) -> Group | None:
-        """A group with another process, if one of the two is new and both are ready for it.
+        """Form a group with another process.
+
+        Returns:
+            The group; None if neither of the two has rejoined since the last call, or if the
+            other one is not ready.
 
         Raises:
-            RuntimeError: The other one was killed meanwhile.
+            RuntimeError: The other process was killed meanwhile.
         """
-        low, high = sorted((self._seat.rank, rank))
-        lives = self.incarnation(low), self.incarnation(high)
-        name = f"pair/{low}-{high}/{lives[0]}-{lives[1]}"
-        if lives == (0, 0) or name in self._paired:
+        low, high = sorted((self._identity.rank, rank))
+        incarnations = self.incarnation(low), self.incarnation(high)
+        name = f"pair/{low}-{high}/{incarnations[0]}-{incarnations[1]}"
+        if incarnations == (0, 0) or name in self._paired:
             return None
-        self._store.set(f"{name}/{self._seat.rank}", "ready")
+        self._store.set(f"{name}/{self._identity.rank}", "ready")
         if not self._store.check([f"{name}/{rank}"]):
             return None
         self._paired.add(name)
-        return self._group(name, int(self._seat.rank == high), 2, PAIR_S)
-
-    def _latest(self) -> int:
-        return max(map(self.incarnation, range(self._seat.size)))
+        return self._group(name, int(self._identity.rank == high), 2, PAIR_TIMEOUT_S)
 
     def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
         timeout = timedelta(seconds=timeout_s)
         return ProcessGroupGloo(PrefixStore(name, self._store), rank, size, timeout)
+
+
+def _barrier(phase: int) -> str:
+    return f"end of elastic phase {phase}"

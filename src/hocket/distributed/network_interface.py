@@ -1,4 +1,4 @@
-"""Network interfaces: the one that only this machine reaches, and the one towards another."""
+"""Choice of the network interface: loopback on one machine, else one that others reach."""
 
 import os
 import socket
@@ -8,49 +8,53 @@ from collections.abc import Mapping
 
 from hocket.errors import OptionError, WorldError
 
-CHOICE = "GLOO_SOCKET_IFNAME"
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 """The environment variable that tells gloo which interface to use."""
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def choose_interface() -> None:
-    """Have gloo use the interface that this training needs, unless the user has chosen one.
+    """Set the interface that gloo uses for this training, unless the user has chosen one.
 
-    Left alone, gloo takes the address of this machine's own name, which on many machines is
-    one that no other machine reaches.
+    By default gloo uses the address of this machine's host name, which on many machines is one
+    that no other machine reaches.
 
     Raises:
-        WorldError: The other machines could not reach the address where all meet.
+        WorldError: The other machines could not reach the address of the rendezvous.
     """
-    if CHOICE not in os.environ and (name := find_interface(os.environ)) is not None:
-        os.environ[CHOICE] = name
+    if (
+        INTERFACE_VARIABLE not in os.environ
+        and (name := find_interface(os.environ)) is not None
+    ):
+        os.environ[INTERFACE_VARIABLE] = name
 
 
 def find_interface(environment: Mapping[str, str]) -> str | None:
-    """The interface for processes that torchrun has started; None where gloo is to choose.
+    """Return the interface for processes that torchrun has started; None if gloo is to choose.
 
     Raises:
-        WorldError: The other machines could not reach the address where all meet.
+        WorldError: The other machines could not reach the address of the rendezvous.
     """
     host, size = environment.get("MASTER_ADDR"), environment.get("WORLD_SIZE")
     if host is None or size is None:
         return None
-    here = environment.get("LOCAL_WORLD_SIZE")
-    if here == size:
-        return loopback()  # one machine: nobody else needs to reach its processes
+    local_size = environment.get("LOCAL_WORLD_SIZE")
+    if local_size == size:
+        return loopback_interface()  # one machine: nobody else needs to reach its processes
     name = interface_towards(host)
-    if here is not None and name == loopback():
+    if local_size is not None and name == loopback_interface():
         raise WorldError(
-            f"the processes of all machines are to meet at {host!r} (MASTER_ADDR), which here "
-            "is an address that other machines cannot reach; give torchrun --master-addr the "
-            f"IP address of the first machine, or set {CHOICE} to the interface to use"
+            f"the processes of all machines are to meet at {host!r} (MASTER_ADDR), which on "
+            "this machine is an address that other machines cannot reach; give torchrun "
+            f"--master-addr the IP address of the first machine, or set {INTERFACE_VARIABLE} "
+            "to the interface to use"
         )
     return name
 
 
-def loopback() -> str:
-    """Name of the network interface that no other machine reaches.
+def loopback_interface() -> str:
+    """Return the name of the loopback interface, which no other machine reaches.
 
     Raises:
         OptionError: There is none.
@@ -66,9 +70,9 @@ def loopback() -> str:
 
 
 def interface_towards(host: str) -> str | None:
-    """Name of the interface whose address this machine has for others when it reaches a host.
+    """Return the name of the interface over which this machine reaches a host by IPv4.
 
-    None where the system does not tell. Of IPv4 only; nothing is sent.
+    None if the system does not tell. Nothing is sent.
     """
     if sys.platform != "linux":
         return None
@@ -77,21 +81,20 @@ def interface_towards(host: str) -> str | None:
             probe.connect((host, 9))
         except OSError:
             return None
-        own = probe.getsockname()[0]
-        if own.startswith("127."):
-            return loopback()
-        return next(
-            (name for _, name in socket.if_nameindex() if _address(probe, name) == own), None
-        )
+        address = probe.getsockname()[0]
+        if address.startswith("127."):
+            return loopback_interface()
+        names = (name for _, name in socket.if_nameindex())
+        return next((name for name in names if _address(probe, name) == address), None)
 
 
 def _address(probe: socket.socket, name: str) -> str | None:
-    """The IPv4 address of an interface."""
+    """Return the IPv4 address of an interface; None if it has none."""
     import fcntl  # not on Windows
 
     request = struct.pack("256s", name.encode()[:15])
     try:
-        found = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
+        reply = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
     except OSError:
         return None
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(reply[20:24])

@@ -1,7 +1,7 @@
-"""Which processes of a launch are out on their own, as they and their launcher tell each other.
+"""Marker files by which the processes of a launch tell when a killed one may be replaced.
 
-That is in empty files in the folder where they meet, and not in a store: one who is killed in
-the middle of writing to that holds up its readers, and a launcher must wait for nobody.
+They are empty files in the folder of the launch rather than keys of its store: a process that
+is killed while it writes to the store blocks all readers, and the launcher must never block.
 """
 
 from contextlib import suppress
@@ -9,38 +9,38 @@ from pathlib import Path
 
 
 class RejoinMarkers:
-    """Where the processes of one launch are, as far as they have said.
+    """Markers of one launch: detached processes, end of the elastic phase, no replacement.
 
     Args:
-        folder: Where they meet.
-        size: How many there are.
+        folder: Folder of the launch.
+        size: Number of processes.
     """
 
     def __init__(self, folder: str, size: int) -> None:
         self._folder = Path(folder)
-        self._out = [self._folder / f"out-{rank}" for rank in range(size)]
-        self._met = self._folder / "met"
-        self._gone = self._folder / "gone"
+        self._detached = [self._folder / f"detached-{rank}" for rank in range(size)]
+        self._reunited = self._folder / "reunited"
+        self._unrecoverable = self._folder / "unrecoverable"
 
     def mark_detached(self, rank: int) -> None:
-        """Say that a process goes on by itself from here on."""
-        self._out[rank].touch()
+        """Record that a process needs no process group from now on."""
+        self._detached[rank].touch()
 
     def mark_reunited(self) -> None:
-        """Say that all are together again, for good."""
-        self._met.touch()
+        """Record that all processes have joined again, for good."""
+        self._reunited.touch()
 
     def mark_unrecoverable(self) -> None:
-        """Say that nobody comes in the place of one that was killed."""
-        with suppress(FileNotFoundError):  # the folder was taken away, which says the same
-            self._gone.touch()
+        """Record that no process replaces one that was killed."""
+        with suppress(FileNotFoundError):  # the folder was deleted, which means the same
+            self._unrecoverable.touch()
 
     @property
     def all_detached(self) -> bool:
-        """Whether each of them goes on by itself, so that one may come back alone."""
-        return all(file.exists() for file in self._out) and not self._met.exists()
+        """True while every process is detached, so that one may be replaced alone."""
+        return all(file.exists() for file in self._detached) and not self._reunited.exists()
 
     @property
     def unrecoverable(self) -> bool:
-        """Whether nobody comes in the place of one that was killed."""
-        return self._gone.exists() or not self._folder.exists()
+        """True if no process replaces one that was killed."""
+        return self._unrecoverable.exists() or not self._folder.exists()

@@ -1,7 +1,7 @@
-"""A training in several processes that is started again when one of them was lost or hung.
+"""Restarts of a training in several processes after a process was lost or hung.
 
-An error would come again, so it ends the training, as does whoever asks for an end. What a
-process could not help is tried again, from the last checkpoint.
+An exception would be raised again, so it ends the training, as a request of the user to stop
+does. A loss that the training did not cause is followed by a restart from the last checkpoint.
 """
 
 import os
@@ -11,87 +11,88 @@ from collections.abc import Callable, Mapping
 
 from hocket.errors import HangError, PeerLostError, TransitError
 
-ASKED = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-"""Exit codes of a launch that somebody has ended."""
-UNMEETABLE = 72
-"""Exit code of a launch whose processes can meet no more."""
-LOST: Mapping[int, str] = {
+USER_STOP_CODES = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+"""Exit codes of a launch that somebody has stopped."""
+RENDEZVOUS_LOST = 72
+"""Exit code of a launch whose folder was deleted, so that its processes cannot communicate."""
+RECOVERABLE_LOSSES: Mapping[int, str] = {
     PeerLostError.exit_code: "a process was gone",
     HangError.exit_code: "a process hung",
     TransitError.exit_code: "a packet was lost or damaged",
-    UNMEETABLE: "the folder in which processes meet was taken away",
+    RENDEZVOUS_LOST: "the folder in which processes meet was deleted",
 }
-"""What happened, by the exit codes of what need not come again."""
+"""Descriptions, by exit code, of the losses after which a restart may help."""
 
 
 def describe_loss(code: int) -> str | None:
-    """What a launch that ended so has lost, in words; None where a restart would not help.
+    """Describe the loss that ended a launch by its exit code; None if a restart would not help.
 
-    >>> loss(137), loss(75)
+    >>> describe_loss(137), describe_loss(75)
     ('a process was killed by SIGKILL', 'a process hung')
-    >>> [loss(code) for code in (0, 1, 2, 130, 143)]
+    >>> [describe_loss(code) for code in (0, 1, 2, 130, 143)]
     [None, None, None, None, None]
     """
-    if code > 128 and code not in ASKED:
+    if code > 128 and code not in USER_STOP_CODES:
         return f"a process was killed by {signal.Signals(code - 128).name}"
-    return LOST.get(code)
+    return RECOVERABLE_LOSSES.get(code)
 
 
-class Restarts:
-    """How often a job may be started again: as a whole, or one process of it alone.
+class RestartBudget:
+    """Number of restarts left to a job, of the whole job and of single processes together.
 
     Args:
-        most: How often altogether.
+        limit: Most restarts.
 
-    >>> restarts = Restarts(2)
-    >>> restarts.take(), str(restarts)
+    >>> budget = RestartBudget(2)
+    >>> budget.take(), str(budget)
     (True, '1 of at most 2 times')
-    >>> restarts.take(), restarts.take(), restarts.left
+    >>> budget.take(), budget.take(), budget.remaining
     (True, False, 0)
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.taken = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.used = 0
 
     @property
-    def left(self) -> int:
-        """How many may still be taken."""
-        return self._most - self.taken
+    def remaining(self) -> int:
+        """Number of restarts that are left."""
+        return self._limit - self.used
 
     def take(self) -> bool:
-        """Take one, if one is left; whether it was."""
-        if not self.left:
+        """Use one restart; return False if none is left."""
+        if not self.remaining:
             return False
-        self.taken += 1
+        self.used += 1
         return True
 
     def __str__(self) -> str:
-        return f"{self.taken} of at most {self._most} times"
+        return f"{self.used} of at most {self._limit} times"
 
 
-def retry_after_loss(start: Callable[[bool], int], restarts: Restarts) -> int:
-    """Start, and start all again after each loss; the last exit code.
+def retry_after_loss(start: Callable[[bool], int], budget: RestartBudget) -> int:
+    """Start a job, and restart all of it after each loss; return the last exit code.
 
     Args:
-        start: Starts, or goes on from what is there, and gives the exit code.
-        restarts: How often to start again; ``start`` may take some of them itself.
+        start: Starts the job and returns its exit code; its argument is True if the job is to
+            continue from its checkpoints.
+        budget: Restarts that are left; ``start`` may use some of them itself.
     """
     code = start(False)
-    while (lost := describe_loss(code)) is not None and restarts.take():
+    while (loss := describe_loss(code)) is not None and budget.take():
         warnings.warn(
-            f"{lost}; starting the whole job again from its last checkpoint, {restarts}",
+            f"{loss}; starting the whole job again from its last checkpoint, {budget}",
             stacklevel=2,
         )
         code = start(True)
     return code
 
 
-def restart_count() -> int:
-    """How often torchrun has started its processes again; 0 where there is no torchrun."""
+def torchrun_restart_count() -> int:
+    """Return how many times torchrun has restarted its processes; 0 without torchrun."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def restarts_allowed() -> int:
-    """How often torchrun may do so."""
+def torchrun_max_restarts() -> int:
+    """Return how many times torchrun may restart its processes."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))

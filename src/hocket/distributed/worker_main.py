@@ -1,6 +1,6 @@
-"""A process of a launched world, from its first line to its exit code.
+"""Main function of a launched process, from its first line to its exit code.
 
-It ends when the launcher ends, whatever it is doing: the kernel sees to that where it can.
+The process ends when the launcher ends, whatever it is doing; on Linux the kernel kills it.
 """
 
 import fcntl
@@ -28,46 +28,47 @@ from hocket.errors import PeerFailedError
 
 # Exit code of a process that ends only because another one failed.
 PEER_FAILED = PeerFailedError.exit_code
-# Held back while a process starts, and heard once it can act on them.
-HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Blocked while a process starts, and handled once it is ready for them.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stream:
-    """A file descriptor of the launcher that a worker is to have under the same number.
+class InheritedDescriptor:
+    """A file descriptor of the launcher that a process gets under the same number.
 
-    The server that forks the workers has those of the first launch, which may be closed by now.
+    The server that forks the processes has the descriptors of the first launch, which may be
+    closed by now.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def __reduce__(self) -> tuple[Callable[..., "Stream"], tuple[int, Any]]:
-        return _received, (self.number, DupFd(self.number))
+    def __reduce__(self) -> tuple[Callable[..., "InheritedDescriptor"], tuple[int, Any]]:
+        return _install_descriptor, (self.number, DupFd(self.number))
 
 
-def _received(number: int, sent: Any) -> Stream:
+def _install_descriptor(number: int, sent: Any) -> InheritedDescriptor:
     descriptor = sent.detach()
     os.dup2(descriptor, number)
     os.close(descriptor)
-    return Stream(number)
+    return InheritedDescriptor(number)
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a process has to know to begin.
+    """Settings of one launched process.
 
     Attributes:
-        rank: Which process of the world it is.
-        processes: How many there are.
-        threads: How many threads PyTorch may use in it.
-        folder: Where they meet; nobody else may write there.
-        interface: Name of the network interface over which they talk.
-        timeout_s: How long an operation of the world's default group waits.
+        rank: Rank of the process.
+        processes: Number of processes.
+        threads: Number of threads that PyTorch may use in it.
+        folder: Folder of the launch; nobody else may write there.
+        interface: Name of the network interface over which the processes talk.
+        timeout_s: Seconds that an operation of the world's default group waits.
         environment: Environment variables.
         work: The pickled function and its arguments.
         streams: Standard output and standard error.
-        incarnation: Which of those that are started again, alone, it is; 0 for none.
-        returns: Whether any may be.
+        incarnation: Number of the restart that begins this process alone; 0 for none.
+        can_rejoin: Whether a killed process may be replaced.
     """
 
     rank: int
@@ -78,32 +79,35 @@ class WorkerSpec:
     timeout_s: float
     environment: Mapping[str, str]
     work: bytes
-    streams: tuple[Stream, ...] = field(default_factory=lambda: (Stream(1), Stream(2)))
+    streams: tuple[InheritedDescriptor, ...] = field(
+        default_factory=lambda: (InheritedDescriptor(1), InheritedDescriptor(2))
+    )
     incarnation: int = 0
-    returns: bool = False
+    can_rejoin: bool = False
 
 
-def worker_main(start: WorkerSpec) -> NoReturn:
-    """Join the world, work, and end this process with the exit code."""
+def worker_main(spec: WorkerSpec) -> NoReturn:
+    """Join the world, run the work, and end this process with its exit code."""
     # A session of its own: Ctrl-C in the terminal reaches the launcher and nobody else.
     os.setsid()
-    _end_with_launcher()
-    code = _code(start)
+    _exit_with_launcher()
+    code = _run_work(spec)
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # it may be closed, or None
             stream.flush()
-    # Not sys.exit: a thread that is blocked in a receive would hold the process for good.
+    # Not sys.exit: a thread that is blocked in a receive would keep the process alive.
     os._exit(code & 0xFF)
 
 
-def _code(start: WorkerSpec) -> int:
+def _run_work(spec: WorkerSpec) -> int:
+    """Join the world and run the work; return the exit code."""
     try:
         # The first process ends the training in good order for all.
-        leads = start.rank == 0
-        signal.signal(signal.SIGINT, signal.default_int_handler if leads else signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-        _join(start)
-        work, arguments = pickle.loads(start.work)
+        handles = spec.rank == 0
+        signal.signal(signal.SIGINT, signal.default_int_handler if handles else signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        _join(spec)
+        work, arguments = pickle.loads(spec.work)
         code = work(*arguments)
         if not code:
             world.shutdown()
@@ -125,67 +129,65 @@ def _code(start: WorkerSpec) -> int:
             return PEER_FAILED
         # In one piece, as other processes write at the same time.
         trace = "".join(traceback.format_exception(error))
-        sys.stderr.write(f"process {start.rank} of {start.processes} failed:\n{trace}")
+        sys.stderr.write(f"process {spec.rank} of {spec.processes} failed:\n{trace}")
         return code
 
 
-def _join(start: WorkerSpec) -> None:
-    """Set what belongs to this process alone, and form the world."""
+def _join(spec: WorkerSpec) -> None:
+    """Set the environment and identity of this process, and initialize the process group."""
     os.environ.clear()
-    os.environ.update(start.environment)
+    os.environ.update(spec.environment)
     os.environ |= {
-        "RANK": str(start.rank),
-        "WORLD_SIZE": str(start.processes),
-        "LOCAL_RANK": str(start.rank),
-        "LOCAL_WORLD_SIZE": str(start.processes),
-        "GLOO_SOCKET_IFNAME": start.interface,
+        "RANK": str(spec.rank),
+        "WORLD_SIZE": str(spec.processes),
+        "LOCAL_RANK": str(spec.rank),
+        "LOCAL_WORLD_SIZE": str(spec.processes),
+        "GLOO_SOCKET_IFNAME": spec.interface,
     }
-    torch.set_num_threads(start.threads)
-    shared = identity.open_store(start.folder)
-    whereabouts = RejoinMarkers(start.folder, start.processes) if start.returns else None
+    torch.set_num_threads(spec.threads)
+    shared = identity.open_store(spec.folder)
+    markers = RejoinMarkers(spec.folder, spec.processes) if spec.can_rejoin else None
     identity.set_identity(
-        identity.ProcessIdentity(
-            start.rank, start.processes, shared, start.incarnation, whereabouts
-        )
+        identity.ProcessIdentity(spec.rank, spec.processes, shared, spec.incarnation, markers)
     )
-    if start.incarnation:
-        return  # a process group takes nobody back
-    # A store of TCP would listen on every interface and let anybody write.
+    if spec.incarnation:
+        return  # a process group cannot take a process in
+    # A TCP store would listen on every interface and let anybody write.
     store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
-        str(Path(start.folder) / "store"), start.processes
+        str(Path(spec.folder) / "store"), spec.processes
     )
     distributed.init_process_group(
         "gloo",
         store=store,
-        rank=start.rank,
-        world_size=start.processes,
-        timeout=timedelta(seconds=start.timeout_s),
+        rank=spec.rank,
+        world_size=spec.processes,
+        timeout=timedelta(seconds=spec.timeout_s),
     )
-    # One that ends at once would break the connections that others still make to it.
+    # A process that ends at once would break connections that others still make to it.
     distributed.barrier()
 
 
-def _end_with_launcher() -> None:
-    """Be killed when the launcher ends, or gives this process up.
+def _exit_with_launcher() -> None:
+    """Make this process die when the launcher ends or closes its pipe.
 
-    That the parent ended would say less: it is the server that forks all workers, which stays
-    for as long as one of them lives.
+    The parent process is no substitute: it is the server that forks all processes, which lives
+    as long as one of them does.
     """
     launcher = parent_process()
     assert launcher is not None, "only a launcher starts workers"
     pipe = launcher.sentinel
     if hasattr(fcntl, "F_SETSIG"):
-        # The kernel kills when the launcher's end of the pipe closes. A thread that waits for
-        # it could not run while C code holds the interpreter.
+        # The kernel kills this process when the launcher's end of the pipe closes. A thread
+        # that waits for it could not run while C code holds the interpreter.
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
         if connection.wait([pipe], timeout=0):  # it closed before that
             os._exit(PEER_FAILED)
     else:
-        Thread(target=_wait_for_end_of, args=(pipe,), daemon=True).start()
+        Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
 
 
-def _wait_for_end_of(pipe: int) -> None:
+def _exit_when_closed(pipe: int) -> None:
     connection.wait([pipe])
     os._exit(PEER_FAILED)
