@@ -1,21 +1,71 @@
-"""Hocket trains a network cut into stages that all work at the same time."""
+"""Hocket trains a network cut into stages that all work at the same time.
 
-from hocket import data as data
-from hocket import zoo as zoo
-from hocket.checkpoint import Checkpoints as Checkpoints
-from hocket.errors import HocketError as HocketError
-from hocket.losses import cross_entropy as cross_entropy
-from hocket.methods import ADL as ADL
-from hocket.methods import BP as BP
-from hocket.methods import DDG as DDG
-from hocket.methods import DGL as DGL
-from hocket.methods import DNI as DNI
-from hocket.methods import DSP as DSP
-from hocket.methods import FDG as FDG
-from hocket.methods import FR as FR
-from hocket.methods.method import Method as Method
-from hocket.partition import Plan as Plan
-from hocket.partition import cut as cut
-from hocket.program import unroll as unroll
-from hocket.training.metrics import EvaluationResult as EvaluationResult
-from hocket.training.trainer import Trainer as Trainer
+Public names are imported when they are first used (PEP 562): ``hocket --help`` does without
+PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hocket import data as data
+    from hocket import zoo as zoo
+    from hocket.checkpoint import Checkpoints as Checkpoints
+    from hocket.errors import HocketError as HocketError
+    from hocket.losses import cross_entropy as cross_entropy
+    from hocket.methods import ADL as ADL
+    from hocket.methods import BP as BP
+    from hocket.methods import DDG as DDG
+    from hocket.methods import DGL as DGL
+    from hocket.methods import DNI as DNI
+    from hocket.methods import DSP as DSP
+    from hocket.methods import FDG as FDG
+    from hocket.methods import FR as FR
+    from hocket.methods.method import Method as Method
+    from hocket.partition import Plan as Plan
+    from hocket.partition import cut as cut
+    from hocket.program import unroll as unroll
+    from hocket.training.metrics import EvaluationResult as EvaluationResult
+    from hocket.training.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+_METHODS = ("ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR")
+_MODULES = {
+    **dict.fromkeys(_METHODS, "hocket.methods"),
+    "Checkpoints": "hocket.checkpoint",
+    "EvaluationResult": "hocket.training.metrics",
+    "HocketError": "hocket.errors",
+    "Method": "hocket.methods.method",
+    "Plan": "hocket.partition",
+    "Trainer": "hocket.training.trainer",
+    "cross_entropy": "hocket.losses",
+    "cut": "hocket.partition",
+    "unroll": "hocket.program",
+}
+_PACKAGES = ("data", "zoo")
+
+__all__ = [
+    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "Checkpoints", "EvaluationResult",
+    "HocketError", "Method", "Plan", "Trainer", "cross_entropy", "cut", "data", "unroll", "zoo",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used.
+
+    Raises:
+        AttributeError: Hocket has no such name.
+    """
+    if name in _PACKAGES:
+        return import_module(f"hocket.{name}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'hocket' has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return [*__all__, "__version__"]

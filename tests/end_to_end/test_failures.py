@@ -334,7 +334,7 @@ def test_a_training_that_fails_is_told_once_and_each_stage_is_saved(run, tmp_pat
     assert code == 2
     assert err.count("error: ") == 1
     assert "became nan" in err or "became inf" in err
-    assert f"what was reached is in {out}\n" in err
+    assert f"the weights reached are in {out}\n" in err
     summary = json.loads((out / "summary.json").read_text())
     assert summary["state"] == "failed"
     assert "became" in summary["message"]

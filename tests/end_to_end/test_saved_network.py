@@ -55,5 +55,5 @@ def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path):
     assert done.returncode == 0, done.stderr
     error = float(done.stdout)
     summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
-    assert error == pytest.approx(summary["epochs"][-1]["score"]["error"])
+    assert error == pytest.approx(summary["epochs"][-1]["evaluation"]["error"])
     assert error < 0.1

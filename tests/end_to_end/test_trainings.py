@@ -21,7 +21,7 @@ def trained(tmp_path, monkeypatch):
 
     def run(*words):
         try:
-            code = main(["train", *map(str, words), "--out", "mine"])
+            code = main(["train", *map(str, words), "--run-dir", "mine"])
         except SystemExit as end:
             code = end.code
         assert code == 0
@@ -38,7 +38,7 @@ def test_a_transformer_learns_a_text(tmp_path, trained):
         *("--data", "text:context=16", "--data-dir", "text.txt", "--batch-size", 8),
         *("--optimizer", "AdamW:lr=0.002", "--epochs", 5),
     )
-    first, *_, last = (epoch["score"] for epoch in summary["epochs"])
+    first, *_, last = (epoch["evaluation"] for epoch in summary["epochs"])
     assert last["loss"] < first["loss"]
     assert last["error"] < 0.5, "the most frequent character is 1 in 6"
     vocabulary = len(set((tmp_path / "text.txt").read_text()))
@@ -56,8 +56,8 @@ def test_real_images_from_a_recipe(trained):
         *("--data", "cifar10:subset=512", "--data-dir", DATA_DIR, "--epochs", 1),
     )
     (epoch,) = summary["epochs"]
-    assert (epoch["samples"], epoch["score"]["samples"]) == (512, 10_000)
+    assert (epoch["samples"], epoch["evaluation"]["samples"]) == (512, 10_000)
     assert summary["cuts"] == ["layer2_0"]
     assert [stage["delay"] for stage in summary["stages"]] == [2, 0]
-    assert 0 < epoch["score"]["error"] < 0.95
+    assert 0 < epoch["evaluation"]["error"] < 0.95
     hocket.zoo.resnet8(num_classes=10).load_state_dict(weights, strict=True)

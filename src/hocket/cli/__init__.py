@@ -1,1 +1,1 @@
-"""The command line: one module for each command, imported when it is called."""
+"""The command line: one module for each command, which is imported when it is called."""

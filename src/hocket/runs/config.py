@@ -1,4 +1,4 @@
-"""Everything one training needs, as one frozen value that a file can hold."""
+"""Configuration of one training, as a frozen value that a file can hold."""
 
 import dataclasses
 import json
@@ -15,82 +15,82 @@ from hocket.options import wrong_options
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The choices of one training; what is written ``name:option=value`` takes options."""
+    """Choices of one training; those written ``name:option=value`` take options."""
 
     method: str = "fdg"
-    """What trains it, for example fdg:shrink=0.5 (`hocket methods` lists all)."""
+    """Training method, for example fdg:shrink=0.5 (`hocket methods` lists all)."""
     stages: int = 2
-    """How many stages the network is cut into."""
+    """Number of stages that the network is cut into."""
     plan: str = "balanced"
-    """Where to cut: balanced, paper, a file of `hocket plan` (.json), or the layers at which
-    stages begin: layer2_1,layer3_0."""
+    """Cuts: balanced, paper, a file of `hocket plan` (.json), or the layers at which stages
+    begin: layer2_1,layer3_0."""
     network: str = "mlp"
-    """The network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
+    """Network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
     data: str = "digits"
-    """The data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
+    """Data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
     data_dir: Path | None = None
-    """Where the files of the data set are."""
+    """Folder or file of the data set."""
     epochs: int = 20
-    """How often to go through the data."""
+    """Number of passes through the training data."""
     batch_size: int = 64
-    """Inputs in a batch."""
+    """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
-    """An optimizer of torch.optim."""
+    """Optimizer of torch.optim."""
     scheduler: str = "none"
-    """A scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
+    """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
     scheduler_unit: Literal["epoch", "update"] = "epoch"
-    """What the scheduler counts."""
+    """Unit that the scheduler counts."""
     warmup_epochs: int = 0
-    """Epochs at the start with a lower learning rate."""
+    """Number of first epochs with a lower learning rate."""
     warmup_factor: float = 0.1
-    """Factor on the learning rate in those epochs."""
+    """Factor on the learning rate in the warm-up epochs."""
     seed: int = 0
-    """Where initial weights, order of data, augmentation and dropout come from."""
+    """Seed of initial weights, order of data, augmentation and dropout."""
     device: str = "cpu"
-    """Where to compute: cpu, cuda or mps."""
+    """Device to compute on: cpu, cuda or mps."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """What to compute in; bf16 means autocast."""
+    """Precision to compute in; bf16 means autocast."""
     channels_last: bool = False
-    """Whether images are kept in the memory format that convolutions like best."""
+    """Keep images in the channels-last memory format, in which convolutions are faster."""
     extra_delay: int = 0
-    """Ticks that packets may take longer, which hides a slow link and adds to the delays."""
+    """Additional ticks that packets may take: hides a slow link and adds to the delays."""
     codec: str = "none"
-    """How what stages send is written: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
+    """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
     stage_speeds: str = "equal"
-    """How fast each stage is, where each runs freely: 1,1,0.5 for a last one half as fast."""
+    """Speeds of independent stages: 1,1,0.5 if the last one is half as fast."""
     stage_timing: Literal["regular", "random"] = "regular"
-    """Whether such stages take their turns at equal intervals, or by chance."""
+    """Ticks of independent stages at regular intervals, or at random ones."""
     replicas: int = 1
-    """Processes that share the work of each stage, where there are several processes."""
+    """Processes that share the work of each stage."""
     batchnorm: Literal["local", "shared"] = "local"
-    """Over which inputs BatchNorm has its statistics: those of each replica, or of all."""
+    """BatchNorm statistics over the inputs of each replica, or over those of all."""
     timeout_s: float = 60.0
-    """Seconds that a process may let another one wait before that is a hang."""
+    """Seconds that a process waits for another one before it reports a hang."""
     checksum: bool = True
-    """Whether tensors that go to another process leave with a checksum."""
+    """Send tensors to other processes with a checksum."""
     threads: int = 0
-    """Threads of PyTorch; 0 leaves its own choice."""
+    """Threads of PyTorch; 0 for its default."""
     log_every: int = 10
     """Write metrics of every n-th batch."""
     gradient_error_every: int = 0
-    """Compare the gradients of every n-th batch with the true ones; 0 for none."""
+    """Compare the gradients of every n-th batch with the exact ones; 0 for none."""
     checkpoint_every: int = 0
-    """Ticks between checkpoints, which epochs and stops end with, too; 0 for none at all."""
+    """Ticks between checkpoints, with another one after each epoch and at a stop; 0 for none."""
     checkpoint_keep: int = 3
-    """How many of the newest checkpoints stay."""
+    """Number of newest checkpoints to keep."""
     on_checkpoint_error: Literal["warn", "stop"] = "warn"
-    """What becomes of a training whose checkpoint cannot be written."""
+    """Reaction to a checkpoint that cannot be written."""
     on_nan: Literal["stop", "skip", "restore"] = "stop"
-    """What becomes of a training in which something is NaN or infinite: it stops, skips that
-    batch, or goes back to its last checkpoint and skips it from there."""
+    """Reaction to NaN and infinity: stop, skip the batch, or restore the last checkpoint and
+    skip the batch from there on."""
     max_restores: int = 3
-    """How often a training may go back so."""
+    """Most times that a training restores a checkpoint for this."""
     timeline: Path | None = None
-    """Write a timeline to this file, for Perfetto and `hocket draw --timeline`."""
+    """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
-    """Whether to write for TensorBoard as well."""
+    """Write event files for TensorBoard."""
     run_dir: Path | None = None
-    """The run folder, which must not exist; by default one under runs/."""
+    """Run folder, which must not exist; by default a new one under runs/."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -118,7 +118,7 @@ class RunConfig:
             problems.append(f"warmup_factor is {self.warmup_factor}; use a number in (0, 1]")
         if self.on_nan == "restore" and not self.checkpoint_every:
             problems.append(
-                "on_nan is 'restore', and there are no checkpoints to go back to; give "
+                "on_nan is 'restore', and there are no checkpoints to restore; give "
                 "checkpoint_every, or use 'skip'"
             )
         if self.on_nan != "stop" and self.replicas > 1:
@@ -130,20 +130,20 @@ class RunConfig:
             raise OptionError(listed("this run is impossible", problems))
 
     def as_dict(self) -> dict[str, Any]:
-        """The choices as plain values."""
+        """Return the choices as plain values."""
         values: dict[str, Any] = plain_values(dataclasses.asdict(self))
         return values
 
     def write(self, file: Path) -> None:
-        """Write the run as JSON, to be passed back as ``--config``."""
+        """Write the configuration as JSON, a file for ``--config``."""
         write_json(file, self.as_dict())
 
     @staticmethod
     def read(file: Path) -> "RunConfig":
-        """The run that a file holds; what it leaves out has its default.
+        """Read a configuration from a file; keys that it leaves out have their defaults.
 
         Raises:
-            OptionError: The file is not there or not JSON, or a key or value is wrong.
+            OptionError: The file is missing or not JSON, or a key or value is wrong.
         """
         return parse_config(read_values(file), str(file))
 
@@ -171,30 +171,30 @@ MAY_CHANGE = frozenset(
         "max_restores",
     ]
 )
-"""What may be another choice where a run goes on."""
+"""Choices that may differ in a resumed run."""
 
 
-def check_same_run(run: RunConfig, before: RunConfig) -> None:
-    """Refuse to go on with a run by other choices than it was begun with, where they matter.
+def check_same_run(config: RunConfig, before: RunConfig) -> None:
+    """Refuse to resume a run with choices that differ from its own, where they have to stay.
 
     Raises:
         OptionError: With every such choice.
     """
-    was = before.as_dict()
+    values_before = before.as_dict()
     problems = [
-        f"{name} is {value!r}, and was {was[name]!r}; begin a new run for that"
-        for name, value in run.as_dict().items()
-        if name not in MAY_CHANGE and value != was[name]
+        f"{name} is {value!r}, and was {values_before[name]!r}; begin a new run for that"
+        for name, value in config.as_dict().items()
+        if name not in MAY_CHANGE and value != values_before[name]
     ]
     if problems:
-        raise OptionError(listed("a run goes on as it was begun", problems))
+        raise OptionError(listed("a resumed run keeps its choices", problems))
 
 
 def read_values(file: Path) -> dict[str, Any]:
-    """The keys and values of a run file, as they stand there.
+    """Read the keys and values of a run file, unchecked.
 
     Raises:
-        OptionError: The file is not there, not JSON, or holds no keys and values.
+        OptionError: The file is missing, not JSON, or holds no keys and values.
     """
     try:
         values = json.loads(file.read_text())
@@ -210,7 +210,7 @@ def read_values(file: Path) -> dict[str, Any]:
 
 
 def parse_config(values: dict[str, Any], where: str) -> RunConfig:
-    """A run from plain values, each checked against the type of its field.
+    """Build a configuration from plain values, each checked against the type of its field.
 
     Raises:
         OptionError: With every key and value that is wrong.
@@ -226,14 +226,14 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write JSON so that a reader finds the old file or the new one, never half of it."""
+    """Write a JSON file atomically: a reader finds the old file or the new one."""
     part = file.with_name(file.name + ".part")
     part.write_text(json.dumps(plain_values(value), indent=2) + "\n")
     os.replace(part, file)
 
 
 def plain_values(value: Any) -> Any:
-    """A value as JSON knows it: paths as text, null for a number that is NaN or infinite."""
+    """Convert a value to JSON types: paths to text, NaN and infinity to null."""
     if isinstance(value, dict):
         return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

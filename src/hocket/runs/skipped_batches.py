@@ -1,7 +1,7 @@
-"""A run that goes back to its last checkpoint where something became NaN or infinite.
+"""Restarts from the last checkpoint without the batch at which something became NaN or infinite.
 
-Going back exactly would meet the same numbers again. So the batch at which it happened is noted
-in the run folder, and skipped from then on.
+An exact restart would meet the same numbers again. So the batch is noted in the run folder, and
+skipped from then on.
 """
 
 import json
@@ -12,49 +12,50 @@ from hocket.errors import NonFiniteError
 from hocket.runs.config import write_json
 
 EXIT_CODE = 79
-"""Of a process that has noted a batch to skip, for the run to be started again."""
+"""Exit code of a process that has noted a batch to skip and asks to be restarted."""
 
 
 class RestoreRequest(NonFiniteError):
-    """Something became NaN or infinite, and the run is to go back to its last checkpoint."""
+    """Something became NaN or infinite, and the last checkpoint is to be restored."""
 
     exit_code = EXIT_CODE
 
 
-def read_skipped_batches(folder: Path) -> list[int]:
-    """The batches that were noted in a run folder."""
-    file = folder / "skipped.json"
+def read_skipped_batches(run_dir: Path) -> list[int]:
+    """Return the batches that are noted in a run folder."""
+    file = run_dir / "skipped.json"
     return list(json.loads(file.read_text())) if file.exists() else []
 
 
-def note_skipped_batch(folder: Path, error: NonFiniteError, most: int) -> RestoreRequest:
-    """Note the batch of an error, and give what asks for another start.
+def note_skipped_batch(run_dir: Path, error: NonFiniteError, limit: int) -> RestoreRequest:
+    """Note the batch of an error in the run folder, and return the request to restart.
 
     Args:
-        folder: The run folder, which has a checkpoint.
-        error: What happened.
-        most: How many batches may be noted.
+        run_dir: The run folder, which has a checkpoint.
+        error: The error, with its batch.
+        limit: Most batches that may be noted.
 
     Raises:
-        NonFiniteError: It happened at no batch, or at one that had been skipped, or there are
-            too many.
+        NonFiniteError: The error has no batch or one that was skipped already, or the limit is
+            reached.
     """
-    known, batch = read_skipped_batches(folder), error.batch
-    if batch is None or batch in known:
-        why = "skipping a batch does not mend it"
-    elif len(known) >= most:
-        why = f"the run has gone back {most} times already (--max-restores)"
+    skipped, batch = read_skipped_batches(run_dir), error.batch
+    if batch is None or batch in skipped:
+        reason = "skipping a batch does not help"
+    elif len(skipped) >= limit:
+        reason = f"the run has been restored {limit} times already (--max-restores)"
     else:
-        write_json(folder / "skipped.json", [*known, batch])
-        return RestoreRequest(f"{error}; going back to the last checkpoint, to skip batch {batch}")
-    raise NonFiniteError(f"{error}; {why}") from error
+        write_json(run_dir / "skipped.json", [*skipped, batch])
+        return RestoreRequest(f"{error}; restoring the last checkpoint, to skip batch {batch}")
+    raise NonFiniteError(f"{error}; {reason}") from error
 
 
 def retry_skipping(start: Callable[[bool], int]) -> int:
-    """Start, and start again for as long as batches to skip are found; the last exit code.
+    """Start a training, restart it while it asks to, and return the last exit code.
 
     Args:
-        start: Starts, or goes on from what is there, and gives the exit code.
+        start: Starts the training and returns its exit code; its argument is True if the
+            training is to continue from its checkpoints.
     """
     code = start(False)
     while code == EXIT_CODE:

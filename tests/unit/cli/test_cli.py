@@ -82,7 +82,7 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     assert json_of(folder / "environment.json")["versions"]["torch"] == torch.__version__
     summary = json_of(folder / "summary.json")
     assert (summary["state"], summary["message"]) == ("finished", "")
-    assert f"{summary['epochs'][-1]['score']['error']:.2%}" in out
+    assert f"{summary['epochs'][-1]['evaluation']['error']:.2%}" in out
     assert {row["kind"] for row in metrics_of(folder)} == {"backward", "update", "epoch"}
     names = [name for name, _ in hocket.zoo.mlp().named_parameters()]
     assert list(network_of(folder)) == names
@@ -90,10 +90,10 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
 
 def test_heads_are_exits_in_the_table_and_in_the_files(call):
     method = "dgl:head=mlp,width=0.5,depth=1,similarity=0.5"
-    code, out, _ = call("train", *QUICK, "--method", method, "--out", "mine")
+    code, out, _ = call("train", *QUICK, "--method", method, "--run-dir", "mine")
     assert code == 0
     (epoch,) = json_of("mine/summary.json")["epochs"]
-    score = epoch["score"]
+    score = epoch["evaluation"]
     assert score["exits"][-1] == score["error"]
     for who, error in (
         ("head of stage 0", score["exits"][0]),
@@ -102,7 +102,7 @@ def test_heads_are_exits_in_the_table_and_in_the_files(call):
     ):
         assert [cell.strip() for cell in table_row(out, who)] == [who, f"{error:.2%}"]
     (row,) = [row for row in metrics_of("mine") if row["kind"] == "epoch"]
-    assert row["score"] == score
+    assert row["evaluation"] == score
 
 
 def table_row(out, first):
@@ -118,25 +118,25 @@ def test_two_trainings_do_not_share_a_folder(call):
 
 
 def test_a_run_file_repeats_the_training_bit_by_bit(call):
-    assert call("train", *QUICK, "--method", "fdg:shrink=0.5", "--out", "first")[0] == 0
-    assert call("train", "--run", "first/run.json", "--out", "second")[0] == 0
-    assert call("train", "--run=first/run.json")[0] == 0
+    assert call("train", *QUICK, "--method", "fdg:shrink=0.5", "--run-dir", "first")[0] == 0
+    assert call("train", "--config", "first/run.json", "--run-dir", "second")[0] == 0
+    assert call("train", "--config=first/run.json")[0] == 0
     (third,) = Path("runs").iterdir()
     assert same(network_of("first"), network_of("second"))
     assert same(network_of("first"), network_of(third))
 
 
 def test_options_win_over_the_run_file(call):
-    assert call("train", *QUICK, "--stages", 3, "--out", "first")[0] == 0
-    words = ("--seed", 1, "--method", "ddg", "--out", "second")
-    assert call("train", "--run", "first/run.json", *words)[0] == 0
-    changed = {"seed": 1, "method": "ddg", "out": "second"}
+    assert call("train", *QUICK, "--stages", 3, "--run-dir", "first")[0] == 0
+    words = ("--seed", 1, "--method", "ddg", "--run-dir", "second")
+    assert call("train", "--config", "first/run.json", *words)[0] == 0
+    changed = {"seed": 1, "method": "ddg", "run_dir": "second"}
     assert json_of("second/run.json") == json_of("first/run.json") | changed
     assert not same(network_of("first"), network_of("second"))
 
 
 def test_options_win_over_a_recipe(call):
-    words = ("--data", "digits", "--plan", "balanced", *QUICK, "--out", "mine")
+    words = ("--data", "digits", "--plan", "balanced", *QUICK, "--run-dir", "mine")
     assert call("train", "--recipe", "fdg-cifar", *words)[0] == 0
     found = json_of("mine/run.json")
     assert (found["network"], found["data"], found["epochs"]) == (
@@ -157,7 +157,7 @@ def test_everything_that_can_be_logged(call):
         10,
         "--log-every",
         10,
-        "--out",
+        "--run-dir",
         "mine",
     )
     pytest.importorskip("tensorboard")
@@ -171,7 +171,7 @@ def test_everything_that_can_be_logged(call):
 
 def test_bfloat16_and_channels_last(call):
     words = ("--network", "resnet8", "--data", "synthetic:examples=64,shape=[3,8,8]")
-    more = ("--precision", "bf16", "--channels-last", "--epochs", 1, "--out", "mine")
+    more = ("--precision", "bf16", "--channels-last", "--epochs", 1, "--run-dir", "mine")
     assert call("train", *words, *more)[0] == 0
     assert all(v.isfinite().all() for v in network_of("mine").values())
 
@@ -217,7 +217,7 @@ def test_help_names_every_choice_of_a_run(call):
     assert code == 0
     for field in fields(RunConfig):
         assert f"--{field.name.replace('_', '-')}" in out
-    assert "--run" in out
+    assert "--config" in out
     assert "--recipe" in out
 
 
@@ -281,8 +281,8 @@ BAD = {
     "missing text": ("--data text --data-dir none", "no text at none"),
     "subset of nothing": ("--data cifar10:subset=0 --data-dir .", "subset is 0; give 1 to"),
     "unknown device": ("--device gpu", "device is 'gpu'; use one of cpu, cuda, mps"),
-    "missing run file": ("--run none.json", "cannot read the run file 'none.json'"),
-    "no run file": ("--run", "--run requires an argument"),
+    "missing run file": ("--config none.json", "cannot read the run file 'none.json'"),
+    "no run file": ("--config", "--config requires an argument"),
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
     "no batches": ("--batch-size 0", "batch_size is 0; use a number of at least 1"),
     "epochs in words": ("--epochs many", "Invalid value for --epochs"),
@@ -368,12 +368,12 @@ def test_a_device_that_is_not_there_is_refused(call, here):
 )
 def test_a_bad_run_file_is_refused(call, here, content, said):
     (here / "mine.json").write_text(content)
-    assert said in refused(call, here, "train", "--run", "mine.json")
+    assert said in refused(call, here, "train", "--config", "mine.json")
 
 
 def test_all_that_is_wrong_in_a_run_file_is_told_at_once(call, here):
     (here / "mine.json").write_text('{"epoch": 3, "stages": "two", "seed": null}')
-    said = refused(call, here, "train", "--run", "mine.json")
+    said = refused(call, here, "train", "--config", "mine.json")
     for part in ("'epoch'", "stages is 'two'", "seed is None"):
         assert part in said
 
@@ -410,20 +410,20 @@ def test_a_damaged_data_folder_is_refused(call, here, files, said):
 def test_a_run_folder_is_never_written_over(call, here):
     (here / "mine").mkdir()
     (here / "mine" / "precious.txt").write_text("kept")
-    said = refused(call, here, "train", *QUICK, "--out", "mine")
-    assert "the run folder 'mine' exists already; name another with --out" in said
+    said = refused(call, here, "train", *QUICK, "--run-dir", "mine")
+    assert "the run folder 'mine' exists already; name another with --run-dir" in said
 
 
 # What ends early.
 
 
 def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call, here):
-    words = (*QUICK, "--optimizer", "SGD:lr=1e30", "--out", "mine")
+    words = (*QUICK, "--optimizer", "SGD:lr=1e30", "--run-dir", "mine")
     code, _, err = call("train", *words)
     assert code == 2
     assert " became " in err
     assert "stage 1, batch 1, tick 2" in err
-    assert "what was reached is in mine" in err
+    assert "the weights reached are in mine" in err
     assert "Traceback" not in err
     assert {file.name for file in (here / "mine").iterdir()} == LEFT
     assert all(value.isfinite().all() for value in network_of("mine").values())
@@ -442,7 +442,7 @@ def _interruptible():
 
 @pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
-    words = ("train", *QUICK[:2], "--epochs", "100000", "--out", "mine")
+    words = ("train", *QUICK[:2], "--epochs", "100000", "--run-dir", "mine")
     source = str(Path(hocket.__file__).parents[1])
     process = subprocess.Popen(
         [sys.executable, "-m", "hocket", *words],
@@ -476,7 +476,7 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no place to write to nowhere")
 def test_a_run_folder_that_cannot_be_made_is_refused(call, here):
-    said = refused(call, here, "train", "--epochs", 1, "--out", "/proc/none/here")
+    said = refused(call, here, "train", "--epochs", 1, "--run-dir", "/proc/none/here")
     assert "cannot make the run folder '/proc/none/here'" in said
 
 

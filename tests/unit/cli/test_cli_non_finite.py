@@ -47,7 +47,7 @@ def call(tmp_path, monkeypatch, capsys):
 
     def run(*words, out="run"):
         common = ("--network", "own.py:broken", "--epochs", "1", "--log-every", "1")
-        code = main(["train", *common, "--out", out, *map(str, words)])
+        code = main(["train", *common, "--run-dir", out, *map(str, words)])
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
@@ -93,7 +93,7 @@ def test_a_run_that_goes_back_is_one_that_skips(call):
     assert call(*words, "--on-nan", "skip", out="skips")[0] == 0
     code, said = call(*words, "--on-nan", "restore", out="back")
     assert code == 0
-    assert f"going back to the last checkpoint, to skip batch {SPOILED}" in said
+    assert f"restoring the last checkpoint, to skip batch {SPOILED}" in said
     assert read_skipped_batches(Path("back")) == [SPOILED]
     skips, back = (
         torch.load(Path(name) / "network.pt", weights_only=True) for name in ("skips", "back")
@@ -107,13 +107,13 @@ def test_a_run_that_goes_back_is_one_that_skips(call):
 def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
     code, said = call("--checkpoint-every", 100, "--on-nan", "restore")
     assert code == 2
-    assert "there is no checkpoint yet to go back to" in said
+    assert "there is no checkpoint yet to restore" in said
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--on-nan", "restore"), "there are no checkpoints to go back to; give"),
+        (("--on-nan", "restore"), "there are no checkpoints to restore; give"),
         (("--on-nan", "skip", "--replicas", 2), "do not agree on which to skip"),
         (
             ("--on-nan", "restore", "--checkpoint-every", 5, "--method", "dgl-async"),
@@ -137,12 +137,12 @@ def failed_at(batch):
 def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
     assert read_skipped_batches(tmp_path) == []
     assert isinstance(note_skipped_batch(tmp_path, failed_at(3), most=2), RestoreRequest)
-    with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not mend it"):
+    with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not help"):
         note_skipped_batch(tmp_path, failed_at(3), most=2)
-    with pytest.raises(NonFiniteError, match="skipping a batch does not mend it"):
+    with pytest.raises(NonFiniteError, match="skipping a batch does not help"):
         note_skipped_batch(tmp_path, failed_at(None), most=2)
     note_skipped_batch(tmp_path, failed_at(7), most=2)
-    with pytest.raises(NonFiniteError, match="has gone back 2 times already"):
+    with pytest.raises(NonFiniteError, match="has been restored 2 times already"):
         note_skipped_batch(tmp_path, failed_at(9), most=2)
     assert read_skipped_batches(tmp_path) == [3, 7]
 

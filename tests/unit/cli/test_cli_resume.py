@@ -41,7 +41,7 @@ def call(capsys):
 @pytest.fixture
 def whole(call):
     """The folder of a run that never stopped."""
-    assert call("train", *QUICK, "--out", "whole")[0] == 0
+    assert call("train", *QUICK, "--run-dir", "whole")[0] == 0
     return Path("whole")
 
 
@@ -88,10 +88,10 @@ def test_a_run_that_died_goes_on_from_its_last_checkpoint(call, whole):
 )
 def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, number, code):
     stop_at(monkeypatch, 17, number)
-    ended, told = call("train", *QUICK, "--out", "stopped")
+    ended, told = call("train", *QUICK, "--run-dir", "stopped")
     assert ended == code
-    assert "interrupted: stopped in epoch 1 of 2; what was reached is saved" in told
-    assert "go on with: hocket train --resume stopped" in told
+    assert "interrupted: stopped in epoch 1 of 2; the weights reached are saved" in told
+    assert "resume with: hocket train --resume stopped" in told
     assert checkpoints(Path("stopped")) == [checkpoint_name(10, 0), checkpoint_name(18, 0)]
     summary = json.loads(Path("stopped/summary.json").read_text())
     assert (summary["state"], summary["signal"]) == ("interrupted", number)
@@ -100,13 +100,13 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
 
 
 def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
-    words = (*QUICK, "--trace", "trace.json", "--out", "stopped")
+    words = (*QUICK, "--timeline", "trace.json", "--run-dir", "stopped")
     stop_at(monkeypatch, 17, signal.SIGINT)
     assert call("train", *words)[0] == 130
     before = Timeline.read(Path("trace.json"))
     assert call("train", "--resume", "stopped")[0] == 0
     whole = Timeline.read(Path("trace.json"))
-    assert whole.until(18).spans == before.spans
+    assert whole.before_tick(18).spans == before.spans
     done = [(s.stage, s.kind, s.batch) for s in whole.spans if s.kind in "FBU"]
     assert sorted(done) == sorted(
         (stage, kind, batch) for stage in (0, 1) for kind in "FBU" for batch in range(2 * 23)
@@ -129,15 +129,15 @@ def test_in_other_stages_it_says_what_is_lost(call, whole):
 
 
 def test_without_checkpoints_there_is_nothing_to_go_on_from(call):
-    assert call("train", *QUICK[:4], "--out", "plain")[0] == 0
+    assert call("train", *QUICK[:4], "--run-dir", "plain")[0] == 0
     code, told = call("train", "--resume", "plain")
     assert code == 2
-    assert "cannot go on with 'plain': it has no checkpoints" in told
+    assert "cannot resume 'plain': it has no checkpoint of all stages" in told
 
 
-@pytest.mark.parametrize("given", ["--run", "--out", "--recipe"])
+@pytest.mark.parametrize("given", ["--config", "--run-dir", "--recipe"])
 def test_a_resumed_run_has_its_own_choices(call, whole, given):
-    value = {"--run": whole / "run.json", "--out": "there", "--recipe": "fdg-cifar"}[given]
+    value = {"--config": whole / "run.json", "--run-dir": "there", "--recipe": "fdg-cifar"}[given]
     code, told = call("train", "--resume", whole, given, value)
     assert code == 2
     assert f"a resumed run has its own folder and choices; drop {given}" in told
@@ -179,9 +179,9 @@ class Launched:
         self.codes = list(codes)
         self.told = []
 
-    def __call__(self, work, run, resumed, **options):
-        self.told.append((run.out, resumed, options["grace_s"]))
-        self.alone = options["alone"]
+    def __call__(self, work, config, resume, report, **options):
+        self.told.append((config.run_dir, resume, options["grace_s"]))
+        self.alone = options["rejoin_restarts"]
         return self.codes.pop(0)
 
 
@@ -193,7 +193,7 @@ class Launched:
         ((137, 0), ["a process was killed by SIGKILL"]),
         ((137, 139, 137), [f"a process was killed by {n}" for n in ("SIGKILL", "SIGSEGV")]),
         ((75, 0), ["a process hung"]),
-        ((72, 0), ["the folder in which processes meet was taken away"]),
+        ((72, 0), ["the folder in which processes meet was deleted"]),
         ((76, 69, 0), ["a packet was lost or damaged", "a process was gone"]),
         ((137, 2), ["a process was killed by SIGKILL"]),
         ((143,), []),
@@ -203,7 +203,7 @@ class Launched:
 )
 def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, said):
     launched = Launched(*codes)
-    monkeypatch.setattr("hocket.cli.main.launch", launched)
+    monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
     code, told = call("train", *words)
     assert code == codes[-1]
@@ -219,17 +219,17 @@ def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, sa
     ]
 
 
-@pytest.mark.parametrize("missing", ["--out", "--checkpoint-every"])
+@pytest.mark.parametrize("missing", ["--run-dir", "--checkpoint-every"])
 def test_under_torchrun_a_run_that_may_be_started_again_needs_a_place(
     call, monkeypatch, missing
 ):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    given = {"--out": "there", "--checkpoint-every": 5}
+    given = {"--run-dir": "there", "--checkpoint-every": 5}
     del given[missing]
     code, told = call("train", *(word for pair in given.items() for word in pair))
     assert code == 2
-    assert "may start this training again (--max-restarts 3), which must find where it" in told
-    assert "give --out and --checkpoint-every, or --max-restarts 0" in told
+    assert "may restart this training (--max-restarts 3), which then needs its" in told
+    assert "give --run-dir and --checkpoint-every, or --max-restarts 0" in told
 
 
 def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
@@ -238,16 +238,16 @@ def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
     Path("died/network.pt").unlink()
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert call("train", *QUICK, "--out", "died")[0] == 0
+    assert call("train", *QUICK, "--run-dir", "died")[0] == 0
     assert left(Path("died")) == left(whole)
 
 
 class Alone(Launched):
     """Stands for launches in each of which one process comes back alone, if it may."""
 
-    def __call__(self, work, run, resumed, **options):
-        code = super().__call__(work, run, resumed, **options)
-        options["alone"].take()
+    def __call__(self, work, config, resume, report, **options):
+        code = super().__call__(work, config, resume, report, **options)
+        options["rejoin_restarts"].take()
         return code
 
 
@@ -257,7 +257,7 @@ def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
     call, monkeypatch, most, launches
 ):
     launched = Alone(*[137] * launches)
-    monkeypatch.setattr("hocket.cli.main.launch", launched)
+    monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
     code, told = call("train", "--method", "dgl-async", *words)
     assert code == 137
@@ -272,7 +272,7 @@ def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
 
 def test_nobody_is_started_again_alone_where_stages_keep_step(call, monkeypatch):
     launched = Launched(0)
-    monkeypatch.setattr("hocket.cli.main.launch", launched)
+    monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
     assert call("train", *words)[0] == 0
     assert launched.alone is None
@@ -289,12 +289,12 @@ def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call,
 
 def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
     words = ("--method", "dgl-async", "--checkpoint-every", "10", "--epochs", "1")
-    assert call("train", *words, "--out", "whole")[0] == 0
+    assert call("train", *words, "--run-dir", "whole")[0] == 0
     shutil.copytree("whole", "died")
     shutil.move("died/checkpoints", "checkpoints")
     shutil.move("checkpoints", "died/checkpoints/stage0")
     Path("died/network.pt").unlink()
-    assert "cannot go on with 'died': it has no" in call("train", "--resume", "died")[1]
+    assert "cannot resume 'died': it has no" in call("train", "--resume", "died")[1]
     run = RunConfig.read(Path("died/run.json"))
     train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
     assert left(Path("died")) == left(Path("whole"))

@@ -150,7 +150,7 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
 
     def watch(event, stage):
         if event.action.kind == "U":
-            applied[stage.index].append(event.report.rate)
+            applied[stage.index].append(event.report.lr)
 
     trainer = Trainer(
         nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))),
@@ -166,9 +166,9 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
     assert all(applied[stage] == pytest.approx(wanted) for stage in range(3))
 
 
-def test_rates_are_numbers_for_each_stage():
+def test_stage_speeds_are_numbers_for_each_stage():
     assert parse_stage_speeds(RunConfig()) is None
     assert parse_stage_speeds(RunConfig(stage_speeds="1,0.5, 2")) == (1.0, 0.5, 2.0)
-    assert refusal(parse_stage_speeds, rates="1,fast") == (
-        "rates is '1,fast'; write a number for each stage: 1,1,0.5"
+    assert refusal(parse_stage_speeds, stage_speeds="1,fast") == (
+        "stage_speeds is '1,fast'; write a number for each stage: 1,1,0.5"
     )

@@ -31,7 +31,7 @@ def test_a_run_cannot_be_changed():
 def test_as_a_dict_it_is_plain_json():
     values = RunConfig(run_dir=Path("runs/x"), data_dir=Path("data")).as_dict()
     assert json.loads(json.dumps(values)) == values
-    assert values["out"] == "runs/x"
+    assert values["run_dir"] == "runs/x"
     assert values["data_dir"] == "data"
     assert values.keys() == {field.name for field in dataclasses.fields(RunConfig)}
 

@@ -57,7 +57,7 @@ def test_rows_say_where_and_what(tmp_path):
     (last,) = of(rows, "backward", stage=1, batch=5)
     assert last["loss"] > 0
     (update,) = of(rows, "update", stage=0, batch=5)
-    assert update["rate"] == 0.1
+    assert update["lr"] == 0.1
     assert "staleness" not in update
 
 
@@ -76,8 +76,8 @@ def test_comparisons_and_epochs(tmp_path):
     first, second = of(rows, "epoch")
     assert (first["number"], second["number"]) == (0, 1)
     assert first["samples"] == 12
-    assert first["score"]["samples"] == 2
-    assert 0 <= first["score"]["error"] <= 1
+    assert first["evaluation"]["samples"] == 2
+    assert 0 <= first["evaluation"]["error"] <= 1
     assert second["staleness"][1] == 0
 
 
@@ -88,7 +88,7 @@ def test_a_signal_that_learns_leaves_rows_of_its_targets(tmp_path):
 
 def test_rows_are_there_before_the_end(tmp_path):
     with MetricsLog(tmp_path, 1, tensorboard=False) as logs:
-        logs._row("epoch", number=0, score=None)
+        logs._row("epoch", number=0, evaluation=None)
         assert json.loads((tmp_path / "metrics.jsonl").read_text())["number"] == 0
 
 
@@ -105,7 +105,7 @@ def test_tensorboard_files_hold_the_same_numbers(tmp_path):
     assert {
         "backward/gradient_norm/stage0",
         "backward/staleness/stage0",
-        "update/rate/stage1",
+        "update/lr/stage1",
         "comparison/cosine/stage0",
         "epoch/loss",
         "epoch/test_error",
@@ -116,7 +116,7 @@ def test_the_errors_of_exits_are_logged(tmp_path):
     reading = "tensorboard.backend.event_processing.event_accumulator"
     EventAccumulator = pytest.importorskip(reading).EventAccumulator
     rows = logged(tmp_path, DGL(head="mlp", depth=0), tensorboard=True)
-    scores = [row["score"] for row in of(rows, "epoch")]
+    scores = [row["evaluation"] for row in of(rows, "epoch")]
     (file,) = tmp_path.glob("events.out.tfevents*")
     events = EventAccumulator(str(file)).Reload()
     for k in (0, 1):

@@ -10,8 +10,8 @@ from hocket.runs.peak_memory import STATUS
 
 HELD_MIB = 80
 PROGRAM = """
-from hocket.runs.peak_memory import _status_mib, give_back
-give_back()
+from hocket.runs.peak_memory import _status_mib, release_free_memory
+release_free_memory()
 before = _status_mib("VmRSS")
 held = [b"x" * 2**21 for _ in range(40)]
 print(_status_mib("VmRSS") - before)

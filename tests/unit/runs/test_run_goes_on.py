@@ -14,6 +14,6 @@ def test_what_may_change_is_what_there_is():
 
 def test_what_may_not_is_refused_by_name():
     check_same_run(RunConfig(epochs=3, stages=4), RunConfig())
-    words = r"(?s)seed is 1, and was 0; begin a new run.*slack is 2, and was 0"
+    words = r"(?s)seed is 1, and was 0; begin a new run.*extra_delay is 2, and was 0"
     with pytest.raises(OptionError, match=words):
         check_same_run(RunConfig(seed=1, extra_delay=2), RunConfig())

@@ -1,0 +1,114 @@
+"""``hocket draw``: the program of a method or a measured timeline, as text or as a picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.cli.output import console, messages
+from hocket.errors import OptionError
+
+if TYPE_CHECKING:
+    from hocket.timeline import Timeline
+
+BATCHES_SHOWN = 6
+
+
+def draw_command(
+    *,
+    method: str | None = None,
+    stages: int | None = None,
+    batches: int | None = None,
+    first: int | None = None,
+    timeline: Path | None = None,
+    out: Path | None = None,
+) -> int:
+    """Print or draw the program of a method tick by tick, or a timeline that was measured.
+
+    Args:
+        method: For example ddg, or adl:accumulate=2; fdg if there is no timeline. With a
+            timeline its program is drawn above the measurement.
+        stages: Number of stages: 3, or those of the timeline.
+        batches: Number of batches to train on, or of a timeline's batches to show; 6 if not given.
+        first: First batch of the timeline to show.
+        timeline: Timeline to draw; without --out its busy, sending and waiting times are printed.
+        out: Picture to write: .svg, .png or .pdf.
+    """
+    if batches is not None and batches < 1:
+        raise OptionError(f"batches is {batches}; use at least 1")
+    if timeline is not None:
+        return _show_timeline(timeline, method, stages, batches, first, out)
+    if first is not None:
+        raise OptionError(
+            f"first is {first}, but there is no timeline; add --timeline or drop --first"
+        )
+    from hocket.program import format_program, unroll
+    from hocket.runs.build import parse_method
+
+    method, stages = method or "fdg", 3 if stages is None else stages
+    ticks = list(unroll(parse_method(method), stages, batches or BATCHES_SHOWN))
+    if out is not None:
+        from hocket.runs.plot import draw_program
+
+        draw_program(ticks, stages, f"{method} on {stages} stages", out)
+        messages.print(f"drawn to {out}", soft_wrap=True)
+    text = format_program(ticks, stages)
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def _show_timeline(
+    file: Path,
+    method: str | None,
+    stages: int | None,
+    batches: int | None,
+    first: int | None,
+    out: Path | None,
+) -> int:
+    """Print the times of a timeline, or draw it, below the program of a method if one is given."""
+    from hocket.runs.tables import timeline_table
+    from hocket.timeline import Timeline
+
+    timeline = Timeline.read(file)
+    stage_count = len(timeline.stages)
+    if stages not in (None, stage_count):
+        raise OptionError(
+            f"stages is {stages}, but {str(file)!r} has {stage_count}; drop --stages"
+        )
+    if out is not None:
+        _draw_timeline(timeline, file.name, method, first, batches or BATCHES_SHOWN, out)
+        messages.print(f"drawn to {out}", soft_wrap=True)
+        return 0
+    if method is not None:
+        raise OptionError(
+            f"method is {method!r}, but a program is shown with a timeline only in a picture; "
+            "add --out or drop --method"
+        )
+    window_given = (first, batches) != (None, None)
+    console.print(timeline_table(timeline.window(first, batches) if window_given else timeline))
+    return 0
+
+
+def _draw_timeline(
+    timeline: "Timeline",
+    name: str,
+    method: str | None,
+    first: int | None,
+    batches: int,
+    out: Path,
+) -> None:
+    """Draw a window of a timeline, below the program of a method if one is given."""
+    from hocket.program import unroll
+    from hocket.runs.build import parse_method
+    from hocket.runs.plot import draw_panels, program_panel, timeline_panel
+
+    panels = [timeline_panel(timeline.window(first, batches), f"measured: {name}")]
+    if method is not None:
+        program_method = parse_method(method)
+        stages = len(timeline.stages)
+        first = timeline.batches[0] if first is None else first
+        # As many batches as enter before the last one shown has left.
+        entering = first + batches + program_method.delay(0, stages)
+        entering = min(timeline.batches[-1] + 1, entering)
+        ticks = list(unroll(program_method, stages, entering))
+        title = f"{method} on {stages} stages"
+        panels.insert(0, program_panel(ticks, stages, title, first, batches))
+    draw_panels(panels, out)

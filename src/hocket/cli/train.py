@@ -1,0 +1,73 @@
+"""``hocket train``: one training from its options."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from hocket.cli.output import console, end_with_error, messages
+from hocket.errors import HocketError, OptionError
+from hocket.runs.config import RunConfig
+
+if TYPE_CHECKING:
+    from hocket.runs.summary import Summary
+
+DEFAULTS = RunConfig()
+
+
+def train_command(
+    config: Annotated[RunConfig, Parameter(name="*")] = DEFAULTS,
+    *,
+    base: Annotated[Path | None, Parameter(name="--config")] = None,
+    from_recipe: Annotated[str | None, Parameter(name="--recipe")] = None,
+    resume: Path | None = None,
+    processes: int = 1,
+    max_restarts: int = 0,
+) -> int:
+    """Train a network; everything it leaves is in a new run folder.
+
+    Args:
+        config: Options of the training.
+        base: A run file to start from, such as run.json of a run folder; options given here win.
+        from_recipe: A published setting to start from: fdg-cifar, fdg-cifar-warmup, dgl-cifar,
+            ddg-cifar, dgl-async-slowdown.
+        resume: Folder of a run to resume from its last checkpoint; options given here win.
+        processes: Processes of this machine to train in, one for each stage (times replicas).
+        max_restarts: Number of restarts from the last checkpoint after a process was killed,
+            hung, or received a damaged packet. All processes are restarted; where the stages
+            are independent at that time, only the one that was killed.
+    """
+    if resume is not None:
+        given = (("--config", base), ("--recipe", from_recipe), ("--run-dir", config.run_dir))
+        if conflicts := [name for name, value in given if value is not None]:
+            raise OptionError(
+                f"a resumed run has its own folder and choices; drop {', '.join(conflicts)}"
+            )
+    from hocket.runs.start import start_training
+
+    return start_training(
+        config,
+        print_result,
+        resume_from=resume,
+        processes=processes,
+        max_restarts=max_restarts,
+    )
+
+
+def print_result(config: RunConfig, result: "Summary | HocketError") -> int:
+    """Print what a training in this process ended with, and return the exit code."""
+    if isinstance(result, HocketError):
+        return end_with_error(result)
+    from hocket.distributed import world
+    from hocket.runs.tables import summary_tables
+
+    if world.is_main():
+        for table in summary_tables(result):
+            console.print(table)
+    if result.state != "interrupted":
+        return 0
+    if world.is_main():
+        messages.print(f"interrupted: {result.message}; the weights reached are saved")
+        if config.checkpoint_every:
+            messages.print(f"resume with: hocket train --resume {result.folder}")
+    return 128 + result.signal

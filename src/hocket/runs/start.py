@@ -1,0 +1,153 @@
+"""Start of a training: new, resumed or restarted, in this process or in several."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from hocket.distributed import identity
+from hocket.distributed.launch import launch
+from hocket.distributed.restart import (
+    RestartBudget,
+    retry_after_loss,
+    torchrun_max_restarts,
+    torchrun_restart_count,
+)
+from hocket.errors import CheckpointError, HocketError, OptionError
+from hocket.runs.build import parse_method
+from hocket.runs.config import RunConfig, check_same_run
+from hocket.runs.run_dir import choose_run_dir, has_checkpoints
+from hocket.runs.skipped_batches import retry_skipping
+from hocket.runs.summary import Summary
+from hocket.runs.train import train
+
+GRACE_S = 5.0
+"""Seconds that processes have to end after one of them has failed."""
+CHECKPOINT_GRACE_S = 30.0
+"""The same where they write a last checkpoint."""
+
+Report = Callable[[RunConfig, Summary | HocketError], int]
+"""Reports what a training ended with, and returns the exit code of its process."""
+
+
+def start_training(
+    config: RunConfig,
+    report: Report,
+    *,
+    resume_from: Path | None = None,
+    processes: int = 1,
+    max_restarts: int = 0,
+) -> int:
+    """Train as a configuration says, with restarts after losses and skipped batches.
+
+    Args:
+        config: Choices of the training.
+        report: Called in each process at the end; a function of a module, as it is pickled.
+        resume_from: Folder of a run to resume from its last checkpoint.
+        processes: Processes of this machine to train in.
+        max_restarts: Number of restarts after a process was lost, of all processes or of a
+            single one.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        OptionError: An option contradicts another, or the run that is resumed.
+        CheckpointError: There is no checkpoint to resume from.
+    """
+    if max_restarts < 0 or (max_restarts and (processes == 1 or not config.checkpoint_every)):
+        raise OptionError(
+            f"max_restarts is {max_restarts}; give a number from 0 on, and with one above 0 "
+            "--processes and --checkpoint-every"
+        )
+    if resume_from is not None:
+        config = _resumed_config(config, resume_from)
+    resume = resume_from is not None
+    if (max_restarts or config.on_nan == "restore") and config.run_dir is None:
+        config = dataclasses.replace(config, run_dir=choose_run_dir(config))  # for all restarts
+    if processes == 1:
+        resume = resume or _restarted_by_torchrun(config)
+        if "RANK" in os.environ:  # torchrun restarts all processes
+            return train_in_process(config, resume, report)
+        return retry_skipping(
+            lambda restored: train_in_process(config, resume or restored, report)
+        )
+    return _launch_training(config, report, resume, processes, RestartBudget(max_restarts))
+
+
+def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
+    """Train in this process, and return the exit code.
+
+    Args:
+        config: Choices of the training.
+        resume: True to resume in the run folder, from the last checkpoint if there is any.
+        report: Called with the summary or the error.
+    """
+    try:
+        summary = train(config, resume=resume or identity.has_rejoined())
+    except HocketError as error:
+        return report(config, error)
+    return report(config, summary)
+
+
+def _launch_training(
+    config: RunConfig, report: Report, resume: bool, processes: int, budget: RestartBudget
+) -> int:
+    """Train in processes of this machine, and return the exit code of the last start."""
+    needed = config.stages * config.replicas
+    if processes != needed:
+        raise OptionError(
+            f"processes is {processes}, but {config.stages} stages x {config.replicas} replicas "
+            f"want {needed}; give --processes {needed}, or change --stages"
+        )
+    free_running = parse_method(config.method).free_running
+
+    def start(resume: bool) -> int:
+        return launch(
+            train_in_process,
+            config,
+            resume,
+            report,
+            processes=processes,
+            threads=config.threads,
+            grace_s=CHECKPOINT_GRACE_S if config.checkpoint_every else GRACE_S,
+            rejoin_restarts=budget if free_running else None,
+        )
+
+    return retry_after_loss(
+        lambda restarted: retry_skipping(
+            lambda restored: start(resume or restarted or restored)
+        ),
+        budget,
+    )
+
+
+def _resumed_config(config: RunConfig, run_dir: Path) -> RunConfig:
+    """Return the configuration with the folder of the run that is resumed.
+
+    Raises:
+        CheckpointError: The run has no checkpoints.
+        OptionError: A choice differs that has to stay.
+    """
+    if not has_checkpoints(run_dir, config.stages):
+        raise CheckpointError(
+            f"cannot resume {str(run_dir)!r}: it has no checkpoint of all stages; a run "
+            "writes some with --checkpoint-every"
+        )
+    check_same_run(config, RunConfig.read(run_dir / "run.json"))
+    return dataclasses.replace(config, run_dir=run_dir)
+
+
+def _restarted_by_torchrun(config: RunConfig) -> bool:
+    """Return True if torchrun has restarted this process.
+
+    Raises:
+        OptionError: torchrun may restart it, and it could not find its checkpoints.
+    """
+    limit = torchrun_max_restarts()
+    if limit and (config.run_dir is None or not config.checkpoint_every):
+        raise OptionError(
+            f"torchrun may restart this training (--max-restarts {limit}), which then needs its "
+            "checkpoints; give --run-dir and --checkpoint-every, or --max-restarts 0"
+        )
+    return torchrun_restart_count() > 0
