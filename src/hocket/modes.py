@@ -1,4 +1,4 @@
-"""Looking at a network without disturbing its training."""
+"""Training and evaluation mode of modules."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +8,15 @@ from torch import nn
 
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
-    """Inside, the modules are in evaluation mode; afterwards each layer is as it was.
+    """Context manager that puts modules into evaluation mode and restores each layer's mode.
 
-    A layer that the user had frozen in evaluation mode stays frozen.
+    A layer that the user has frozen in evaluation mode stays frozen.
     """
-    training = {layer: layer.training for module in modules for layer in module.modules()}
+    modes = {layer: layer.training for module in modules for layer in module.modules()}
     try:
-        for layer in training:
+        for layer in modes:
             layer.training = False
         yield
     finally:
-        for layer, was in training.items():
-            layer.training = was
+        for layer, training in modes.items():
+            layer.training = training

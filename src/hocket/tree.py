@@ -1,7 +1,4 @@
-"""Values that cross an edge: a tensor, or nested tuples, lists and dicts of tensors.
-
-One place knows how they are taken apart, so that everything else sees a list of tensors.
-"""
+"""Trees: a tensor, or nested tuples, lists and dicts of tensors, as stages exchange them."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
@@ -14,7 +11,7 @@ Tree: TypeAlias = Any
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    """The tensors among the leaves, in the order of the structure.
+    """Return the tensors among the leaves, in the order of the structure.
 
     >>> import torch
     >>> len(tensors((torch.zeros(1), {"mask": torch.ones(1), "scale": 2.0})))
@@ -24,15 +21,15 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def copy_tensors(tree: Tree) -> Tree:
-    """The same structure with tensors of its own, which may be edited in place."""
+    """Return the same structure with copies of the tensors, which may be edited in place."""
     return map_tensors(Tensor.clone, tree)
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """The same structure with every tensor changed."""
+    """Return the same structure with every tensor replaced by ``change(tensor)``."""
     return cast(Tree, pytree.tree_map_only(Tensor, change, tree))
 
 
-def leaf(value: Tensor) -> Tensor:
-    """The value where a graph begins, as a stage receives it from the one before."""
-    return value.detach().requires_grad_(value.requires_grad)
+def as_leaf(tensor: Tensor) -> Tensor:
+    """Return a tensor as a leaf of a new graph, of the same shape and ``requires_grad``."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""Looking at a network leaves it as it was."""
+"""Evaluation mode is restored layer by layer."""
 
 import pytest
 from torch import nn
@@ -7,7 +7,7 @@ from hocket.modes import evaluation_mode
 
 
 def network():
-    """Training, but with one layer that its user has frozen in evaluation mode."""
+    """Build a network in training mode with one layer that is frozen in evaluation mode."""
     built = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2), nn.Dropout()))
     built[1][0].eval()
     return built
@@ -17,7 +17,7 @@ def flags(*modules):
     return [layer.training for module in modules for layer in module.modules()]
 
 
-def test_inside_every_layer_evaluates_and_afterwards_each_is_as_it_was():
+def test_every_layer_is_in_evaluation_mode_and_then_as_before():
     first, second = network(), network().eval()
     before = flags(first, second)
     with evaluation_mode(first, second):
@@ -26,7 +26,7 @@ def test_inside_every_layer_evaluates_and_afterwards_each_is_as_it_was():
     assert flags(first) == [True, True, True, False, True]
 
 
-def test_an_error_inside_changes_nothing_of_that():
+def test_modes_are_restored_after_an_error():
     built = network()
     before = flags(built)
     with pytest.raises(RuntimeError, match="inside"), evaluation_mode(built):

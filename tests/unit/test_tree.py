@@ -1,4 +1,4 @@
-"""Nested values are taken apart and changed without losing their structure."""
+"""Nested tensors are listed and mapped without losing their structure."""
 
 from collections import namedtuple
 

@@ -1,1 +1,1 @@
-"""How a packet reaches the neighbour."""
+"""Transport of packets between neighbouring stages, in one process or among several."""

@@ -1,4 +1,4 @@
-"""How the tensors of a parcel travel: over the host for all devices, or from GPU to GPU."""
+"""Backends that carry tensors to a neighbour: through host memory, or from GPU to GPU."""
 
 import platform
 from collections.abc import Iterator, Sequence
@@ -12,105 +12,116 @@ from torch import Tensor, distributed
 
 from hocket.distributed import wire
 from hocket.distributed.membership import Group
-from hocket.distributed.world import NEVER, World
+from hocket.distributed.world import NO_TIMEOUT, World
 
-Work: TypeAlias = Any
-"""A send on its way; torch names no public type for it."""
+SendHandle: TypeAlias = Any
+"""A send that has started; torch has no public type for it."""
 
 
 class Backend(Protocol):
-    """Takes dense tensors to one neighbour and brings them from it."""
+    """Sends dense tensors to one neighbour and receives them from it."""
 
     device: torch.device
-    """Where tensors are when they leave and when they arrive."""
+    """Device on which tensors must be to be sent, and on which they arrive."""
 
-    def send(self, tensor: Tensor) -> Work:
-        """Send a tensor with elements; it must live on unchanged until that is finished."""
+    def send(self, tensor: Tensor) -> SendHandle:
+        """Start sending a non-empty tensor, which must stay unchanged until that is done."""
 
-    def finish(self, work: Work) -> None:
-        """Wait until a send is finished, in another thread; RuntimeError if the way is cut."""
+    def wait(self, handle: SendHandle) -> None:
+        """Wait until a send is done; may be called in another thread.
 
-    def receive(self, form: Sequence[Any]) -> Tensor:
-        """Wait for a tensor of a form, in the thread that receives."""
+        Raises:
+            RuntimeError: The connection is lost.
+        """
+
+    def receive(self, spec: Sequence[Any]) -> Tensor:
+        """Wait for a tensor of the type, shape and strides of ``spec`` and return it."""
 
 
 class HostBackend:
-    """Through the memory of the host, by gloo: for all devices and any number of them.
+    """Backend through host memory, by gloo: for all devices and any number of processes.
 
     Args:
-        world: This process among the others.
-        rank: The neighbour's, in the group.
-        group: What the two have in common; that of all processes if not given.
+        world: The processes of the training.
+        rank: Rank of the neighbour in ``group``.
+        group: Group of the two processes; the group of all processes if not given.
     """
 
     device = torch.device("cpu")
 
     def __init__(self, world: World, rank: int, group: Group | None = None) -> None:
-        self._group = group if group is not None else world.packets
+        self._group = group if group is not None else world.packet_group
         self._rank = rank
 
-    def send(self, tensor: Tensor) -> Work:
-        """Without isend, which refuses once the caller has destroyed all groups."""
+    def send(self, tensor: Tensor) -> SendHandle:
+        """Start sending a tensor."""
+        # Not by isend, which refuses once the caller has destroyed all groups.
         return self._group.send([wire.tensor_bytes(tensor)], self._rank, 0)
 
-    def finish(self, work: Work) -> None:
-        """Gloo's own wait."""
-        work.wait(NEVER)
+    def wait(self, handle: SendHandle) -> None:
+        """Wait until a send is done."""
+        handle.wait(NO_TIMEOUT)
 
-    def receive(self, form: Sequence[Any]) -> Tensor:
-        """Into new memory."""
-        room = wire.empty_tensor(form)
-        if room.numel():
-            self._group.recv([wire.tensor_bytes(room)], self._rank, 0).wait(NEVER)
-        return room
+    def receive(self, spec: Sequence[Any]) -> Tensor:
+        """Receive a tensor of the shape in ``spec`` into new memory."""
+        tensor = wire.empty_tensor(spec)
+        if tensor.numel():
+            self._group.recv([wire.tensor_bytes(tensor)], self._rank, 0).wait(NO_TIMEOUT)
+        return tensor
 
 
 class DirectBackend:
-    """From GPU to GPU, by NCCL; each direction has a group, so that none waits for the other.
+    """Backend from GPU to GPU, by NCCL, with a group for each direction.
 
-    Tensors follow a header over the host, so that a receive is only begun once its send has
-    been. Where they arrive, the host waits: what a parcel holds is there.
+    With two groups no direction waits for the other. A tensor follows its header, which goes
+    through host memory, so that a receive starts only after its send has. The host waits for
+    the arrival: tensors that ``receive`` returns are complete.
 
     Args:
-        device: Of this process, and of no other one.
-        rank: The neighbour's.
-        to: The group of the direction to the neighbour.
-        back: That of the direction from it.
+        device: GPU of this process, which no other process may use.
+        rank: Rank of the neighbour.
+        send_group: Group of the direction to the neighbour.
+        receive_group: Group of the direction from the neighbour.
     """
 
-    def __init__(self, device: torch.device, rank: int, to: Group, back: Group) -> None:
+    def __init__(
+        self, device: torch.device, rank: int, send_group: Group, receive_group: Group
+    ) -> None:
         self.device = device
-        self._to, self._back = to, back
-        self._peer = distributed.get_group_rank(to, rank)
+        self._send_group, self._receive_group = send_group, receive_group
+        self._peer = distributed.get_group_rank(send_group, rank)
         cuda = device.type == "cuda"
-        # Waiting for what leaves or comes must not hold up what is computed meanwhile.
-        self._leaving = torch.cuda.Stream(device) if cuda else None
-        self._coming = torch.cuda.Stream(device) if cuda else None
+        # Streams of their own: waiting for a transfer must not delay computations.
+        self._send_stream = torch.cuda.Stream(device) if cuda else None
+        self._receive_stream = torch.cuda.Stream(device) if cuda else None
 
-    def send(self, tensor: Tensor) -> Work:
-        """After what is queued on the present stream."""
-        return self._to.send([wire.tensor_bytes(tensor)], self._peer, 0)
+    def send(self, tensor: Tensor) -> SendHandle:
+        """Start sending a tensor, after the work that is queued on the current stream."""
+        return self._send_group.send([wire.tensor_bytes(tensor)], self._peer, 0)
 
-    def finish(self, work: Work) -> None:
-        """On a stream of its own: that waits for the GPU's work, and the host for it."""
-        with _aside(self._leaving):
-            work.wait()
+    def wait(self, handle: SendHandle) -> None:
+        """Block the host until a send is done."""
+        with _synchronized_stream(self._send_stream):
+            handle.wait()
 
-    def receive(self, form: Sequence[Any]) -> Tensor:
-        """On a stream of its own."""
-        with _aside(self._coming):
-            room = wire.empty_tensor(form, self.device)
-            if room.numel():
-                self._back.recv([wire.tensor_bytes(room)], self._peer, 0).wait()
-        if self._coming is not None:
-            # Its memory may be used anew only after what the stages do with it.
-            room.record_stream(torch.cuda.default_stream(self.device))
-        return room
+    def receive(self, spec: Sequence[Any]) -> Tensor:
+        """Block the host until a tensor of the shape in ``spec`` has arrived."""
+        with _synchronized_stream(self._receive_stream):
+            tensor = wire.empty_tensor(spec, self.device)
+            if tensor.numel():
+                self._receive_group.recv([wire.tensor_bytes(tensor)], self._peer, 0).wait()
+        if self._receive_stream is not None:
+            # Its memory may be reused only after the stage's work on the default stream.
+            tensor.record_stream(torch.cuda.default_stream(self.device))
+        return tensor
 
 
 @contextmanager
-def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Inside, the work of a GPU is queued on this stream; at the end the host waits for it."""
+def _synchronized_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Context manager that makes a stream current and at the end waits for its work.
+
+    Without a stream it does nothing.
+    """
     if stream is None:
         yield
         return
@@ -119,55 +130,65 @@ def _aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
         stream.synchronize()
 
 
-def direct_backend_name(device: torch.device) -> str | None:
-    """What takes tensors from this device to another without the host, if anything does."""
+def gpu_backend_name(device: torch.device) -> str | None:
+    """Return the torch backend between a GPU and another; None if the device has none."""
     return "nccl" if device.type == "cuda" and distributed.is_nccl_available() else None
 
 
 class Backends:
-    """Makes the carriers of a process; all processes must make one, at the same time.
+    """Factory of a process's backends, one for each neighbour.
+
+    All processes must construct it, at the same time.
 
     Args:
-        world: This process among the others.
-        device: Where it computes.
+        world: The processes of the training.
+        device: Device on which this process computes.
+
+    Attributes:
+        gradient_group: Group in which replicas of a stage average gradients; None without
+            replicas.
     """
 
     def __init__(self, world: World, device: torch.device) -> None:
         self._world = world
         self._device = device
-        self._ways: dict[tuple[int, int], Group] = {}
-        self.reductions: Group = world.siblings if world.replicas > 1 else None
-        by = direct_backend_name(device)
-        homes = world.gather([by, platform.node(), _identity(device)])
+        self._groups: dict[tuple[int, int], Group] = {}  # by sender and receiver
+        self.gradient_group: Group = world.replica_group if world.replicas > 1 else None
+        name = gpu_backend_name(device)
+        devices = world.gather([name, platform.node(), _device_id(device)])
         # NCCL refuses two processes on one GPU.
-        if by is None or len({tuple(home) for home in homes}) < world.size:
+        if name is None or len({tuple(entry) for entry in devices}) < world.size:
             return
-        # Every process must make every group, whether it belongs to it or not.
-        lines = [range(r, world.size, world.replicas) for r in range(world.replicas)]
-        for above, below in (edge for line in lines for edge in pairwise(line)):
-            for way in ((above, below), (below, above)):
-                self._ways[way] = distributed.new_group(way, timeout=NEVER, backend=by)
+        # Every process must construct every group, whether it belongs to it or not.
+        chains = [range(r, world.size, world.replicas) for r in range(world.replicas)]
+        for before, after in (edge for chain in chains for edge in pairwise(chain)):
+            for ranks in ((before, after), (after, before)):
+                self._groups[ranks] = distributed.new_group(
+                    ranks, timeout=NO_TIMEOUT, backend=name
+                )
         if world.replicas > 1:
             groups = [
                 distributed.new_group(
                     range(k * world.replicas, (k + 1) * world.replicas),
                     timeout=timedelta(seconds=world.failures.timeout_s),
-                    backend=by,
+                    backend=name,
                 )
                 for k in range(world.stages)
             ]
-            self.reductions = groups[world.stage]
+            self.gradient_group = groups[world.stage]
 
-    def to(self, rank: int) -> Backend:
-        """What takes tensors to a neighbour and back: direct where there is a way."""
-        own = self._world.rank
-        if (own, rank) not in self._ways:
+    def for_peer(self, rank: int) -> Backend:
+        """Build the backend for a neighbour: direct if both have a GPU of their own."""
+        here = self._world.rank
+        if (here, rank) not in self._groups:
             return HostBackend(self._world, rank)
-        return DirectBackend(self._device, rank, self._ways[own, rank], self._ways[rank, own])
+        return DirectBackend(
+            self._device, rank, self._groups[here, rank], self._groups[rank, here]
+        )
 
 
-def _identity(device: torch.device) -> str:
-    """What tells a device from all others of its machine."""
+def _device_id(device: torch.device) -> str:
+    """Return a name that no other device of the machine has."""
     if device.type != "cuda":
         return str(device)
     return str(torch.cuda.get_device_properties(device).uuid)

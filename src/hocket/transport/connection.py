@@ -1,8 +1,8 @@
-"""Edges between processes: packets as messages of torch.distributed, received ahead of need.
+"""Connection to one neighbouring process: packets as messages of torch.distributed.
 
-A thread receives whatever the neighbour sends, so that packets travel while both compute; what
-has arrived waits in an inbox of limited room, and a neighbour that runs ahead waits for room.
-Sends return at once, and another thread keeps the memory they read until it has been received.
+A thread receives messages as they arrive, so that packets travel while both processes compute.
+They wait in an inbox of limited capacity; a neighbour that runs ahead waits until it has room.
+Sends return at once, and a second thread keeps their tensors alive until they are received.
 """
 
 import threading
@@ -19,28 +19,31 @@ from torch import Tensor
 from hocket.distributed import wire
 from hocket.distributed.world import World
 from hocket.errors import HocketError, PacketError
-from hocket.timeline import Recorder
 from hocket.transport.backends import Backend, HostBackend
 from hocket.transport.inbox import Inbox
 from hocket.transport.outbox import Outbox
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.sequence_check import SequenceCheck
-from hocket.transport.unacknowledged import Unacknowledged
 from hocket.tree import Tree, map_tensors
 
 IN_FLIGHT = 2
-"""Packets that may be on their way to a neighbour before a send waits."""
+"""Number of packets that may be on their way to a neighbour before a send blocks."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """What arrives in one piece: small values by name, and the tensors they speak of."""
+    """A message as it was received.
+
+    Attributes:
+        header: Its values by name; nested tensors are references into ``tensors``.
+        tensors: The tensors that were sent with it.
+    """
 
     header: dict[str, Any]
     tensors: list[Tensor]
 
     def tree(self, name: str, device: torch.device) -> Tree:
-        """One of the trees it holds, on a device."""
+        """Return the nested tensors of this name, on a device."""
         return map_tensors(
             lambda t: t.to(device), wire.decode_tree(self.header[name], self.tensors)
         )
@@ -48,12 +51,13 @@ class Message:
 
 @dataclass(frozen=True)
 class OutgoingMessage:
-    """A parcel as it leaves.
+    """A message as it is sent.
 
     Attributes:
-        kind: Of what it holds.
-        number: Which of that kind.
-        parts: What goes by which carrier, in this order: header, its rest, tensors.
+        kind: Kind of the message, such as ``activation``.
+        number: Its number among the messages of that kind, such as that of the batch.
+        parts: Each tensor with the backend that sends it, in order: the header, the rest of
+            the header if it is long, and the tensors.
     """
 
     kind: str
@@ -61,130 +65,141 @@ class OutgoingMessage:
     parts: list[tuple[Backend, Tensor]]
 
     @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(part.nbytes for _, part in self.parts)
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return sum(tensor.nbytes for _, tensor in self.parts)
 
     def begin(self) -> Callable[[], None]:
-        """Send it; what this gives waits until it is sent, and keeps the parts for as long."""
-        begun = [(by, by.send(part), part) for by, part in self.parts]
+        """Start sending; return a function that waits until it is sent.
 
-        def finish() -> None:
-            for by, work, _ in begun:
-                by.finish(work)
+        That function also keeps the tensors alive until then.
+        """
+        started = [(backend, backend.send(tensor), tensor) for backend, tensor in self.parts]
 
-        return finish
+        def wait() -> None:
+            for backend, handle, _ in started:
+                backend.wait(handle)
+
+        return wait
 
 
 class Connection:
     """Both directions between this process and a neighbour.
 
     Args:
-        world: This process among the others.
-        rank: The neighbour's.
-        room: How many packets may have arrived before they are needed.
-        device: Where received tensors go.
-        carrier: What takes tensors there and back; through the host if not given.
-        keep: Takes activations as they come, in the thread that receives them; if not given
-            they wait in the inbox.
-        checksum: Whether tensors leave with one; headers always do.
-        headers: What takes headers there and back; through the host if not given.
-        gone: The error to raise when the neighbour is gone and the connection said this; that
-            of the alarm, which ends the training, if not given.
+        world: The processes of the training.
+        rank: Rank of the neighbour.
+        capacity: Number of packets that may arrive before they are needed.
+        device: Device on which received tensors are put.
+        backend: Sends and receives tensors; through host memory if not given.
+        on_activation: Called with every activation in the receiving thread; if not given,
+            activations wait in the inbox.
+        checksum: Whether tensors are sent with a checksum; headers always are.
+        header_backend: Sends and receives headers; through host memory if not given.
+        lost_error: Builds the error to raise when the neighbour is lost, from the text of the
+            backend's error; by default the failure detector does, and the training ends.
     """
 
     def __init__(
         self,
         world: World,
         rank: int,
-        room: int,
+        capacity: int,
         device: torch.device,
-        carrier: Backend | None = None,
-        keep: Callable[[Activation], None] | None = None,
+        backend: Backend | None = None,
+        on_activation: Callable[[Activation], None] | None = None,
         *,
         checksum: bool = True,
-        headers: Backend | None = None,
-        gone: Callable[[str], HocketError] | None = None,
+        header_backend: Backend | None = None,
+        lost_error: Callable[[str], HocketError] | None = None,
     ) -> None:
         self.rank = rank
-        self.place = world.names[rank]
+        self.peer_name = world.names[rank]
         self.device = device
         self.sent_bytes = 0
         self.received_bytes = 0
         self._world = world
-        self._headers = headers or HostBackend(world, rank)
-        self._gone = gone or partial(world.failures.peer_lost, rank)
-        self._carrier = carrier or self._headers
-        self._keep = keep
+        self._header_backend = header_backend or HostBackend(world, rank)
+        self._lost_error = lost_error or partial(world.failures.peer_lost, rank)
+        self._backend = backend or self._header_backend
+        self._on_activation = on_activation
         self._checksum = checksum
-        self._shipments = 0
-        self._broken: Exception | None = None
-        way = f"{world.name}, from {self.place}"
-        self._order = SequenceCheck(way)
-        self._inbox: Inbox[Message] = Inbox(way, room)
+        self._sent_count = 0
+        self._receive_error: Exception | None = None
+        route = f"{world.name}, from {self.peer_name}"
+        self._sequence_check = SequenceCheck(route)
+        self._inbox: Inbox[Message] = Inbox(route, capacity)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
         world.failures.add_listener(self._inbox.fail)
         world.failures.add_listener(self._outbox.fail)
         self._thread = threading.Thread(
-            target=self._receive, name=f"hocket-from-{rank}", daemon=True
+            target=self._receive_loop, name=f"hocket-from-{rank}", daemon=True
         )
         self._thread.start()
 
     def send(self, kind: str, number: int, header: dict[str, Any], **trees: Tree) -> None:
-        """Send a parcel; it goes on its way while this process does other things.
+        """Start sending a message; return before the neighbour has received it.
+
+        Args:
+            kind: Kind of the message.
+            number: Its number among the messages of that kind.
+            header: Values that JSON can hold, by name.
+            **trees: Nested tensors by name.
 
         Raises:
-            PacketError: A tree holds what cannot cross to another process.
-            HocketError: The neighbour is gone or does not receive.
+            PacketError: A tree holds a value that cannot be sent to another process.
+            HocketError: The neighbour is lost or does not receive.
         """
-        found: list[Tensor] = []
-        specs = {name: wire.encode_tree(tree, found) for name, tree in trees.items()}
-        own = [wire.to_dense(tensor, self._carrier.device) for tensor in found]
+        collected: list[Tensor] = []
+        specs = {name: wire.encode_tree(tree, collected) for name, tree in trees.items()}
+        tensors = [wire.to_dense(tensor, self._backend.device) for tensor in collected]
         first, rest = wire.encode_header(
             header
             | specs
             | {
                 "kind": kind,
                 "number": number,
-                "sequence": self._shipments,
-                "tensors": [wire.tensor_spec(tensor) for tensor in own],
-                "checksums": [wire.checksum(t) for t in own] if self._checksum else None,
+                "sequence": self._sent_count,
+                "tensors": [wire.tensor_spec(tensor) for tensor in tensors],
+                "checksums": (
+                    [wire.checksum(tensor) for tensor in tensors] if self._checksum else None
+                ),
             }
         )
-        self._shipments += 1
-        parts: list[tuple[Backend, Tensor]] = [(self._headers, first)]
+        self._sent_count += 1
+        parts: list[tuple[Backend, Tensor]] = [(self._header_backend, first)]
         if rest is not None:
-            parts.append((self._headers, rest))
-        parts += [(self._carrier, tensor) for tensor in own if tensor.numel()]
-        shipment = OutgoingMessage(kind, number, parts)
-        what = f"{self.place} to take {kind} {number}"
-        with self._waiting(f"sending {kind} {number} to {self.place}", what):
-            self._outbox.add(shipment.begin, self._world.failures.timeout_s)
-        self.sent_bytes += shipment.size
+            parts.append((self._header_backend, rest))
+        parts += [(self._backend, tensor) for tensor in tensors if tensor.numel()]
+        message = OutgoingMessage(kind, number, parts)
+        wanted = f"{self.peer_name} to take {kind} {number}"
+        with self._waiting_for_peer(f"sending {kind} {number} to {self.peer_name}", wanted):
+            self._outbox.add(message.begin, self._world.failures.timeout_s)
+        self.sent_bytes += message.nbytes
 
     @property
     def busy(self) -> bool:
-        """Whether a send would have to wait."""
+        """True if a send would block."""
         return self._outbox.full
 
-    def take(self, kind: str, number: int) -> Message:
-        """The parcel of this kind and number, once it is there.
+    def receive(self, kind: str, number: int) -> Message:
+        """Wait for the message of this kind and number and return it.
 
         Raises:
-            PacketError: Another one came in its place.
-            HocketError: The neighbour is gone, or sends nothing.
+            PacketError: Another message came in its place.
+            HocketError: The neighbour is lost, or sends nothing.
         """
-        what = f"{kind} {number} from {self.place}"
-        with self._waiting(f"waiting for {what}", what):
+        wanted = f"{kind} {number} from {self.peer_name}"
+        with self._waiting_for_peer(f"waiting for {wanted}", wanted):
             return self._inbox.take((kind, number), self._world.failures.timeout_s)
 
-    def until_over(self) -> Exception | None:
-        """Wait until nothing more can arrive; what has cut the way, if anything has."""
+    def wait_closed(self) -> Exception | None:
+        """Block until the connection closes; return the error that closed it, if any."""
         self._thread.join()
-        return self._broken
+        return self._receive_error
 
-    def abandon(self) -> None:
-        """Leave a neighbour that is gone."""
+    def abort(self) -> None:
+        """Close the connection to a neighbour that is lost, without waiting for anything."""
         self._outbox.close(timeout_s=0)
 
     def close(self) -> None:
@@ -194,7 +209,7 @@ class Connection:
             self.send("end", 0, {})
             self._outbox.drain(timeout_s)
         except Exception:
-            # It has ended already; a send that it did not take may never be finished.
+            # The neighbour has ended already; a send that it did not receive may never finish.
             self._outbox.close(timeout_s=0)
             return
         # A thread that is in a library when the interpreter ends would abort the process.
@@ -202,170 +217,87 @@ class Connection:
         self._thread.join(timeout_s)
 
     @contextmanager
-    def _waiting(self, words: str, what: str) -> Iterator[None]:
-        """Inside, the neighbour has to do its part; what it is said to have done if not."""
-        alarm, start = self._world.failures, time.monotonic()
+    def _waiting_for_peer(self, activity: str, wanted: str) -> Iterator[None]:
+        """Context manager that turns errors of its body into those of a failed neighbour.
+
+        ``activity`` tells other processes what this one is doing, and ``wanted`` is the event
+        that a time-out names.
+        """
+        failures, start = self._world.failures, time.monotonic()
         try:
-            with alarm.waiting_for(words, self.rank):
+            with failures.waiting_for(activity, self.rank):
                 yield
         except HocketError:
             raise
         except (RuntimeError, OSError) as error:
-            if time.monotonic() - start >= alarm.timeout_s:
-                raise alarm.peer_timed_out(self.rank, what) from None
-            raise self._gone(str(error)) from None
+            if time.monotonic() - start >= failures.timeout_s:
+                raise failures.peer_timed_out(self.rank, wanted) from None
+            raise self._lost_error(str(error)) from None
 
-    def _receive(self) -> None:
+    def _receive_loop(self) -> None:
         try:
-            while (parcel := self._next()).header["kind"] != "end":
-                header = parcel.header
-                if self._keep is not None and header["kind"] == "activation":
-                    self._keep(read_activation(parcel, self.device))
+            while (message := self._receive_message()).header["kind"] != "end":
+                header = message.header
+                if self._on_activation is not None and header["kind"] == Activation.kind:
+                    self._on_activation(read_activation(message, self.device))
                 else:
-                    self._inbox.put((header["kind"], header["number"]), parcel)
-            self._inbox.fail(ConnectionError(f"{self.place} has ended its training"))
+                    self._inbox.put((header["kind"], header["number"]), message)
+            self._inbox.fail(ConnectionError(f"{self.peer_name} has ended its training"))
         except Exception as error:
-            self._broken = error
-            self._inbox.fail(error)  # whoever takes next raises it
+            self._receive_error = error
+            self._inbox.fail(error)  # raised by the next call of receive
 
-    def _next(self) -> Message:
-        first = self._headers.receive(["uint8", [wire.PREFIX], [1]])
+    def _receive_message(self) -> Message:
+        first = self._header_backend.receive(["uint8", [wire.HEADER_PREFIX_BYTES], [1]])
         try:
             length = wire.remaining_bytes(first)
-            rest = self._headers.receive(["uint8", [length], [1]]) if length else None
+            rest = self._header_backend.receive(["uint8", [length], [1]]) if length else None
             header = wire.decode_header(first, rest)
         except PacketError as error:
-            raise self._order.damaged_header(error) from None
-        self._order.require_next(header)
-        tensors = [self._carrier.receive(form) for form in header["tensors"]]
-        self._order.require_intact(header, tensors)
-        own = [first, *([rest] if rest is not None else []), *tensors]
-        self.received_bytes += sum(part.nbytes for part in own)
+            raise self._sequence_check.header_error(error) from None
+        self._sequence_check.check_header(header)
+        tensors = [self._backend.receive(spec) for spec in header["tensors"]]
+        self._sequence_check.check_tensors(header, tensors)
+        parts = [first, *([rest] if rest is not None else []), *tensors]
+        self.received_bytes += sum(part.nbytes for part in parts)
         return Message(header, tensors)
 
 
-def send_activation(connection: Connection, packet: Activation, until: int) -> None:
-    """Send an activation, with the tick until which batches are certain to enter."""
+def send_activation(connection: Connection, packet: Activation, end_tick: int) -> None:
+    """Send an activation to the next stage.
+
+    Args:
+        connection: The connection to that stage.
+        packet: The activation.
+        end_tick: First tick at which it is not certain that a batch enters.
+    """
     header = {
         "epoch": packet.epoch,
         "differentiable": packet.differentiable,
-        "until": until,
+        "end_tick": end_tick,
         "share": packet.share,
     }
     trees = {"values": packet.values, "targets": packet.targets}
-    connection.send("activation", packet.batch, header, **trees)
+    connection.send(packet.kind, packet.batch, header, **trees)
 
 
-def read_activation(parcel: Message, device: torch.device) -> Activation:
-    """The activation that a parcel holds, on a device."""
+def read_activation(message: Message, device: torch.device) -> Activation:
+    """Build the activation that a message holds, on a device."""
     return Activation(
-        batch=parcel.header["number"],
-        epoch=parcel.header["epoch"],
-        values=parcel.tree("values", device),
-        differentiable=tuple(parcel.header["differentiable"]),
-        targets=parcel.tree("targets", device),
-        share=parcel.header["share"],
+        batch=message.header["number"],
+        epoch=message.header["epoch"],
+        values=message.tree("values", device),
+        differentiable=tuple(message.header["differentiable"]),
+        targets=message.tree("targets", device),
+        share=message.header["share"],
     )
 
 
-@dataclass
-class Lookahead:
-    """The tick that a stage is in, and until when a batch is certain to enter in every tick.
-
-    The first stage reads ahead in the data and tells the others with every packet, so that a
-    stage goes on by itself and yet stops at the tick at which all stop.
-    """
-
-    tick: int = 0
-    until: int = 0
+def send_gradient(connection: Connection, packet: Gradient) -> None:
+    """Send a gradient to the previous stage."""
+    connection.send(packet.kind, packet.batch, {}, values=packet.values)
 
 
-class ConnectionToNext:
-    """What the stage above an edge sees: it sends activations and receives gradients.
-
-    Args:
-        connection: To the neighbour.
-        horizon: The present tick, and how far batches are certain.
-        recorder: What time is recorded by.
-        delay: Ticks in which what is sent is kept for a state; 0 for none.
-    """
-
-    def __init__(
-        self, connection: Connection, horizon: Lookahead, recorder: Recorder, delay: int = 0
-    ) -> None:
-        self._connection = connection
-        self._horizon = horizon
-        self._recorder = recorder
-        self._kept: Unacknowledged[Activation] = Unacknowledged(delay)
-
-    def send(self, packet: Activation) -> None:
-        """Send an activation ahead."""
-        self._kept.add(packet, self._horizon.tick)
-        self._send(packet)
-
-    def state_dict(self) -> Tree:
-        """The activations that are taken after this tick."""
-        return [vars(packet) for packet in self._kept.packets(self._horizon.tick)]
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Send them."""
-        packets = [Activation(**packet) for packet in state]
-        self._kept.put_back(packets, self._horizon.tick)
-        for packet in packets:
-            self._send(packet)
-
-    def _send(self, packet: Activation) -> None:
-        with self._recorder.span("send", packet.batch, self._horizon.tick):
-            send_activation(self._connection, packet, self._horizon.until)
-
-    def receive(self, batch: int) -> Gradient:
-        """The gradient of a batch."""
-        with self._recorder.span("wait", batch, self._horizon.tick):
-            parcel = self._connection.take("gradient", batch)
-        return Gradient(batch, parcel.tree("values", self._connection.device))
-
-
-class ConnectionToPrevious:
-    """What the stage below an edge sees: it receives activations and sends gradients.
-
-    Args:
-        connection: To the neighbour.
-        horizon: The present tick, and how far batches are certain.
-        recorder: What time is recorded by.
-        delay: Ticks in which what is sent is kept for a state; 0 for none.
-    """
-
-    def __init__(
-        self, connection: Connection, horizon: Lookahead, recorder: Recorder, delay: int = 0
-    ) -> None:
-        self._connection = connection
-        self._horizon = horizon
-        self._recorder = recorder
-        self._kept: Unacknowledged[Gradient] = Unacknowledged(delay)
-
-    def receive(self, batch: int) -> Activation:
-        """The activation of a batch."""
-        with self._recorder.span("wait", batch, self._horizon.tick):
-            parcel = self._connection.take("activation", batch)
-        self._horizon.until = max(self._horizon.until, parcel.header["until"])
-        return read_activation(parcel, self._connection.device)
-
-    def send(self, packet: Gradient) -> None:
-        """Send a gradient back."""
-        self._kept.add(packet, self._horizon.tick)
-        self._send(packet)
-
-    def state_dict(self) -> Tree:
-        """The gradients that are taken after this tick."""
-        return [vars(packet) for packet in self._kept.packets(self._horizon.tick)]
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Send them."""
-        packets = [Gradient(**packet) for packet in state]
-        self._kept.put_back(packets, self._horizon.tick)
-        for packet in packets:
-            self._send(packet)
-
-    def _send(self, packet: Gradient) -> None:
-        with self._recorder.span("send", packet.batch, self._horizon.tick):
-            self._connection.send("gradient", packet.batch, {}, values=packet.values)
+def read_gradient(message: Message, device: torch.device) -> Gradient:
+    """Build the gradient that a message holds, on a device."""
+    return Gradient(message.header["number"], message.tree("values", device))

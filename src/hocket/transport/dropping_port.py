@@ -1,36 +1,38 @@
-"""The way to a stage that takes what comes when it likes: nobody waits until it is free."""
+"""Port of a free-running stage to the next stage in another process: it never waits."""
 
 from dataclasses import replace
 
 from hocket.timeline import Recorder
 from hocket.transport.encoded import SendStats
+from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation
 from hocket.transport.reconnecting import ReconnectingLink
-from hocket.transport.replay_buffer import OneWayPort
 
 
-class DroppingPort(OneWayPort):
-    """What a stage that runs freely sees of the one behind it, in another process.
+class DroppingPort(ForwardOnlyPort):
+    """Port that drops and counts activations which cannot be sent at once.
 
-    What cannot leave at once is dropped, and counted: by the time the way is free there will
-    be something fresher. What leaves is numbered, so that the buffer behind knows what is lost.
+    By the time that the connection is free there will be a fresher one. Packets that are sent
+    are numbered anew, so that the receiver's buffer can count those that were lost.
 
     Args:
-        line: To the stage behind.
-        recorder: What the time of sending is recorded by.
-        ledger: Where what leaves and what is dropped is counted.
+        link: Link to the next stage.
+        recorder: Records the time of sends.
+        stats: Counts the packets that were sent and dropped.
     """
 
-    def __init__(self, line: ReconnectingLink, recorder: Recorder, ledger: SendStats) -> None:
-        self._line = line
+    receiver = "a replay buffer"
+
+    def __init__(self, link: ReconnectingLink, recorder: Recorder, stats: SendStats) -> None:
+        self._link = link
         self._recorder = recorder
-        self._ledger = ledger
+        self._stats = stats
 
     def send(self, packet: Activation) -> None:
-        """Send an activation ahead, if the way is free and there is something in it."""
+        """Send an activation, or drop it if the link is busy or the batch was skipped."""
         if packet.skipped:
             return
         with self._recorder.span("send", packet.batch, packet.batch):
-            sent = self._line.send(replace(packet, batch=self._ledger.sent))
-        self._ledger.sent += sent
-        self._ledger.unsent += not sent
+            sent = self._link.send(replace(packet, batch=self._stats.sent))
+        self._stats.sent += sent
+        self._stats.unsent += not sent

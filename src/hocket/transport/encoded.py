@@ -1,55 +1,38 @@
-"""Ports whose packets are written by a codec, and what that saves and loses.
+"""Ports whose packets are encoded by a codec, and statistics of what it saves and loses.
 
-The writing belongs to the method of training, wherever its stages run: in one process it is
-done all the same, and equal bits come out.
+The codec belongs to the training, not to the transport: stages that share one process encode
+and decode as well, so that results do not depend on where stages run, to the bit.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from hocket.transport.codecs import Codec, Decoder, Encoder
-from hocket.transport.packet import Activation, Gradient
+from hocket.transport.port import Port, Received, Sent
 from hocket.tree import Tree, map_tensors, tensors
 
-Sent = TypeVar("Sent", Activation, Gradient, contravariant=True)
-Received = TypeVar("Received", Activation, Gradient, covariant=True)
-
-MEASURED = 16
-"""The error is measured of every so many packets, as it takes a decoding."""
-
-
-class PortLike(Protocol[Sent, Received]):
-    """One side of an edge."""
-
-    def send(self, packet: Sent) -> None:
-        """Send a packet."""
-
-    def receive(self, batch: int) -> Received:
-        """The packet of a batch."""
-
-    def state_dict(self) -> Tree:
-        """What was sent and not yet taken, as plain values."""
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Send what had been sent and not yet taken."""
+MEASURE_EVERY = 16
+"""Batches between two measurements of the codec's error."""
 
 
 @dataclass
 class SendStats:
-    """What a stage has sent ahead, and what was left of it.
+    """Counts of the activations that a stage has sent, and the loss by their codec.
 
     Attributes:
-        plain_bytes: As they were.
-        encoded_bytes: As they were written.
-        sent: Packets that have left for a stage that runs freely in another process.
-        unsent: Packets that were dropped where they were made, as the way was not free.
-        error: Norm of what is lost beside that of what was sent, the last one measured.
-        perplexity: Codes in use, as if evenly, in the last packet measured; mean over
-            codebooks, None without them.
+        plain_bytes: Size of the tensors before encoding.
+        encoded_bytes: Size of the tensors after encoding.
+        sent: Packets that a free-running stage has sent to another process.
+        unsent: Packets that it has dropped instead, as the connection was not free.
+        error: Norm of the error of the codec, divided by the norm of the values that were
+            encoded, in the last packet measured.
+        perplexity: Perplexity of the codes in the last packet measured: the number of codes
+            that would be in use if all were used equally often. Mean over codebooks; None
+            without codebooks.
     """
 
     plain_bytes: int = 0
@@ -61,118 +44,130 @@ class SendStats:
 
     @property
     def compression(self) -> float | None:
-        """How many times fewer bytes were written; None if there were none."""
+        """Plain bytes divided by encoded bytes; None if nothing was encoded."""
         return self.plain_bytes / self.encoded_bytes if self.encoded_bytes else None
 
 
 class EncodedPort(Generic[Sent, Received]):
-    """A port that writes what it sends and reads what it receives; targets stay as they are.
+    """Port that encodes the values it sends and decodes those it receives.
+
+    Only floating point tensors are encoded, each position in the packet by its own encoder.
+    Targets are sent as they are.
 
     Args:
-        port: The port.
-        sends: How values are written; all of floating point, each place in them for itself.
-        takes: How values that come were written.
-        seed: For codecs that draw.
-        ledger: Where what was sent is noted, if anywhere.
-        alone: Whether packets may be lost, or read again, so that each must be whole.
+        port: The port that is wrapped.
+        send_codec: Codec of the values that are sent.
+        receive_codec: Codec of the values that are received.
+        seed: Seed of encoders that draw random numbers.
+        stats: Statistics to update with every packet sent; none if not given.
+        self_contained: Whether each packet must be readable without those before it, because
+            packets may be lost or read twice.
     """
 
     def __init__(
         self,
-        port: PortLike[Sent, Received],
-        sends: Codec,
-        takes: Codec,
+        port: Port[Sent, Received],
+        send_codec: Codec,
+        receive_codec: Codec,
         seed: int,
-        ledger: SendStats | None = None,
+        stats: SendStats | None = None,
         *,
-        alone: bool = False,
+        self_contained: bool = False,
     ) -> None:
-        self._port: PortLike[Sent, Received] = port
-        self._sends = sends
-        self._takes = takes
+        self._port: Port[Sent, Received] = port
+        self._send_codec = send_codec
+        self._receive_codec = receive_codec
         self._seed = seed
-        self._ledger = ledger
-        self._alone = alone
+        self._stats = stats
+        self._self_contained = self_contained
         self._encoders: list[Encoder] = []
-        self._proofs: list[Decoder] = []
+        self._local_decoders: list[Decoder] = []  # decode what was sent, to measure the error
         self._decoders: list[Decoder] = []
 
     def send(self, packet: Sent) -> None:
-        """Send a packet with values that are written."""
+        """Send a packet with its values encoded."""
         if packet.skipped:
             self._port.send(packet)
             return
-        parts = [t for t in tensors(packet.values) if t.is_floating_point()]
-        while len(self._encoders) < len(parts):
-            self._encoders.append(self._new_encoder())
-            self._proofs.append(self._sends.decoder())
-        coded = [
-            encoder.encode(part) for encoder, part in zip(self._encoders, parts, strict=False)
+        plain = [t for t in tensors(packet.values) if t.is_floating_point()]
+        while len(self._encoders) < len(plain):
+            self._encoders.append(self._build_encoder())
+            self._local_decoders.append(self._send_codec.decoder())
+        encoded = [
+            encoder.encode(tensor)
+            for encoder, tensor in zip(self._encoders, plain, strict=False)
         ]
-        if self._ledger is not None:
-            self._note(self._ledger, packet.batch, parts, coded)
-        # An empty tensor keeps the place of one that is written.
-        places = map_tensors(_place, packet.values)
-        values: Any = (places, coded)
+        if self._stats is not None:
+            self._update_stats(self._stats, packet.batch, plain, encoded)
+        # An empty tensor keeps the position of one that is encoded.
+        structure = map_tensors(_placeholder, packet.values)
+        values: Any = (structure, encoded)
         self._port.send(replace(packet, values=values))
 
     def receive(self, batch: int) -> Received:
-        """The packet of a batch with its values as they were read."""
+        """Receive the packet of a batch with its values decoded."""
         packet = self._port.receive(batch)
         if packet.skipped:
             return packet
         values: Any = packet.values
-        places, coded = values
-        while len(self._decoders) < len(coded):
-            self._decoders.append(self._takes.decoder())
-        read = iter(
-            decoder.decode(part) for decoder, part in zip(self._decoders, coded, strict=False)
+        structure, encoded = values
+        while len(self._decoders) < len(encoded):
+            self._decoders.append(self._receive_codec.decoder())
+        decoded = iter(
+            decoder.decode(codes)
+            for decoder, codes in zip(self._decoders, encoded, strict=False)
         )
 
-        def found(place: Tensor) -> Tensor:
-            return next(read) if place.is_floating_point() else place
+        def fill(tensor: Tensor) -> Tensor:
+            return next(decoded) if tensor.is_floating_point() else tensor
 
-        return replace(packet, values=map_tensors(found, places))
+        return replace(packet, values=map_tensors(fill, structure))
 
     def state_dict(self) -> Tree:
-        """What was sent and not yet taken, as written, and what the codecs have learnt."""
+        """Return the encoded packets that were not yet taken, and the state of the codecs."""
         return {
             "port": self._port.state_dict(),
             "encoders": [encoder.state_dict() for encoder in self._encoders],
-            "proofs": [decoder.state_dict() for decoder in self._proofs],
+            "proofs": [decoder.state_dict() for decoder in self._local_decoders],
             "decoders": [decoder.state_dict() for decoder in self._decoders],
         }
 
     def load_state_dict(self, state: Tree) -> None:
-        """Send what had been sent and not yet taken, and go on from what had been learnt."""
+        """Send the packets of a state again, and continue with its encoders and decoders."""
         self._port.load_state_dict(state["port"])
-        for encoder in state["encoders"]:
-            self._encoders.append(self._new_encoder())
-            self._encoders[-1].load_state_dict(encoder)
-        for own, codec, found in (
-            (self._proofs, self._sends, state["proofs"]),
-            (self._decoders, self._takes, state["decoders"]),
+        for encoder_state in state["encoders"]:
+            self._encoders.append(self._build_encoder())
+            self._encoders[-1].load_state_dict(encoder_state)
+        for decoders, codec, decoder_states in (
+            (self._local_decoders, self._send_codec, state["proofs"]),
+            (self._decoders, self._receive_codec, state["decoders"]),
         ):
-            for decoder in found:
-                own.append(codec.decoder())
-                own[-1].load_state_dict(decoder)
+            for decoder_state in decoder_states:
+                decoders.append(codec.decoder())
+                decoders[-1].load_state_dict(decoder_state)
 
-    def _new_encoder(self) -> Encoder:
-        return self._sends.encoder(self._seed + len(self._encoders), alone=self._alone)
+    def _build_encoder(self) -> Encoder:
+        return self._send_codec.encoder(
+            self._seed + len(self._encoders), self_contained=self._self_contained
+        )
 
-    def _note(
-        self, ledger: SendStats, batch: int, parts: list[Tensor], coded: list[Tree]
+    def _update_stats(
+        self, stats: SendStats, batch: int, plain: list[Tensor], encoded: list[Tree]
     ) -> None:
-        ledger.plain_bytes += sum(part.nbytes for part in parts)
-        ledger.encoded_bytes += sum(tensor.nbytes for tensor in tensors(coded))
-        read = [decoder.decode(own) for decoder, own in zip(self._proofs, coded, strict=False)]
-        if batch % MEASURED == 0 and parts:
-            lost = _norm([a.float() - b.float() for a, b in zip(parts, read, strict=True)])
-            ledger.error = lost / (_norm([part.float() for part in parts]) or 1.0)
-            ledger.perplexity = _perplexity(coded)
+        stats.plain_bytes += sum(tensor.nbytes for tensor in plain)
+        stats.encoded_bytes += sum(tensor.nbytes for tensor in tensors(encoded))
+        # Every packet is decoded, for decoders remember codebooks.
+        decoded = [
+            decoder.decode(codes)
+            for decoder, codes in zip(self._local_decoders, encoded, strict=False)
+        ]
+        if batch % MEASURE_EVERY == 0 and plain:
+            lost = [a.float() - b.float() for a, b in zip(plain, decoded, strict=True)]
+            stats.error = _norm(lost) / (_norm([tensor.float() for tensor in plain]) or 1.0)
+            stats.perplexity = _perplexity(encoded)
 
 
-def _place(tensor: Tensor) -> Tensor:
+def _placeholder(tensor: Tensor) -> Tensor:
     return tensor.new_empty(0) if tensor.is_floating_point() else tensor
 
 
@@ -180,12 +175,12 @@ def _norm(parts: list[Tensor]) -> float:
     return math.hypot(*(float(torch.linalg.vector_norm(part)) for part in parts))
 
 
-def _perplexity(coded: list[Tree]) -> float | None:
-    """Exponential of the entropy of the indices, mean over all codebooks."""
-    found = [
-        math.exp(float(torch.special.entr(use.unique(return_counts=True)[1] / len(use)).sum()))
-        for own in coded
-        if isinstance(own, dict) and "indices" in own
-        for use in own["indices"]
+def _perplexity(encoded: list[Tree]) -> float | None:
+    """Return the exponential of the entropy of the indices, mean over all codebooks."""
+    perplexities = [
+        math.exp(float(torch.special.entr(row.unique(return_counts=True)[1] / len(row)).sum()))
+        for codes in encoded
+        if isinstance(codes, dict) and "indices" in codes
+        for row in codes["indices"]
     ]
-    return sum(found) / len(found) if found else None
+    return sum(perplexities) / len(perplexities) if perplexities else None

@@ -1,4 +1,4 @@
-"""Packets that have arrived from another process and wait to be taken."""
+"""Inbox: messages that have arrived from another process and wait to be taken."""
 
 import threading
 from typing import Generic, TypeAlias, TypeVar
@@ -6,76 +6,76 @@ from typing import Generic, TypeAlias, TypeVar
 from hocket.errors import TransitError
 
 P = TypeVar("P")
-Name: TypeAlias = tuple[str, int]
-"""Of what kind a packet is, and which of that kind."""
+PacketKey: TypeAlias = tuple[str, int]
+"""Kind of a packet, and its number among those of that kind."""
 
 
 class Inbox(Generic[P]):
-    """Room for a few packets, filled by one thread and emptied by another.
+    """Buffer for a few packets, filled by one thread and emptied by another.
 
     Args:
-        what: What arrives here, for messages.
-        room: How many packets may wait; whoever fills it waits for room.
+        name: Name of the inbox in error messages.
+        capacity: Number of packets that may wait; a thread that adds one more blocks.
     """
 
-    def __init__(self, what: str, room: int) -> None:
-        self._what = what
-        self._room = room
-        self._packets: dict[Name, P] = {}
+    def __init__(self, name: str, capacity: int) -> None:
+        self._name = name
+        self._capacity = capacity
+        self._packets: dict[PacketKey, P] = {}
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
-    def put(self, name: Name, packet: P) -> None:
-        """Leave a packet, once there is room; those of a kind come in the order of numbers.
+    def put(self, key: PacketKey, packet: P) -> None:
+        """Add a packet, once there is room; packets of a kind must be added in ascending order.
 
         Raises:
-            TransitError: One of that name is there already.
+            TransitError: A packet with this key is there already.
         """
         with self._changed:
-            if name in self._packets:
-                raise TransitError(f"{self._what}: {_words(name)} arrived twice")
-            self._changed.wait_for(lambda: len(self._packets) < self._room)
-            self._packets[name] = packet
+            if key in self._packets:
+                raise TransitError(f"{self._name}: {_describe(key)} arrived twice")
+            self._changed.wait_for(lambda: len(self._packets) < self._capacity)
+            self._packets[key] = packet
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Nothing will arrive any more, because of this error."""
+        """Raise this error in all calls of ``take`` that find no packet, now and later."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
-    def take(self, name: Name, timeout_s: float) -> P:
-        """Take the packet of this name, once it is there.
+    def take(self, key: PacketKey, timeout_s: float) -> P:
+        """Wait for the packet with this key, remove it and return it.
 
         Raises:
-            TransitError: Others came in its place.
+            TransitError: Other packets came in its place.
             TimeoutError: It did not come in time.
-            Exception: What ended the arrivals.
+            Exception: The error given to ``fail``.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: name in self._packets or self._error or self._passed_over(name),
+                lambda: key in self._packets or self._error or self._cannot_arrive(key),
                 timeout_s,
             )
-            if name in self._packets:
-                packet = self._packets.pop(name)
+            if key in self._packets:
+                packet = self._packets.pop(key)
                 self._changed.notify_all()
                 return packet
             if self._error is not None:
                 raise self._error
-            if self._passed_over(name):
-                waiting = ", ".join(map(_words, self._packets))
+            if self._cannot_arrive(key):
+                waiting = ", ".join(map(_describe, self._packets))
                 raise TransitError(
-                    f"{self._what}: {_words(name)} was expected; in its place came {waiting}"
+                    f"{self._name}: {_describe(key)} was expected; in its place came {waiting}"
                 )
             raise TimeoutError
 
-    def _passed_over(self, name: Name) -> bool:
-        """Whether a packet can come no more: a later one has, or there is no room for it."""
-        kind, number = name
-        later = any(other == kind and there > number for other, there in self._packets)
-        return later or len(self._packets) >= self._room
+    def _cannot_arrive(self, key: PacketKey) -> bool:
+        """Return whether a later packet of the kind has arrived, or the inbox is full."""
+        kind, number = key
+        later = any(k == kind and n > number for k, n in self._packets)
+        return later or len(self._packets) >= self._capacity
 
 
-def _words(name: Name) -> str:
-    return " ".join(map(str, name))
+def _describe(key: PacketKey) -> str:
+    return " ".join(map(str, key))

@@ -1,134 +1,124 @@
-"""Edges inside one process: packets wait in a mailbox under their batch's number.
+"""Edges inside one process: packets wait in a mailbox under the number of their batch.
 
-Nothing is copied here; the receiving stage makes what it gets its own.
+Packets are not copied here; the receiving stage detaches or copies their tensors.
 """
 
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from hocket.errors import PacketError
+from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation, Gradient
+from hocket.transport.port import Received, Sent
 from hocket.tree import Tree
 
 
-class _Numbered(Protocol):
-    @property
-    def batch(self) -> int: ...
+class Mailbox(Generic[Sent]):
+    """Packets of one type that cross one edge, each to be taken once.
 
+    Args:
+        name: Name of the packets in error messages.
+        packet_type: Their type.
+    """
 
-P = TypeVar("P", bound=_Numbered)
-
-
-class Mailbox(Generic[P]):
-    """Packets of one kind at one edge, each to be taken once."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._packets: dict[int, P] = {}
+    def __init__(self, name: str, packet_type: type[Sent]) -> None:
+        self._name = name
+        self._packet_type: type[Sent] = packet_type
+        self._packets: dict[int, Sent] = {}
 
     def __len__(self) -> int:
         return len(self._packets)
 
-    def packets(self) -> list[P]:
-        """Those that wait to be taken."""
-        return list(self._packets.values())
+    def put(self, packet: Sent) -> None:
+        """Add a packet.
 
-    def put(self, packet: P) -> None:
-        """Leave a packet; a second one of the same batch raises PacketError."""
+        Raises:
+            PacketError: The packet of that batch is there already.
+        """
         if packet.batch in self._packets:
             raise PacketError(
-                f"{self._what}: batch {packet.batch} was sent twice; "
+                f"{self._name}: batch {packet.batch} was sent twice; "
                 "the one before has not been received"
             )
         self._packets[packet.batch] = packet
 
-    def take(self, batch: int) -> P:
-        """Take the packet of a batch; PacketError if it is not there."""
+    def take(self, batch: int) -> Sent:
+        """Remove the packet of a batch and return it.
+
+        Raises:
+            PacketError: It is not there.
+        """
         if batch not in self._packets:
             waiting = ", ".join(map(str, self._packets)) or "none"
             raise PacketError(
-                f"{self._what}: batch {batch} was expected and is not there; waiting are "
+                f"{self._name}: batch {batch} was expected and is not there; waiting are "
                 f"{waiting}"
             )
         return self._packets.pop(batch)
 
+    def state_dict(self) -> Tree:
+        """Return the packets that were not taken yet, as plain values."""
+        return [vars(packet) for packet in self._packets.values()]
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Add the packets of a state."""
+        for packet in state:
+            self.put(self._packet_type(**packet))
+
+
+class MailboxPort(Generic[Sent, Received]):
+    """One side of an edge.
+
+    Args:
+        outgoing: Mailbox for the packets that this side sends.
+        incoming: Mailbox with the packets that the other side has sent.
+    """
+
+    def __init__(self, outgoing: Mailbox[Sent], incoming: Mailbox[Received]) -> None:
+        self._outgoing: Mailbox[Sent] = outgoing
+        self._incoming: Mailbox[Received] = incoming
+
+    def send(self, packet: Sent) -> None:
+        """Send a packet."""
+        self._outgoing.put(packet)
+
+    def receive(self, batch: int) -> Received:
+        """Receive the packet of a batch."""
+        return self._incoming.take(batch)
+
+    def state_dict(self) -> Tree:
+        """Return the packets that were sent and not yet taken, as plain values."""
+        return self._outgoing.state_dict()
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Send the packets of a state again."""
+        self._outgoing.load_state_dict(state)
+
 
 class Edge:
-    """The border between two stages: activations ahead, gradients back."""
+    """Edge between two stages: activations go forward, gradients come back.
+
+    Args:
+        before: Name of the stage before the edge.
+        after: Name of the stage after it.
+    """
 
     def __init__(self, before: str, after: str) -> None:
-        self.activations: Mailbox[Activation] = Mailbox(f"activations from {before} to {after}")
-        self.gradients: Mailbox[Gradient] = Mailbox(f"gradients from {after} to {before}")
+        self.activations = Mailbox(f"activations from {before} to {after}", Activation)
+        self.gradients = Mailbox(f"gradients from {after} to {before}", Gradient)
 
-    def to_next(self) -> "MailboxToNext":
-        """The port of the stage whose outputs cross the edge."""
-        return MailboxToNext(self)
+    def to_next(self) -> MailboxPort[Activation, Gradient]:
+        """Build the port of the stage before the edge."""
+        return MailboxPort(self.activations, self.gradients)
 
-    def to_previous(self) -> "MailboxToPrevious":
-        """The port of the stage whose inputs cross the edge."""
-        return MailboxToPrevious(self)
-
-
-class MailboxToNext:
-    """What the stage above an edge sees: it sends activations and receives gradients."""
-
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-
-    def send(self, packet: Activation) -> None:
-        """Send an activation ahead."""
-        self._edge.activations.put(packet)
-
-    def receive(self, batch: int) -> Gradient:
-        """The gradient of a batch."""
-        return self._edge.gradients.take(batch)
-
-    def state_dict(self) -> Tree:
-        """The activations that were sent and not yet taken."""
-        return [vars(packet) for packet in self._edge.activations.packets()]
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Send them."""
-        for packet in state:
-            self.send(Activation(**packet))
+    def to_previous(self) -> MailboxPort[Gradient, Activation]:
+        """Build the port of the stage after the edge."""
+        return MailboxPort(self.gradients, self.activations)
 
 
-class MailboxToPrevious:
-    """What the stage below an edge sees: it receives activations and sends gradients."""
+class NoNextStage(ForwardOnlyPort):
+    """Port of the last stage to the end of the network, which drops all outputs."""
 
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-
-    def receive(self, batch: int) -> Activation:
-        """The activation of a batch."""
-        return self._edge.activations.take(batch)
-
-    def send(self, packet: Gradient) -> None:
-        """Send a gradient back."""
-        self._edge.gradients.put(packet)
-
-    def state_dict(self) -> Tree:
-        """The gradients that were sent and not yet taken."""
-        return [vars(packet) for packet in self._edge.gradients.packets()]
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Send them."""
-        for packet in state:
-            self.send(Gradient(**packet))
-
-
-class NoNextStage:
-    """Behind the last stage: outputs are dropped, and no gradient ever comes."""
+    receiver = "the end of the network"
 
     def send(self, packet: Activation) -> None:
-        """Drop the output of the network; its loss has been taken by the last stage."""
-
-    def receive(self, batch: int) -> Gradient:
-        """There is nothing to receive: PacketError."""
-        raise PacketError(f"a gradient of batch {batch} was expected from behind the network")
-
-    def state_dict(self) -> Tree:
-        """Nothing is under way."""
-        return []
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Nothing was under way."""
+        """Drop the output of the network: the last stage has computed its loss already."""

@@ -1,4 +1,4 @@
-"""Packets on their way to another process, which keep whoever sends from running far ahead."""
+"""Outbox: sends that have started and not finished, limited in number."""
 
 import threading
 from collections import deque
@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 
 class Outbox:
-    """A few sends on their way, begun by one thread and finished by another.
+    """Queue of a few sends, started by one thread and waited for by another.
 
-    No send of torch can be called off, so the thread that begins them never waits in one: it
-    can be told that there is nothing to wait for any more.
+    A send of torch cannot be cancelled. The thread that starts sends therefore never waits for
+    one itself, so that ``fail`` can wake it up.
 
     Args:
-        name: Of the thread.
-        room: How many may be on their way; whoever begins another one waits.
+        name: Name of the waiting thread.
+        capacity: Number of sends that may be unfinished; a thread that adds one more blocks.
     """
 
-    def __init__(self, name: str, room: int) -> None:
-        self._room = room
-        self._finishes: deque[Callable[[], None]] = deque()
+    def __init__(self, name: str, capacity: int) -> None:
+        self._capacity = capacity
+        self._waits: deque[Callable[[], None]] = deque()
         self._error: Exception | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -26,51 +26,55 @@ class Outbox:
         self._thread.start()
 
     def add(self, begin: Callable[[], Callable[[], None]], timeout_s: float) -> None:
-        """Begin a send once there is room; what it gives waits until the send is finished.
+        """Start a send, once there is room.
+
+        Args:
+            begin: Starts the send and returns a function that waits until it is finished.
+            timeout_s: How long to wait for room.
 
         Raises:
-            TimeoutError: No room came in time.
-            Exception: What ended the sends.
+            TimeoutError: There was no room in time.
+            Exception: The error of an earlier send, or that given to ``fail``.
         """
-        self._wait(self._room - 1, timeout_s)
-        finish = begin()
+        self._wait_until_at_most(self._capacity - 1, timeout_s)
+        wait = begin()
         with self._changed:
-            self._finishes.append(finish)
+            self._waits.append(wait)
             self._changed.notify_all()
 
     @property
     def full(self) -> bool:
-        """Whether whoever sends would have to wait."""
+        """True if adding a send would block."""
         with self._changed:
-            return len(self._finishes) >= self._room
+            return len(self._waits) >= self._capacity
 
     def drain(self, timeout_s: float) -> None:
         """Wait until all sends are finished.
 
         Raises:
-            TimeoutError: They were not in time.
-            Exception: What ended the sends.
+            TimeoutError: They did not finish in time.
+            Exception: The error of a send, or that given to ``fail``.
         """
-        self._wait(0, timeout_s)
+        self._wait_until_at_most(0, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """End the thread, once what is on its way is finished, and wait for that so long."""
+        """End the thread after the sends that have started; wait for it at most this long."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will be sent, because of this error."""
+        """Raise this error in all calls of ``add`` and ``drain``, now and later."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
-    def _wait(self, most: int, timeout_s: float) -> None:
-        """Until at most so many sends are on their way."""
+    def _wait_until_at_most(self, count: int, timeout_s: float) -> None:
+        """Wait until at most this many sends are unfinished."""
         with self._changed:
             if not self._changed.wait_for(
-                lambda: self._error or len(self._finishes) <= most, timeout_s
+                lambda: self._error or len(self._waits) <= count, timeout_s
             ):
                 raise TimeoutError
             if self._error is not None:
@@ -79,15 +83,15 @@ class Outbox:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._finishes or self._closed)
-                if not self._finishes:
+                self._changed.wait_for(lambda: self._waits or self._closed)
+                if not self._waits:
                     return
-                finish = self._finishes[0]
+                wait = self._waits[0]
             try:
-                finish()
+                wait()
             except Exception as error:
                 self.fail(error)
                 return
             with self._changed:
-                self._finishes.popleft()
+                self._waits.popleft()
                 self._changed.notify_all()

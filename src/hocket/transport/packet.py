@@ -1,10 +1,11 @@
-"""The tensors of one batch at one edge, with what the receiver must know of them.
+"""Packets: the tensors of one batch that cross an edge, with what their receiver must know.
 
-A packet without values is that of a batch that is skipped: it crosses every edge like any
-other, so that each is answered, and nobody learns from it.
+A packet without values belongs to a skipped batch: it crosses every edge like any other, so
+that each packet is answered, and no stage learns from it.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,16 +14,19 @@ from hocket.tree import Tree
 
 @dataclass(frozen=True)
 class Activation:
-    """What a stage sends ahead: its output for one batch, and the batch's targets.
+    """Output of a stage for one batch, sent to the next stage with the batch's targets.
 
     Attributes:
-        batch: The batch's number, counted from 0 over all epochs.
-        epoch: The epoch it belongs to, counted from 0.
-        values: The output, without a graph; None where the batch is skipped.
+        batch: Number of the batch, counted from 0 over all epochs.
+        epoch: Number of its epoch, counted from 0.
+        values: The output, detached from its graph; None for a skipped batch.
         differentiable: For each tensor of ``values``, whether the sender wants its gradient.
-        targets: The targets of the batch; they travel with it.
-        share: What part of the batch this is, where replicas of a stage share it.
+        targets: The targets of the batch.
+        share: Fraction of the batch that this packet holds; below 1 where replicas of a stage
+            divide the batch among them.
     """
+
+    kind: ClassVar[str] = "activation"
 
     batch: int
     epoch: int
@@ -33,25 +37,30 @@ class Activation:
 
     @property
     def skipped(self) -> bool:
-        """Whether the batch is one that no stage learns from, from the sender on."""
+        """True if the sender has skipped the batch, so that no later stage learns from it."""
         return self.values is None
 
     def without_values(self) -> "Activation":
-        """The same without what it holds, for a batch that is skipped."""
+        """Return the packet to send for the batch if it is skipped."""
         return replace(self, values=None, targets=None)
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a stage sends back: the gradient of each tensor it was sent, None for the others.
+    """Gradient of the loss with respect to an activation, sent back to the previous stage.
 
-    No values at all are those of a batch that is skipped.
+    Attributes:
+        batch: Number of the batch, counted from 0 over all epochs.
+        values: Gradient of each tensor of the activation, of the same shape, or None for a
+            tensor without one; None altogether for a skipped batch.
     """
+
+    kind: ClassVar[str] = "gradient"
 
     batch: int
     values: tuple[Tensor | None, ...] | None
 
     @property
     def skipped(self) -> bool:
-        """Whether the batch is one that no stage learns from, from the sender back."""
+        """True if the sender has skipped the batch, so that no earlier stage learns from it."""
         return self.values is None

@@ -1,54 +1,43 @@
-"""What a stage knows of its neighbours: two ports, one on each side."""
+"""Ports: all that a stage knows of its neighbours, one on each side."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree
 
+Sent = TypeVar("Sent", Activation, Gradient)
+Received = TypeVar("Received", Activation, Gradient)
+_Sent = TypeVar("_Sent", Activation, Gradient, contravariant=True)
+_Received = TypeVar("_Received", Activation, Gradient, covariant=True)
 
-class ToPrevious(Protocol):
-    """The side that a stage's inputs come from: the stage before, or the source."""
 
-    def receive(self, batch: int) -> Activation:
-        """The activation of a batch.
+class Port(Protocol[_Sent, _Received]):
+    """One side of an edge: sends packets of one type and receives those of the other."""
+
+    def send(self, packet: _Sent) -> None:
+        """Send a packet.
+
+        Raises:
+            PacketError: The packet of that batch was sent before.
+        """
+
+    def receive(self, batch: int) -> _Received:
+        """Receive the packet of a batch.
 
         Raises:
             PacketError: It has not been sent, or was received before.
         """
 
-    def send(self, packet: Gradient) -> None:
-        """Send a gradient back.
-
-        Raises:
-            PacketError: That batch's gradient was sent before.
-        """
-
     def state_dict(self) -> Tree:
-        """The gradients that were sent and not yet taken, as plain values."""
+        """Return the packets that were sent and not yet taken, as plain values."""
 
     def load_state_dict(self, state: Tree) -> None:
-        """Send again what had been sent and not yet taken when the state was."""
+        """Send the packets of a state again."""
 
 
-class ToNext(Protocol):
-    """The side that a stage's outputs go to: the stage behind, or the end of the network."""
+class ToPrevious(Port[Gradient, Activation], Protocol):
+    """Port to the stage, or the source, that a stage's inputs come from."""
 
-    def receive(self, batch: int) -> Gradient:
-        """The gradient of a batch.
 
-        Raises:
-            PacketError: It has not been sent, or was received before.
-        """
-
-    def send(self, packet: Activation) -> None:
-        """Send an activation ahead.
-
-        Raises:
-            PacketError: That batch's activation was sent before.
-        """
-
-    def state_dict(self) -> Tree:
-        """The activations that were sent and not yet taken, as plain values."""
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Send again what had been sent and not yet taken when the state was."""
+class ToNext(Port[Activation, Gradient], Protocol):
+    """Port to the stage that a stage's outputs go to, or to the end of the network."""

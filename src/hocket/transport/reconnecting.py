@@ -1,7 +1,7 @@
-"""The way to a neighbour that runs freely, which may be cut and renewed while all are apart.
+"""Link to the neighbour of a free-running stage, which reconnects when that process restarts.
 
-A thread waits for the end of a connection, and makes the next one once the neighbour has come
-back. Until then nothing is sent and nothing comes, and the stage goes on with what it has.
+A thread waits for the end of a connection, and makes the next one once the neighbour is back.
+Until then nothing is sent and nothing arrives, and the stage trains with what it has.
 """
 
 import threading
@@ -16,13 +16,16 @@ from hocket.transport.backends import HostBackend
 from hocket.transport.connection import Connection, send_activation
 from hocket.transport.packet import Activation
 
-LOOK_S = 0.1
-"""How often to look whether a neighbour has come back."""
-Connect: TypeAlias = Callable[[Callable[[str], HocketError], HostBackend | None], Connection]
-"""Makes a connection, from what names a loss and, but for the first, what carries all of it."""
+POLL_S = 0.1
+"""Seconds between two looks whether a neighbour is back."""
+ConnectionFactory: TypeAlias = Callable[
+    [Callable[[str], HocketError], HostBackend | None], Connection
+]
+"""Makes a connection. Args: the builder of the error that a lost neighbour raises, and the
+backend for all that is sent; None for the first connection, which chooses its own."""
 
 
-class _Cut(HocketError):
+class _ConnectionCutError(HocketError):
     """The neighbour was killed, and may come back."""
 
 
@@ -30,123 +33,131 @@ class ReconnectingLink:
     """The connections to a neighbour, one after the other.
 
     Args:
-        world: This process among the others.
-        rank: The neighbour's.
-        connect: Makes each of them.
+        world: The processes of the training.
+        rank: Rank of the neighbour.
+        connect: Makes each connection.
 
     Attributes:
-        connection: The present one; None while the way is cut.
+        connection: The present connection; None while there is none.
     """
 
-    def __init__(self, world: World, rank: int, connect: Connect) -> None:
+    def __init__(self, world: World, rank: int, connect: ConnectionFactory) -> None:
         self.rank = rank
-        self.place = world.names[rank]
-        self.connection = None if world.rejoined else connect(self._gone, None)
+        self.peer_name = world.names[rank]
+        self.connection = None if world.rejoined else connect(self._lost_error, None)
         self._world = world
         self._connect = connect
-        self._before_bytes = 0  # sent over those that were cut
-        self._hopeless = False
+        self._closed_sent_bytes = 0  # sent over connections that were cut
+        self._lost = False
         self._failure: HocketError | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def sent_bytes(self) -> int:
-        """What was sent to the neighbour so far."""
-        now = self.connection
-        return self._before_bytes + (now.sent_bytes if now is not None else 0)
+        """Number of bytes sent to the neighbour over all connections."""
+        connection = self.connection
+        present = connection.sent_bytes if connection is not None else 0
+        return self._closed_sent_bytes + present
 
     def send(self, packet: Activation) -> bool:
-        """Send an activation if the way is free; whether it was."""
+        """Send an activation unless that would block; return whether it was sent."""
         connection = self.connection
         if connection is None or connection.busy:
             return False
-        # Where the way is cut just now, whoever receives the next packet sees that one is lost.
-        with suppress(_Cut):
-            send_activation(connection, packet, until=0)
+        # If the connection is cut just now, the receiver of the next packet counts a lost one.
+        with suppress(_ConnectionCutError):
+            send_activation(connection, packet, end_tick=0)
         return True
 
-    def open(self) -> None:
-        """From here on the neighbour may be killed, and come back where that can be."""
+    def start_reconnecting(self) -> None:
+        """Reconnect from now on whenever the neighbour is killed and started again."""
         if self._thread is None or not self._thread.is_alive():
-            name = f"hocket-line-{self.rank}"
-            self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
+            name = f"hocket-link-{self.rank}"
+            self._thread = threading.Thread(target=self._reconnect_loop, name=name, daemon=True)
             self._thread.start()
 
-    def require_open(self) -> Connection:
-        """The connection, where it cannot be done without.
+    def wait_connected(self) -> Connection:
+        """Wait until there is a connection and return it.
 
         Raises:
-            HocketError: The neighbour is gone and does not come back.
+            HocketError: The neighbour is lost and does not come back.
         """
         end = time.monotonic() + self._world.failures.timeout_s
         while self.connection is None:
-            self.require_reachable()
+            self.raise_if_lost()
             if time.monotonic() >= end:
                 raise self._world.failures.peer_timed_out(
-                    self.rank, f"{self.place} to come back"
+                    self.rank, f"{self.peer_name} to come back"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return self.connection
 
-    def require_reachable(self) -> None:
-        """Go on unless the way is cut for good.
+    def raise_if_lost(self) -> None:
+        """Raise the error of a neighbour that is lost for good.
 
         Raises:
-            HocketError: The neighbour is gone and does not come back, or what it sent is wrong.
+            HocketError: The neighbour is lost and does not come back, or has sent an invalid
+                packet.
         """
-        if self._hopeless:
-            # Whoever tells the others of it first is to have its own words for it.
+        if self._lost:
+            # The thread may still be finding out which process failed first.
             assert self._thread is not None
             self._thread.join()
             assert self._failure is not None
             raise self._failure
 
     def close(self) -> None:
-        """Part from the neighbour."""
+        """Close the present connection."""
         if self.connection is not None:
             self.connection.close()
 
-    def _gone(self, said: str) -> HocketError:
-        """The error to raise when the connection is cut, and said this."""
-        hope = self._world.membership.may_rejoin
-        return _Cut(said) if hope else self._world.failures.peer_lost(self.rank, said)
+    def _lost_error(self, text: str) -> HocketError:
+        """Build the error to raise when the connection fails with an error of this text."""
+        if self._world.membership.may_rejoin:
+            return _ConnectionCutError(text)
+        return self._world.failures.peer_lost(self.rank, text)
 
-    def _keep(self) -> None:
-        """Wait for the end of each connection and make the next one, until all meet again."""
-        while self._world.membership.detached and not self._hopeless:
+    def _reconnect_loop(self) -> None:
+        """Wait for the end of each connection and make the next one, until all reunite."""
+        while self._world.membership.detached and not self._lost:
             if self.connection is None:
-                self._renew()
+                self._reconnect()
                 continue
-            error = self.connection.until_over()
+            error = self.connection.wait_closed()
             if error is None or not self._world.membership.detached:
                 return
-            if isinstance(error, HocketError):  # it is not cut: what came over it is wrong
-                self._failure, self._hopeless = error, True
+            if isinstance(error, HocketError):  # not cut: it has brought an invalid packet
+                self._failure, self._lost = error, True
             elif self._world.membership.may_rejoin:
-                lost, self.connection = self.connection, None
-                self._before_bytes += lost.sent_bytes
-                lost.abandon()
+                cut, self.connection = self.connection, None
+                self._closed_sent_bytes += cut.sent_bytes
+                cut.abort()
             else:
-                self._hopeless = True
+                self._lost = True
                 self._failure = self._world.failures.peer_lost(self.rank, str(error))
 
-    def _renew(self) -> None:
-        """Connect with the process that has come in the neighbour's place, or in this one."""
-        begun, alarm, outing = time.monotonic(), self._world.failures, self._world.membership
-        while outing.detached:
+    def _reconnect(self) -> None:
+        """Connect once the neighbour, or this process, was started again."""
+        start = time.monotonic()
+        failures, membership = self._world.failures, self._world.membership
+        while membership.detached:
             group = None
-            with suppress(RuntimeError):  # it was killed once more
-                group = outing.pair_group(self.rank)
+            with suppress(RuntimeError):  # the neighbour was killed once more
+                group = membership.pair_group(self.rank)
             if group is not None:
-                host = HostBackend(self._world, int(self.rank > self._world.rank), group)
-                self.connection = self._connect(self._gone, host)
+                backend = HostBackend(self._world, int(self.rank > self._world.rank), group)
+                self.connection = self._connect(self._lost_error, backend)
                 return
-            if not outing.may_rejoin:
-                self._hopeless = True
-                self._failure = alarm.peer_lost(self.rank, "nobody comes in its place")
+            if not membership.may_rejoin:
+                self._lost = True
+                self._failure = failures.peer_lost(
+                    self.rank, "no process comes back in its place"
+                )
                 return
-            if time.monotonic() - begun >= alarm.timeout_s:
-                self._hopeless = True
-                self._failure = alarm.peer_timed_out(self.rank, f"{self.place} to come back")
+            if time.monotonic() - start >= failures.timeout_s:
+                self._lost = True
+                self._failure = failures.peer_timed_out(
+                    self.rank, f"{self.peer_name} to come back"
+                )
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

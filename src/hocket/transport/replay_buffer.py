@@ -1,7 +1,7 @@
-"""A ring of the last packets at an edge, from which a stage draws at its own pace.
+"""Replay buffer: a ring of the last packets of an edge, from which a stage draws.
 
-Nobody waits here: what comes overwrites the oldest, and who draws gets something old again
-when nothing new has come. Both are counted.
+Neither side waits for the other: a new packet overwrites the oldest, and a draw gives an old
+packet again if no new one has come. Both are counted.
 """
 
 import threading
@@ -9,26 +9,27 @@ from dataclasses import dataclass, replace
 
 from hocket.errors import PacketError
 from hocket.methods.method import Replay
+from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree, tensors
 
 
 @dataclass
 class ReceiveStats:
-    """What became of the packets of an edge.
+    """Counts of the packets that arrived at a replay buffer, and of its draws.
 
     Attributes:
-        arrived: Packets that came.
-        arrived_bytes: What they held, as they were written, targets too.
-        drawn: Times that one was drawn.
-        reused: Those of them at which it had been drawn before.
-        dropped: Packets that were overwritten without ever having been drawn.
-        lost: Packets that were sent and did not come, or came and were forgotten, as this
-            process or the one before was killed.
-        orphaned: Packets that came of turns which the stage before, started again, has
-            forgotten.
-        refused: Times that nothing could be drawn, as nothing had come or all was used up.
-        buffer_bytes: What the packets took at the most, as they were kept.
+        arrived: Packets that arrived.
+        arrived_bytes: Their size, values as they were encoded, and targets.
+        drawn: Draws that gave a packet.
+        reused: Those draws that gave a packet drawn before.
+        dropped: Packets that were overwritten without having been drawn.
+        lost: Packets that were sent and did not arrive, or arrived and were lost with the
+            memory of a process that was killed.
+        orphaned: Packets from turns of the previous stage which that stage, restarted from a
+            checkpoint, has done again.
+        refused: Draws that gave no packet: none had arrived, or all had reached the limit.
+        buffer_bytes: Largest size of all packets in the buffer, in bytes.
     """
 
     arrived: int = 0
@@ -48,39 +49,39 @@ class _Slot:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        parts = (*tensors(self.packet.values), *tensors(self.packet.targets))
-        self.size = sum(part.nbytes for part in parts)
+        values, targets = tensors(self.packet.values), tensors(self.packet.targets)
+        self.nbytes = sum(tensor.nbytes for tensor in (*values, *targets))
 
 
 class ReplayBuffer:
-    """The last packets of an edge (DGL, arXiv 1901.08164, algorithm 2).
+    """Ring of the last packets of an edge (DGL, arXiv 1901.08164, algorithm 2).
 
-    A draw gives the least used packet, and of those the freshest. One thread may put while
+    A draw gives the least used packet, and of several the freshest. One thread may put while
     another one draws.
 
     Args:
-        rule: How many packets there is room for, and how they are drawn.
+        rule: Number of packets in the ring, and the rule by which they are drawn.
     """
 
     def __init__(self, rule: Replay) -> None:
         self.stats = ReceiveStats()
         self._rule = rule
         self._slots: list[_Slot] = []
-        self._next = 0  # where the next packet goes: over the oldest, once all are filled
+        self._next = 0  # index of the slot to fill next: the oldest, once all are filled
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def put(self, packet: Activation) -> None:
-        """Keep a packet, in the place of the oldest one if there is no other room."""
+        """Add a packet; it replaces the oldest one if the ring is full."""
         slot = _Slot(packet)
         with self._changed:
-            self._keep(slot)
+            self._insert(slot)
             self._changed.notify_all()
 
     def state_dict(self) -> Tree:
-        """The packets with how often each was drawn, in their places, and what was counted."""
+        """Return the packets, the number of draws of each, and the statistics."""
         with self._changed:
             return {
                 "slots": [
@@ -91,7 +92,7 @@ class ReplayBuffer:
             }
 
     def load_state_dict(self, state: Tree) -> None:
-        """Go on from what another buffer of the same rule held."""
+        """Continue from the state of a buffer with the same rule."""
         with self._changed:
             self._slots = [
                 _Slot(Activation(**slot["packet"]), slot["drawn"]) for slot in state["slots"]
@@ -100,21 +101,21 @@ class ReplayBuffer:
             vars(self.stats).update(state["stats"])
             self._changed.notify_all()
 
-    def _keep(self, slot: _Slot) -> None:
+    def _insert(self, slot: _Slot) -> None:
         self._count_lost(slot.packet.batch)
         self.stats.arrived += 1
-        self.stats.arrived_bytes += slot.size
+        self.stats.arrived_bytes += slot.nbytes
         if len(self._slots) < self._rule.buffer:
             self._slots.append(slot)
         else:
             self.stats.dropped += self._slots[self._next].drawn == 0
             self._slots[self._next] = slot
         self._next = (self._next + 1) % self._rule.buffer
-        held = sum(slot.size for slot in self._slots)
-        self.stats.buffer_bytes = max(self.stats.buffer_bytes, held)
+        nbytes = sum(slot.nbytes for slot in self._slots)
+        self.stats.buffer_bytes = max(self.stats.buffer_bytes, nbytes)
 
     def _count_lost(self, number: int) -> None:
-        """Compare the number of a packet, which its sender counts, with what is known of it."""
+        """Update the counts of lost and orphaned packets from the sender's number of one."""
         missed = number - (self.stats.arrived + self.stats.lost - self.stats.orphaned)
         if missed > 0:
             self.stats.lost += missed
@@ -123,11 +124,11 @@ class ReplayBuffer:
 
     @property
     def waiting(self) -> int:
-        """Packets that are there and have not been drawn."""
+        """Number of packets in the ring that have not been drawn."""
         return sum(slot.drawn == 0 for slot in self._slots)
 
     def draw(self) -> Activation | None:
-        """A packet, which stays; None if nothing has come, or all of it is used up."""
+        """Return a packet, which stays; None if none can be drawn."""
         with self._changed:
             slot = self._best()
             if slot is None:
@@ -139,34 +140,39 @@ class ReplayBuffer:
             return slot.packet
 
     def wait(self, timeout_s: float, *, fresh: bool = False) -> bool:
-        """Wait until something can be drawn, or has come that was never drawn; if it has."""
+        """Wait until a packet can be drawn; return False if none can in time.
+
+        Args:
+            timeout_s: Time to wait.
+            fresh: Wait for a packet that was never drawn.
+        """
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.waiting > 0 if fresh else self._best() is not None, timeout_s
             )
 
     def _best(self) -> _Slot | None:
-        """What would be drawn."""
-        places = (self._slots[place] for place in self._freshest())
-        slot = min(places, key=self._used, default=None)
+        """Return the slot that a draw would give, if any."""
+        slots = (self._slots[index] for index in self._freshest_first())
+        slot = min(slots, key=self._use_count, default=None)
         limit = self._rule.reuse
-        return None if slot is None or (limit and self._used(slot) >= limit) else slot
+        return None if slot is None or (limit and self._use_count(slot) >= limit) else slot
 
-    def _used(self, slot: _Slot) -> int:
-        """How often a packet counts as used.
+    def _use_count(self, slot: _Slot) -> int:
+        """Return the number of uses that the sampler counts for a packet.
 
-        The official code counts from 1, which allows one use less, and in a ring of one it
-        does not count.
+        The official code counts from 1, which allows one use less, and does not count at all
+        in a ring of one.
         """
         if self._rule.sampler == "official":
             return 1 + (slot.drawn if self._rule.buffer > 1 else 0)
         return slot.drawn
 
-    def _freshest(self) -> list[int]:
-        """The places of packets, the freshest first.
+    def _freshest_first(self) -> list[int]:
+        """Return the indices of the slots, that of the freshest packet first.
 
-        The official code begins with the place that is to be written next, which holds the
-        oldest packet of a full ring.
+        The official code starts at the slot to fill next, which in a full ring holds the
+        oldest packet.
         """
         count = len(self._slots)
         skewed = self._rule.sampler == "official" and count == self._rule.buffer
@@ -174,69 +180,69 @@ class ReplayBuffer:
         return [(start - back) % count for back in range(count)]
 
 
-class OneWayPort:
-    """A way on which nothing comes back."""
+class BufferToNext(ForwardOnlyPort):
+    """Port to the next stage that puts activations into that stage's replay buffer.
 
-    def receive(self, batch: int) -> Gradient:
-        """There is nothing to receive: PacketError."""
-        raise PacketError(f"a gradient of batch {batch} was expected from behind a buffer")
+    Args:
+        buffer: The buffer.
+    """
 
-    def state_dict(self) -> Tree:
-        """Nothing is under way: what was sent is the buffer's, or lost."""
-        return []
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Nothing was under way."""
-
-
-class BufferToNext(OneWayPort):
-    """What the stage above an edge sees: what it sends is kept or overwritten."""
+    receiver = "a replay buffer"
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
 
     def send(self, packet: Activation) -> None:
-        """Leave an activation; there is nothing to draw in a batch that is skipped."""
-        if not packet.skipped:  # numbered as it leaves, as where it goes to another process
+        """Put an activation into the buffer, unless its batch was skipped."""
+        if not packet.skipped:  # numbered in order of arrival, as between processes
             self._buffer.put(replace(packet, batch=self._buffer.stats.arrived))
 
 
 class BufferToPrevious:
-    """What the stage below an edge sees: what was drawn for each of its turns.
+    """Port to the previous stage that receives packets drawn from a replay buffer.
 
     Args:
-        buffer: What it draws from.
+        buffer: The buffer.
     """
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
-        self._turns: dict[int, Activation] = {}
+        self._drawn: dict[int, Activation] = {}
 
     def draw(self, turn: int, epoch: int) -> bool:
-        """Draw for a turn of the stage, which falls into this epoch of its own; if it can."""
+        """Draw a packet for a turn of the stage; return whether there was one.
+
+        Args:
+            turn: Number of the turn, which becomes the packet's batch number.
+            epoch: Epoch of the stage in that turn, which becomes the packet's epoch.
+        """
         packet = self._buffer.draw()
         if packet is not None:
-            self._turns[turn] = replace(packet, batch=turn, epoch=epoch)
+            self._drawn[turn] = replace(packet, batch=turn, epoch=epoch)
         return packet is not None
 
     def receive(self, batch: int) -> Activation:
-        """What was drawn for a turn.
+        """Return the packet that was drawn for a turn.
 
         Raises:
-            PacketError: Nothing was.
+            PacketError: None was drawn.
         """
-        if batch not in self._turns:
-            raise PacketError(f"nothing was drawn from the buffer for turn {batch}")
-        return self._turns.pop(batch)
+        if batch not in self._drawn:
+            raise PacketError(f"no packet was drawn from the replay buffer for turn {batch}")
+        return self._drawn.pop(batch)
 
     def state_dict(self) -> Tree:
-        """What is in the buffer; between two turns nothing else is drawn and not received."""
+        """Return the state of the buffer; between two turns all drawn packets are received."""
         return self._buffer.state_dict()
 
     def load_state_dict(self, state: Tree) -> None:
-        """Draw on from what was in the buffer."""
+        """Continue from the state of a buffer."""
         self._buffer.load_state_dict(state)
 
     def send(self, packet: Gradient) -> None:
-        """Nothing takes it: PacketError."""
-        raise PacketError(f"a gradient of batch {packet.batch} was sent back into a buffer")
+        """Refuse to send a gradient.
+
+        Raises:
+            PacketError: Always.
+        """
+        raise PacketError(f"a gradient of batch {packet.batch} was sent to a replay buffer")

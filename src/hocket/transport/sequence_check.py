@@ -1,7 +1,7 @@
-"""What a neighbour's packets must be like as they arrive: each once, in order, and undamaged.
+"""Checks that the packets of a neighbour arrive once each, in order, and undamaged.
 
-Neither gloo nor NCCL loses or doubles anything. Where it happens nevertheless, by an error in a
-library or in Hocket, a training that went on would learn from another batch, and tell nobody.
+Neither gloo nor NCCL loses or repeats messages. If one is lost nevertheless, by a bug in a
+library or in Hocket, training must stop: it would silently learn from another batch.
 """
 
 from collections.abc import Sequence
@@ -11,63 +11,70 @@ from torch import Tensor
 
 from hocket.distributed import wire
 from hocket.errors import TransitError
+from hocket.transport.packet import Activation, Gradient
 
-ASCENDING = ("activation", "gradient")
-"""Kinds of packets that come for one batch after the other, some batches perhaps left out."""
-ADVICE = "go on from the last checkpoint; if it comes again, suspect memory and network"
+ASCENDING = (Activation.kind, Gradient.kind)
+"""Kinds of packets whose numbers, those of batches, must ascend; gaps are allowed."""
+ADVICE = (
+    "resume from the last checkpoint; if it happens again, suspect the memory or the network"
+)
 
 
 class SequenceCheck:
-    """Checks the packets of one neighbour.
+    """Checks of the packets that come from one neighbour.
 
     Args:
-        way: Who receives and who sends, for messages.
+        route: Receiver and sender, as error messages name them.
     """
 
-    def __init__(self, way: str) -> None:
-        self._way = way
+    def __init__(self, route: str) -> None:
+        self._route = route
         self._next = 0
-        self._last: dict[str, int] = {}
-        self._before = "nothing"
+        self._last_number: dict[str, int] = {}
+        self._previous = "nothing"
 
-    def require_next(self, header: dict[str, Any]) -> None:
+    def check_header(self, header: dict[str, Any]) -> None:
         """Refuse a packet that is not the next one.
 
         Raises:
-            TransitError: One before it is missing, or it has come before.
+            TransitError: A packet before it is missing, or it has come before.
         """
         kind, number = header["kind"], header["number"]
-        found, wanted = header["sequence"], self._next
-        if found != wanted:
-            how = "it came again, or late" if found < wanted else "what was before it is lost"
-            raise TransitError(
-                f"{self._way}: {kind} {number} came as packet {found}, and packet {wanted} was "
-                f"to come after {self._before}: {how}; {ADVICE}"
+        sequence, expected = header["sequence"], self._next
+        if sequence != expected:
+            why = (
+                "it was repeated or delayed"
+                if sequence < expected
+                else "packets before it were lost"
             )
-        last = self._last.get(kind, -1)
+            raise TransitError(
+                f"{self._route}: {kind} {number} arrived as packet {sequence}, but packet "
+                f"{expected} was expected after {self._previous}: {why}; {ADVICE}"
+            )
+        last = self._last_number.get(kind, -1)
         if kind in ASCENDING and number <= last:
             wrong = "arrived twice" if number == last else f"came after {kind} {last}"
-            raise TransitError(f"{self._way}: {kind} {number} {wrong}; {ADVICE}")
+            raise TransitError(f"{self._route}: {kind} {number} {wrong}; {ADVICE}")
         self._next += 1
-        self._last[kind] = number
-        self._before = f"{kind} {number}"
+        self._last_number[kind] = number
+        self._previous = f"{kind} {number}"
 
-    def require_intact(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        """Refuse a packet with tensors that are not those it left with.
+    def check_tensors(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Refuse a packet whose tensors differ from those that were sent.
 
         Raises:
-            TransitError: One of them has another checksum.
+            TransitError: The checksum of a tensor differs.
         """
-        sums = header["checksums"] or []
-        for place, (tensor, left) in enumerate(zip(tensors, sums, strict=bool(sums))):
-            found = wire.checksum(tensor) if left is not None else None
-            if found != left:
+        checksums = header["checksums"] or []
+        for index, (tensor, sent) in enumerate(zip(tensors, checksums, strict=bool(checksums))):
+            received = wire.checksum(tensor) if sent is not None else None
+            if received != sent:
                 raise TransitError(
-                    f"{self._way}: {header['kind']} {header['number']} was damaged on its way: "
-                    f"the checksum of its tensor {place} ({tensor.dtype}, "
-                    f"{list(tensor.shape)}) is {found:08x}, and was {left:08x}; {ADVICE}"
+                    f"{self._route}: {header['kind']} {header['number']} was damaged in "
+                    f"transit: tensor {index} ({tensor.dtype}, {list(tensor.shape)}) was sent "
+                    f"with checksum {sent:08x} and arrived with {received:08x}; {ADVICE}"
                 )
 
-    def damaged_header(self, error: Exception) -> TransitError:
-        """What to say of a packet whose header is damaged, so that nobody knows its batch."""
-        return TransitError(f"{self._way}, after {self._before}: {error}; {ADVICE}")
+    def header_error(self, error: Exception) -> TransitError:
+        """Build the error for a packet whose header cannot be read, and so has no number."""
+        return TransitError(f"{self._route}, after {self._previous}: {error}; {ADVICE}")

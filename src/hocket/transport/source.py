@@ -1,24 +1,35 @@
-"""Where batches enter: what stands before the first stage, in the process that reads them."""
+"""Source: gives batches to the first stage, in the process that reads the data."""
 
-from hocket.transport.mailbox import Edge, MailboxToPrevious
-from hocket.transport.packet import Activation
+from hocket.transport.mailbox import Edge, MailboxPort
+from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree, copy_tensors, tensors
 
 
 class Source:
-    """Hands batches to the first stage, and wants no gradients of them."""
+    """Previous stage of the first stage; sends batches and wants no gradients."""
 
     def __init__(self) -> None:
         self._edge = Edge("the source", "stage 0")
 
-    def port(self) -> MailboxToPrevious:
-        """The port of the first stage."""
+    def port(self) -> MailboxPort[Gradient, Activation]:
+        """Build the port of the first stage."""
         return self._edge.to_previous()
 
     def send(
         self, batch: int, epoch: int, inputs: Tree, targets: Tree, share: float = 1.0
     ) -> Activation:
-        """Send a batch, or what part of it is this replica's; gives the packet."""
+        """Send a batch to the first stage.
+
+        Args:
+            batch: Number of the batch, counted from 0 over all epochs.
+            epoch: Number of its epoch, counted from 0.
+            inputs: The inputs.
+            targets: The targets.
+            share: Fraction of the batch that these inputs are, where replicas divide it.
+
+        Returns:
+            The packet that was sent.
+        """
         # Copied: the caller may fill the same memory with the next batch.
         values, targets = copy_tensors((inputs, targets))
         packet = Activation(

@@ -1,9 +1,9 @@
-"""What a carrier does beside carrying, which the contracts of ports and engines test."""
+"""Choice of backends; the contracts of ports and engines test how they send."""
 
 import torch
 
-from hocket.transport.backends import direct_backend_name
+from hocket.transport.backends import gpu_backend_name
 
 
-def test_cpus_have_no_way_of_their_own():
-    assert direct_backend_name(torch.device("cpu")) is None
+def test_cpus_have_no_direct_backend():
+    assert gpu_backend_name(torch.device("cpu")) is None

@@ -1,4 +1,4 @@
-"""What one thread leaves another takes by name; room is limited."""
+"""One thread puts packets into an inbox, another takes them by key; capacity is limited."""
 
 import threading
 
@@ -7,12 +7,12 @@ import pytest
 from hocket.errors import TransitError
 from hocket.transport.inbox import Inbox
 
-SOON = 10.0  # nothing here takes that long
+SOON = 10.0  # seconds, which nothing here takes
 
 
 @pytest.fixture
 def inbox():
-    return Inbox("stage 1, from stage 0", room=2)
+    return Inbox("stage 1, from stage 0", capacity=2)
 
 
 def put(inbox, *numbers):
@@ -20,28 +20,28 @@ def put(inbox, *numbers):
         inbox.put(("thing", number), f"packet {number}")
 
 
-def aside(do, *arguments):
+def start_thread(do, *arguments):
     thread = threading.Thread(target=do, args=arguments, daemon=True)
     thread.start()
     return thread
 
 
-def test_packets_are_taken_by_name_in_any_order(inbox):
+def test_packets_are_taken_by_key_in_any_order(inbox):
     put(inbox, 0, 1)
     assert inbox.take(("thing", 1), SOON) == "packet 1"
     assert inbox.take(("thing", 0), SOON) == "packet 0"
 
 
-def test_who_takes_waits_until_it_is_there(inbox):
+def test_take_waits_for_the_packet(inbox):
     filler = threading.Timer(0.05, put, (inbox, 0))
     filler.start()
     assert inbox.take(("thing", 0), SOON) == "packet 0"
     filler.join()
 
 
-def test_who_fills_waits_for_room(inbox):
+def test_put_waits_for_room(inbox):
     put(inbox, 0, 1)
-    filler = aside(put, inbox, 2)
+    filler = start_thread(put, inbox, 2)
     filler.join(0.05)
     assert filler.is_alive()
     inbox.take(("thing", 0), SOON)
@@ -50,20 +50,20 @@ def test_who_fills_waits_for_room(inbox):
     assert inbox.take(("thing", 2), SOON) == "packet 2"
 
 
-def test_a_doubled_packet_is_named(inbox):
+def test_a_repeated_packet_is_named(inbox):
     put(inbox, 4)
     with pytest.raises(TransitError, match="stage 1, from stage 0: thing 4 arrived twice"):
         put(inbox, 4)
 
 
-def test_what_was_taken_may_come_again(inbox):
+def test_a_key_may_be_used_again_once_it_was_taken(inbox):
     put(inbox, 4)
     inbox.take(("thing", 4), SOON)
     put(inbox, 4)
     assert inbox.take(("thing", 4), SOON) == "packet 4"
 
 
-def test_others_that_take_all_the_room_are_named(inbox):
+def test_other_packets_that_fill_the_inbox_are_named(inbox):
     put(inbox, 1, 2)
     with pytest.raises(
         TransitError,
@@ -72,8 +72,8 @@ def test_others_that_take_all_the_room_are_named(inbox):
         inbox.take(("thing", 3), SOON)
 
 
-def test_who_waits_for_what_was_passed_over_does_not_wait(inbox):
-    """Those of a kind come in order; of others nothing is known."""
+def test_take_does_not_wait_for_a_packet_that_cannot_arrive(inbox):
+    """Packets of one kind arrive in order; the order of kinds is not known."""
     put(inbox, 5)
     with pytest.raises(TransitError, match="thing 4 was expected; in its place came thing 5"):
         inbox.take(("thing", 4), SOON)
@@ -81,14 +81,14 @@ def test_who_waits_for_what_was_passed_over_does_not_wait(inbox):
         inbox.take(("other", 4), timeout_s=0.05)
 
 
-def test_what_ended_the_arrivals_is_passed_on_again_and_again(inbox):
+def test_an_error_is_raised_by_every_take(inbox):
     inbox.fail(ConnectionError("gone"))
     for _ in range(2):
         with pytest.raises(ConnectionError, match="gone"):
             inbox.take(("thing", 0), SOON)
 
 
-def test_who_waits_already_hears_of_it(inbox):
+def test_an_error_wakes_a_waiting_take(inbox):
     ending = threading.Timer(0.05, inbox.fail, (ConnectionError("gone"),))
     ending.start()
     with pytest.raises(ConnectionError, match="gone"):
@@ -96,13 +96,13 @@ def test_who_waits_already_hears_of_it(inbox):
     ending.join()
 
 
-def test_what_arrived_before_the_end_can_still_be_taken(inbox):
+def test_packets_from_before_an_error_can_still_be_taken(inbox):
     put(inbox, 0)
     inbox.fail(ConnectionError("gone"))
     assert inbox.take(("thing", 0), SOON) == "packet 0"
 
 
-def test_nobody_waits_for_ever(inbox):
+def test_take_has_a_time_out(inbox):
     put(inbox, 1)
     with pytest.raises(TimeoutError):
         inbox.take(("thing", 2), timeout_s=0.05)

@@ -12,7 +12,7 @@ def activation(batch: int) -> Activation:
     return Activation(batch, 0, torch.zeros(1), (True,), None)
 
 
-def test_both_directions_of_an_edge_are_apart():
+def test_the_directions_of_an_edge_are_separate():
     edge = Edge("stage 0", "stage 1")
     sent, returned = activation(3), Gradient(3, (None,))
     edge.to_next().send(sent)
@@ -29,7 +29,7 @@ def test_packets_are_taken_by_number_in_any_order():
     assert [edge.to_previous().receive(batch).batch for batch in (2, 0, 1)] == [2, 0, 1]
 
 
-def test_a_doubled_packet_is_named():
+def test_a_repeated_packet_is_named():
     edge = Edge("stage 0", "stage 1")
     edge.to_next().send(activation(4))
     with pytest.raises(
@@ -44,8 +44,8 @@ def test_a_doubled_packet_is_named():
 
 
 @pytest.mark.parametrize(("waiting", "text"), [((), "none"), ((1, 7), "1, 7")])
-def test_a_missing_packet_is_named_with_those_that_wait(waiting, text):
-    box = Mailbox("things from here to there")
+def test_a_missing_packet_is_named_with_the_waiting_ones(waiting, text):
+    box = Mailbox("things from here to there", Gradient)
     for batch in waiting:
         box.put(Gradient(batch, ()))
     with pytest.raises(
@@ -63,7 +63,10 @@ def test_a_packet_is_gone_once_it_is_taken():
         edge.to_previous().receive(0)
 
 
-def test_nothing_comes_from_behind_the_network():
+def test_the_end_of_the_network_sends_no_gradients():
     NoNextStage().send(activation(0))
-    with pytest.raises(PacketError, match=r"gradient of batch 2 .* from behind the network"):
+    with pytest.raises(
+        PacketError,
+        match="gradient of batch 2 was expected, but the end of the network sends none",
+    ):
         NoNextStage().receive(2)

@@ -1,4 +1,4 @@
-"""A few sends on their way; whoever begins more waits for room, or for an error."""
+"""An outbox holds a few unfinished sends; adding more waits for room, or for an error."""
 
 import threading
 
@@ -6,12 +6,12 @@ import pytest
 
 from hocket.transport.outbox import Outbox
 
-SOON = 10.0  # nothing here takes that long
+SOON = 10.0  # seconds, which nothing here takes
 AT_ONCE = 0.05
 
 
 class Sends:
-    """Sends by number: those that have begun, and those that may finish."""
+    """Sends by number, with those that have begun and those that may finish."""
 
     def __init__(self):
         self.begun = []
@@ -37,24 +37,24 @@ def sends():
 
 @pytest.fixture
 def outbox(sends):
-    """One with room for two, which are on their way."""
-    box = Outbox("test", room=2)
+    """Build an outbox with room for two sends, which have begun."""
+    box = Outbox("test", capacity=2)
     for number in (0, 1):
         box.add(sends.begin(number), AT_ONCE)
     return box
 
 
-def test_who_sends_goes_on_while_there_is_room(outbox, sends):
+def test_sends_begin_at_once_while_there_is_room(outbox, sends):
     assert sends.begun == [0, 1]
 
 
-def test_who_finds_no_room_in_time_has_begun_nothing(outbox, sends):
+def test_a_send_without_room_in_time_does_not_begin(outbox, sends):
     with pytest.raises(TimeoutError):
         outbox.add(sends.begin(2), AT_ONCE)
     assert sends.begun == [0, 1]
 
 
-def test_who_finds_no_room_waits_for_it(outbox, sends):
+def test_a_send_without_room_waits_for_it(outbox, sends):
     threading.Timer(AT_ONCE, sends.finish, [0]).start()
     outbox.add(sends.begin(2), SOON)
     assert sends.begun == [0, 1, 2]
@@ -66,7 +66,7 @@ def test_sends_finish_in_the_order_in_which_they_began(outbox, sends):
         outbox.add(sends.begin(2), AT_ONCE)
 
 
-def test_all_sends_are_waited_for(outbox, sends):
+def test_drain_waits_for_all_sends(outbox, sends):
     sends.finish(0)
     with pytest.raises(TimeoutError):
         outbox.drain(AT_ONCE)
@@ -74,7 +74,7 @@ def test_all_sends_are_waited_for(outbox, sends):
     outbox.drain(SOON)
 
 
-def test_an_error_wakes_whoever_waits_for_room(outbox, sends):
+def test_an_error_wakes_a_send_that_waits_for_room(outbox, sends):
     threading.Timer(AT_ONCE, outbox.fail, [ConnectionError("somebody failed")]).start()
     with pytest.raises(ConnectionError, match="somebody failed"):
         outbox.add(sends.begin(2), SOON)
@@ -82,17 +82,17 @@ def test_an_error_wakes_whoever_waits_for_room(outbox, sends):
         outbox.drain(SOON)
 
 
-def test_an_error_of_a_send_is_raised_where_the_next_one_would_begin():
+def test_an_error_of_a_send_is_raised_by_the_next_one():
     def finish():
-        raise RuntimeError("the way is cut")
+        raise RuntimeError("the connection is cut")
 
-    outbox = Outbox("test", room=1)
+    outbox = Outbox("test", capacity=1)
     outbox.add(lambda: finish, SOON)
-    with pytest.raises(RuntimeError, match="the way is cut"):
+    with pytest.raises(RuntimeError, match="the connection is cut"):
         outbox.add(lambda: finish, SOON)
 
 
-def test_the_thread_ends_with_what_is_on_its_way(outbox, sends):
+def test_the_thread_ends_after_the_last_send(outbox, sends):
     outbox.close(AT_ONCE)
     assert outbox._thread.is_alive()
     sends.finish(0)

@@ -1,4 +1,4 @@
-"""What arrives is kept or overwritten, the least used is drawn, and all of it is counted."""
+"""A replay buffer keeps the last packets, draws the least used, and counts both."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ def packet(number):
 
 
 def drawn(buffer):
-    found = buffer.draw()
-    return None if found is None else found.batch
+    packet = buffer.draw()
+    return None if packet is None else packet.batch
 
 
 def filled(*, arrivals, **rule):
@@ -33,7 +33,7 @@ def filled(*, arrivals, **rule):
 
 
 @given(rings, limits, histories)
-def test_a_draw_is_the_least_used_of_the_last_and_of_those_the_freshest(room, limit, history):
+def test_a_draw_gives_the_least_used_packet_and_of_several_the_freshest(room, limit, history):
     buffer = ReplayBuffer(Replay(buffer=room, reuse=limit))
     uses: list[int] = []  # of every packet that ever arrived
     for step in history:
@@ -42,12 +42,12 @@ def test_a_draw_is_the_least_used_of_the_last_and_of_those_the_freshest(room, li
             uses.append(0)
             continue
         kept = range(max(0, len(uses) - room), len(uses))
-        wanted = min(kept, key=lambda n: (uses[n], -n), default=None)
-        if wanted is not None and limit and uses[wanted] >= limit:
-            wanted = None
-        assert drawn(buffer) == wanted
-        if wanted is not None:
-            uses[wanted] += 1
+        expected = min(kept, key=lambda n: (uses[n], -n), default=None)
+        if expected is not None and limit and uses[expected] >= limit:
+            expected = None
+        assert drawn(buffer) == expected
+        if expected is not None:
+            uses[expected] += 1
 
 
 @given(rings, limits, histories, st.sampled_from(["freshest", "official"]))
@@ -57,11 +57,11 @@ def test_every_packet_is_used_or_dropped_or_waits(room, limit, history, sampler)
     buffer = ReplayBuffer(Replay(buffer=room, reuse=limit, sampler=sampler))
     for step in history:
         buffer.put(packet(0)) if step == "put" else buffer.draw()
-    uses = buffer.stats
-    assert uses.arrived == history.count("put")
-    assert uses.drawn + uses.refused == history.count("draw")
-    assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived
-    assert len(buffer) == min(room, uses.arrived)
+    stats = buffer.stats
+    assert stats.arrived == history.count("put")
+    assert stats.drawn + stats.refused == history.count("draw")
+    assert stats.drawn - stats.reused + stats.dropped + buffer.waiting == stats.arrived
+    assert len(buffer) == min(room, stats.arrived)
 
 
 def test_in_a_tie_of_a_full_ring_the_official_sampler_takes_the_oldest():
@@ -70,7 +70,7 @@ def test_in_a_tie_of_a_full_ring_the_official_sampler_takes_the_oldest():
     assert drawn(filled(buffer=3, arrivals=2, sampler="official")) == 1
 
 
-def test_the_official_sampler_takes_what_is_behind_the_oldest_for_old():
+def test_the_official_sampler_takes_the_second_oldest_last():
     buffer = filled(buffer=4, arrivals=6, sampler="official")  # the ring holds 4 5 2 3
     assert [drawn(buffer) for _ in range(5)] == [2, 5, 4, 3, 2]
 
@@ -88,36 +88,38 @@ def test_the_official_sampler_does_not_count_in_a_ring_of_one():
     assert (buffer.stats.drawn, buffer.stats.reused) == (3, 2)
 
 
-def test_the_bytes_are_those_of_the_fullest_ring():
+def test_buffer_bytes_are_those_of_the_full_ring():
     buffer = filled(buffer=2, arrivals=3)
     assert buffer.stats.buffer_bytes == 2 * (2 * 3 * 8 + 2 * 4)
 
 
-def test_what_is_drawn_is_a_batch_of_the_stages_own():
+def test_a_drawn_packet_gets_the_number_and_epoch_of_the_turn():
     buffer = ReplayBuffer(Replay(buffer=1))
-    lower, upper = BufferToPrevious(buffer), BufferToNext(buffer)
-    assert not lower.draw(0, epoch=0)
-    upper.send(packet(7))
+    to_previous, to_next = BufferToPrevious(buffer), BufferToNext(buffer)
+    assert not to_previous.draw(0, epoch=0)
+    to_next.send(packet(7))
     for turn in (0, 1):
-        assert lower.draw(turn, epoch=3 + turn)
-        found = lower.receive(turn)
-        assert (found.batch, found.epoch) == (turn, 3 + turn)
-        assert torch.equal(found.values, packet(7).values)
+        assert to_previous.draw(turn, epoch=3 + turn)
+        received = to_previous.receive(turn)
+        assert (received.batch, received.epoch) == (turn, 3 + turn)
+        assert torch.equal(received.values, packet(7).values)
 
 
-def test_nothing_comes_without_a_draw_and_nothing_goes_back():
+def test_nothing_is_received_without_a_draw_and_no_gradients_are_sent():
     buffer = ReplayBuffer(Replay(buffer=1))
-    with pytest.raises(PacketError, match="nothing was drawn from the buffer for turn 4"):
+    with pytest.raises(
+        PacketError, match="no packet was drawn from the replay buffer for turn 4"
+    ):
         BufferToPrevious(buffer).receive(4)
-    with pytest.raises(PacketError, match="a gradient of batch 2 was sent back into a buffer"):
+    with pytest.raises(PacketError, match="a gradient of batch 2 was sent to a replay buffer"):
         BufferToPrevious(buffer).send(Gradient(2, ()))
     with pytest.raises(
-        PacketError, match="a gradient of batch 3 was expected from behind a buffer"
+        PacketError, match="a gradient of batch 3 was expected, but a replay buffer sends none"
     ):
         BufferToNext(buffer).receive(3)
 
 
-def test_another_buffer_goes_on_with_what_one_held():
+def test_a_buffer_continues_from_the_state_of_another():
     first = filled(buffer=3, arrivals=4)
     assert drawn(first) == 3
     other = ReplayBuffer(Replay(buffer=3))

@@ -1,6 +1,5 @@
-"""What a codec is: a choice that makes encoders for senders and decoders for receivers."""
+"""Codec: a choice of how tensors are encoded, which builds encoders and decoders."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -9,93 +8,58 @@ from hocket.tree import Tree
 
 
 class Encoder(Protocol):
-    """Writes what one sender sends over one edge; it may learn from it."""
+    """Encodes the tensors that one sender sends over one edge; it may learn from them."""
 
     def encode(self, tensor: Tensor) -> Tree:
-        """What travels in the place of a floating point tensor.
+        """Return what is sent in place of a floating point tensor.
 
         Raises:
-            NonFiniteError: It has a value that cannot be written.
+            NonFiniteError: The tensor has a value that cannot be encoded.
             OptionError: The codec does not fit the tensor.
         """
 
     def state_dict(self) -> Tree:
-        """All that it has learnt, as plain values, for another one to go on from."""
+        """Return all that the encoder has learned, as plain values."""
 
     def load_state_dict(self, state: Tree) -> None:
-        """Go on from what another encoder had learnt."""
+        """Continue from the state of another encoder."""
 
 
 class Decoder(Protocol):
-    """Reads what one encoder has written, in the order in which it was written."""
+    """Decodes what one encoder has encoded, in the same order."""
 
-    def decode(self, coded: Tree) -> Tensor:
-        """A tensor of the shape, type and memory format of the one that was encoded.
+    def decode(self, encoded: Tree) -> Tensor:
+        """Return a tensor of the shape, type and memory format of the one that was encoded.
 
         Raises:
-            PacketError: What has come before is needed, and did not come.
+            PacketError: An earlier packet is needed and did not arrive.
         """
 
     def state_dict(self) -> Tree:
-        """All that it remembers, as plain values, for another one to go on from."""
+        """Return all that the decoder remembers, as plain values."""
 
     def load_state_dict(self, state: Tree) -> None:
-        """Go on from what another decoder remembered."""
+        """Continue from the state of another decoder."""
 
 
 class Codec(Protocol):
-    """How tensors are written; a value without state."""
+    """Choice of how tensors are encoded; a value without state."""
 
     @property
     def gradients(self) -> "Codec":
-        """How gradients that come back are written."""
+        """Codec for the gradients that come back."""
 
     @property
-    def biases(self) -> bool:
-        """Whether a gradient at what was decoded is none at what was encoded."""
+    def biases_gradients(self) -> bool:
+        """True if a gradient at the decoded values is a biased one at the encoded values."""
 
-    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
-        """A new encoder; equal seeds and equal tensors give equal codes.
+    def encoder(self, seed: int, *, self_contained: bool = False) -> Encoder:
+        """Build an encoder; equal seeds and equal tensors give equal codes.
 
         Args:
-            seed: For encoders that draw.
-            alone: Whether each packet can be read without those before it, which may be lost.
+            seed: Seed of encoders that draw random numbers.
+            self_contained: Whether each packet must be readable without those before it.
         """
 
     def decoder(self) -> Decoder:
-        """The decoder of a new encoder."""
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Tensors as they are."""
-
-    biases = False
-
-    @property
-    def gradients(self) -> Codec:
-        """Exact as well."""
-        return self
-
-    def encoder(self, seed: int, *, alone: bool = False) -> Encoder:
-        """One that changes nothing."""
-        return self
-
-    def decoder(self) -> Decoder:
-        """One that changes nothing."""
-        return self
-
-    def encode(self, tensor: Tensor) -> Tree:
-        """The tensor."""
-        return tensor
-
-    def decode(self, coded: Tree) -> Tensor:
-        """The tensor."""
-        assert isinstance(coded, Tensor)
-        return coded
-
-    def state_dict(self) -> Tree:
-        """Nothing."""
-
-    def load_state_dict(self, state: Tree) -> None:
-        """Nothing is to be put back."""
+        """Build the decoder for a new encoder."""

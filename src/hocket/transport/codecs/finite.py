@@ -1,4 +1,4 @@
-"""What no code stands for."""
+"""Check for NaN and infinity, which most codecs cannot encode."""
 
 import math
 
@@ -8,13 +8,16 @@ from hocket.errors import NonFiniteError
 
 
 def require_finite(largest: Tensor) -> None:
-    """Refuse to write NaN and infinity as numbers, which would hide them.
+    """Refuse a tensor with NaN or infinity, which a codec would encode as other numbers.
+
+    Args:
+        largest: Largest absolute value of the tensor, a scalar.
 
     Raises:
-        NonFiniteError: The largest number of a tensor is none.
+        NonFiniteError: It is NaN or infinity.
     """
     if not math.isfinite(value := float(largest)):
         raise NonFiniteError(
-            f"what is to be sent holds {value}, for which its codec has no code; lower the "
-            "learning rate, warm up, or look at the batch"
+            f"the tensor to be sent holds {value}, which its codec cannot encode; lower the "
+            "learning rate, use a warm-up, or inspect the batch"
         )

@@ -10,7 +10,8 @@ import torch
 from hocket.errors import OptionError, listed, unknown
 from hocket.options import Named, argument_hints, wrong_options
 from hocket.transport.codecs.cast import Cast
-from hocket.transport.codecs.codec import Codec, Exact
+from hocket.transport.codecs.codec import Codec
+from hocket.transport.codecs.exact import Exact
 from hocket.transport.codecs.integers import Integers
 from hocket.transport.codecs.vq import VQ
 
@@ -26,10 +27,10 @@ CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
 
 
 def parse_codec(text: str) -> Codec:
-    """The codec that is written ``name:option=value,option=value``.
+    """Build the codec that is written ``name:option=value,option=value``.
 
     Raises:
-        OptionError: The codec or one of its options does not exist, or is out of range.
+        OptionError: The codec or an option does not exist, or a value is out of range.
 
     >>> parse_codec("vq:groups=4").codes
     256
@@ -38,9 +39,9 @@ def parse_codec(text: str) -> Codec:
     if asked.name not in CODECS:
         raise OptionError(unknown("codec", asked.name, CODECS))
     build = CODECS[asked.name]
-    # What is filled in already is no option.
-    filled = build.args if isinstance(build, partial) else ()
-    known = list(inspect.signature(build).parameters) if not filled else []
+    # The arguments of a partial are fixed by the codec's name, and are no options.
+    fixed = build.args if isinstance(build, partial) else ()
+    known = list(inspect.signature(build).parameters) if not fixed else []
     if problems := wrong_options(asked.options, known, argument_hints(build)):
         raise OptionError(listed(f"cannot build codec {asked.name!r}", problems))
     return build(**asked.options)

@@ -1,4 +1,4 @@
-"""What every codec keeps of a tensor, and what each of them loses."""
+"""Properties of a tensor that every codec keeps, and the precision that each one loses."""
 
 import math
 
@@ -23,15 +23,15 @@ ALL = [
 LOSSY = ALL[3:]
 
 
-def maps(dtype=torch.float32, *, last=True):
-    chance = torch.Generator().manual_seed(0)
-    made = torch.randn(10, 4, 6, 5, generator=chance, dtype=dtype)
-    return made.contiguous(memory_format=torch.channels_last) if last else made
+def maps(dtype=torch.float32, *, channels_last=True):
+    generator = torch.Generator().manual_seed(0)
+    made = torch.randn(10, 4, 6, 5, generator=generator, dtype=dtype)
+    return made.contiguous(memory_format=torch.channels_last) if channels_last else made
 
 
 TENSORS = {
     "channels_last": maps(),
-    "contiguous": maps(last=False),
+    "contiguous": maps(channels_last=False),
     "double": maps(torch.float64),
     "vectors": maps().reshape(300, 4),
     "sequences": maps().reshape(30, 10, 4),
@@ -39,11 +39,11 @@ TENSORS = {
 }
 
 
-def carried(coded):
-    """What arrives of it in another process."""
-    found = []
-    spec = wire.encode_tree(coded, found)
-    return wire.decode_tree(spec, [wire.to_dense(tensor) for tensor in found])
+def sent_and_received(encoded):
+    """Return what arrives in another process."""
+    sent = []
+    spec = wire.encode_tree(encoded, sent)
+    return wire.decode_tree(spec, [wire.to_dense(tensor) for tensor in sent])
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -52,8 +52,8 @@ def test_shape_type_and_format_come_back(codec, name):
     tensor = TENSORS[name]
     encoder, decoder = codec.encoder(0), codec.decoder()
     for _ in range(3):
-        got = decoder.decode(carried(encoder.encode(tensor)))
-        assert (got.shape, got.dtype, got.stride()) == (
+        decoded = decoder.decode(sent_and_received(encoder.encode(tensor)))
+        assert (decoded.shape, decoded.dtype, decoded.stride()) == (
             tensor.shape, tensor.dtype, tensor.stride(),
         )  # fmt: skip
 
@@ -80,8 +80,8 @@ def test_rounding_is_within_half_a_step(numbers):
         (Cast(torch.float16), max(largest * 2**-11, 2**-25)),
         (Integers(), largest / 127 * 0.51),
     ):
-        got = codec.decode(codec.encode(tensor))
-        assert float((got - tensor).abs().max()) <= bound
+        decoded = codec.decode(codec.encode(tensor))
+        assert float((decoded - tensor).abs().max()) <= bound
 
 
 def test_zeros_stay_zeros():
@@ -92,10 +92,12 @@ def test_zeros_stay_zeros():
 
 @pytest.mark.parametrize("codec", LOSSY, ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_not_hidden(codec, value):
-    tensor = maps(last=False).clone()
+def test_nan_and_infinity_are_refused(codec, value):
+    tensor = maps(channels_last=False).clone()
     tensor[3, 1, 2, 2] = value
-    with pytest.raises(NonFiniteError, match=f"to be sent holds {value}, for which its codec"):
+    with pytest.raises(
+        NonFiniteError, match=f"to be sent holds {value}, which its codec cannot"
+    ):
         codec.encoder(0).encode(tensor)
 
 
@@ -105,7 +107,7 @@ def test_numbers_of_16_bits_are_not_widened():
 
 
 @pytest.mark.parametrize("text", ["none", "bf16", "fp16", "int8", "vq", "vq:groups=2,codes=16"])
-def test_codecs_are_made_of_words(text):
+def test_codecs_are_built_by_name(text):
     assert parse_codec(text) == {
         "none": Exact(),
         "bf16": Cast(torch.bfloat16),
@@ -117,7 +119,7 @@ def test_codecs_are_made_of_words(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "int4",
@@ -130,7 +132,7 @@ def test_codecs_are_made_of_words(text):
         ("int8:bits=4", "unknown option 'bits'; there are: none"),
     ],
 )
-def test_words_that_make_none_are_refused(text, said):
+def test_unknown_names_and_options_are_refused(text, message):
     with pytest.raises(OptionError) as caught:
         parse_codec(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
