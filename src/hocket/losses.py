@@ -1,4 +1,4 @@
-"""Objectives and scores for outputs whose last dimension counts the classes."""
+"""Losses and error counts of outputs whose last dimension is that of the classes."""
 
 from typing import Protocol
 
@@ -9,24 +9,24 @@ from hocket.tree import Tree
 
 
 class Loss(Protocol):
-    """The objective of the last stage: outputs and targets in, one number out."""
+    """Loss of the network, a function of its outputs and targets."""
 
     def __call__(self, output: Tree, targets: Tree, /) -> Tensor:
-        """The mean loss of a batch."""
+        """Return the mean loss of a batch, a scalar."""
 
 
 def cross_entropy(output: Tree, targets: Tree) -> Tensor:
-    """Mean cross-entropy over samples, or over the tokens of all samples.
+    """Return the mean cross-entropy over samples, or over the tokens of all samples, a scalar.
 
     Args:
-        output: Scores, shape (B, C) or (B, T, C).
-        targets: Class numbers, shape (B,) or (B, T).
+        output: Scores of the classes, (B, C) or (B, T, C).
+        targets: Class indices, (B,) or (B, T).
     """
     return F.cross_entropy(output.flatten(0, -2), targets.flatten())
 
 
-def are_class_numbers(output: Tree, targets: Tree) -> bool:
-    """Whether the targets are a class number for each prediction."""
+def are_class_indices(output: Tree, targets: Tree) -> bool:
+    """Return True if the targets are one class index for each prediction."""
     return (
         isinstance(output, Tensor)
         and isinstance(targets, Tensor)
@@ -36,7 +36,7 @@ def are_class_numbers(output: Tree, targets: Tree) -> bool:
 
 
 def count_errors(output: Tree, targets: Tree) -> tuple[int, int] | None:
-    """How many predictions are wrong, of how many; None where there are no class numbers."""
-    if not are_class_numbers(output, targets):
+    """Return the numbers of wrong and of all predictions; None without class indices."""
+    if not are_class_indices(output, targets):
         return None
     return int((output.argmax(-1) != targets).sum()), targets.numel()

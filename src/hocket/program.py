@@ -1,8 +1,23 @@
-"""What happens when: a method on K stages as ticks of actions, without tensors.
+"""Programs: a method on K stages as ticks of actions, without tensors.
 
-``F2.5`` says that stage 2 forwards batch 5, ``B`` that it back-propagates it, ``U`` that it
-updates its weights with the gradients gathered up to that batch, ``T`` that its signal learns
-from the target that came back for it. Stages and batches are counted from 0.
+FDG on three stages. Every packet takes one tick, to the next stage as to the stage before, so
+that batch 0 returns to stage 0 in tick 4:
+
+>>> from hocket.methods import FDG
+>>> print(format_program(unroll(FDG(), stages=3, batches=4), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          |             |
+   1 | F1          | F0          |
+   2 | F2          | F1          | F0 B0 U0
+   3 | F3          | B0 U0 F2    | F1 B1 U1
+   4 | B0 U0       | B1 U1 F3    | F2 B2 U2
+   5 | B1 U1       | B2 U2       | F3 B3 U3
+   6 | B2 U2       | B3 U3       |
+   7 | B3 U3       |             |
+
+``F2.5`` means that stage 2 forwards batch 5, ``B`` that it back-propagates it, ``U`` that it
+updates its weights with the gradients accumulated up to that batch, ``T`` that its signal
+learns from the target that came back for it. Stages and batches are counted from 0.
 
 Batch b enters at tick s. Stage k forwards it at ``s + k*df`` and back-propagates it
 ``(K-1-k)(df + db)`` ticks later, where df and db are the delays of an edge.
@@ -22,7 +37,7 @@ Kind = Literal["F", "B", "U", "T"]
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that one stage does to one batch.
+    """Action of one stage on one batch.
 
     >>> str(Action("F", 2, 5)), Action.parse("B0.7").batch
     ('F2.5', 7)
@@ -37,39 +52,50 @@ class Action:
 
     @staticmethod
     def parse(text: str) -> "Action":
-        """The action that prints as ``text``.
+        """Return the action that is printed as ``text``.
 
         Raises:
             ProgramError: The text is not an action.
         """
-        found = re.fullmatch(r"([FBUT])(\d+)\.(\d+)", text)
-        if found is None:
+        match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)", text)
+        if match is None:
             raise ProgramError(
                 f"cannot read the action {text!r}; write a kind, a stage and a batch: F2.5"
             )
-        return Action(cast(Kind, found[1]), int(found[2]), int(found[3]))
+        return Action(cast(Kind, match[1]), int(match[2]), int(match[3]))
 
 
 Tick = tuple[Action, ...]
 
 
 def dependency(action: Action, method: Method, stages: int) -> Action | None:
-    """The action of a neighbour whose packet this action takes, if it takes one.
+    """Return the action of a neighbour whose packet an action receives; None without one.
+
+    Args:
+        action: Action that may need a packet.
+        method: Method of the program.
+        stages: Number of stages (K).
 
     >>> from hocket.methods import FDG
-    >>> [str(source(Action(kind, 1, 5), FDG(), stages=3)) for kind in "FBU"]
+    >>> [str(dependency(Action(kind, 1, 5), FDG(), stages=3)) for kind in "FBU"]
     ['F0.5', 'B2.5', 'None']
     """
     if action.kind == "F" and action.stage > 0:
         return Action("F", action.stage - 1, action.batch)
-    waits = action.kind == "T" or (action.kind == "B" and method.signal.needs_gradient)
-    if waits and action.stage < stages - 1:
+    needs_answer = action.kind == "T" or (action.kind == "B" and method.signal.needs_gradient)
+    if needs_answer and action.stage < stages - 1:
         return Action("B", action.stage + 1, action.batch)
     return None
 
 
 class StageSchedule:
-    """What one stage does, tick by tick, computed while batches arrive."""
+    """Schedule of one stage, computed tick by tick while batches arrive.
+
+    Args:
+        method: Method of the training.
+        stages: Number of stages (K).
+        stage: Number of this stage.
+    """
 
     def __init__(self, method: Method, stages: int, stage: int) -> None:
         self.method = method
@@ -78,70 +104,71 @@ class StageSchedule:
         self.tick_count = 0
         self.batch_count = 0
         self._entered: dict[int, int] = {}  # tick -> batch, of the batches in flight
-        self._gathered = 0  # gradients since the last update
+        self._accumulated = 0  # gradients since the last update
         # Ticks from a batch's first action to its last. A gradient comes back over every edge,
-        # a target over one; the last edge is the last to return it.
-        crossed = (
+        # a target over one; the target of the last edge comes back last.
+        edges_back = (
             stages - 1
             if method.signal.needs_gradient
             else min(stages - 1, method.signal.learns_from_gradient)
         )
-        self._flight = (stages - 1) * method.forward_delay + crossed * method.backward_delay
+        self._flight = (stages - 1) * method.forward_delay + edges_back * method.backward_delay
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it has come to, as plain values."""
+        """Return the counters and the batches in flight, as plain values."""
         return {
             "tick_count": self.tick_count,
             "batch_count": self.batch_count,
             "entered": dict(self._entered),
-            "gathered": self._gathered,
+            "gathered": self._accumulated,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another one had come to."""
+        """Continue from the state of a schedule of the same stage."""
         self.tick_count, self.batch_count = state["tick_count"], state["batch_count"]
         self._entered = dict(state["entered"])
-        self._gathered = state["gathered"]
+        self._accumulated = state["gathered"]
 
-    def start_at(self, now: int, fed: int) -> None:
-        """Count ticks and batches on from these, with nothing in flight."""
-        self.load_state_dict(
-            {"tick_count": now, "batch_count": fed, "entered": {}, "gathered": 0}
-        )
+    def start_at(self, tick_count: int, batch_count: int) -> None:
+        """Continue from these counts, with no batch in flight."""
+        self.tick_count, self.batch_count = tick_count, batch_count
+        self._entered, self._accumulated = {}, 0
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is in flight at any stage."""
+        """True if no batch is in flight at any stage."""
         return not self._entered
 
     def tick(self) -> list[Action]:
-        """The stage's actions in the next tick, at which a new batch enters."""
+        """Return the stage's actions in the next tick, in which a new batch enters."""
         self._entered[self.tick_count] = self.batch_count
         self.batch_count += 1
         return self.drain_tick()
 
     def drain_tick(self) -> list[Action]:
-        """The stage's actions in the next tick, at which none enters."""
+        """Return the stage's actions in the next tick, in which no batch enters."""
         method, stage = self.method, self.stage
         df, db = method.forward_delay, method.backward_delay
         delay = method.delay(stage, self.stages)
-        arrived = self.tick_count - stage * df
+        # Ticks at which the batches entered that are due here now.
+        for_forward = self.tick_count - stage * df
+        for_backward = for_forward - delay
+        for_target = for_forward - df - db
         forward, backward, learn = [], [], []
-        if arrived in self._entered:
-            forward.append(Action("F", stage, self._entered[arrived]))
-        if (due := arrived - delay) in self._entered:
-            backward.append(Action("B", stage, batch := self._entered[due]))
-            self._gathered += 1
-            if self._gathered == method.accumulate:
+        if for_forward in self._entered:
+            forward.append(Action("F", stage, self._entered[for_forward]))
+        if for_backward in self._entered:
+            backward.append(Action("B", stage, batch := self._entered[for_backward]))
+            self._accumulated += 1
+            if self._accumulated == method.accumulate:
                 backward.append(Action("U", stage, batch))
-                self._gathered = 0
-        target = arrived - df - db
+                self._accumulated = 0
         if (
             method.signal.learns_from_gradient
             and stage < self.stages - 1
-            and target in self._entered
+            and for_target in self._entered
         ):
-            learn.append(Action("T", stage, self._entered[target]))
+            learn.append(Action("T", stage, self._entered[for_target]))
         self._entered.pop(self.tick_count - self._flight, None)
         self.tick_count += 1
         if delay and method.order == "backward-first":
@@ -149,13 +176,13 @@ class StageSchedule:
         return forward + backward + learn
 
     def final_update(self) -> list[Action]:
-        """The update with gradients that are too few for one, once nothing is in flight."""
-        waiting, self._gathered = self._gathered, 0
-        return [Action("U", self.stage, self.batch_count - 1)] if waiting else []
+        """Return the update with the remaining gradients, once no batch is in flight."""
+        remaining, self._accumulated = self._accumulated, 0
+        return [Action("U", self.stage, self.batch_count - 1)] if remaining else []
 
 
 class Program:
-    """The ticks of a method on K stages, computed while batches arrive.
+    """Program of a method on K stages, computed tick by tick while batches arrive.
 
     Raises:
         OptionError: There is less than one stage.
@@ -169,42 +196,42 @@ class Program:
 
     @property
     def tick_count(self) -> int:
-        """The number of the next tick."""
+        """Number of the next tick."""
         return self.schedules[0].tick_count
 
     @property
     def batch_count(self) -> int:
-        """How many batches have entered."""
+        """Number of batches that have entered."""
         return self.schedules[0].batch_count
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is in flight."""
+        """True if no batch is in flight."""
         return self.schedules[0].idle
 
     def tick(self) -> Tick:
-        """The next tick, at which a new batch enters."""
-        return self._merge([column.tick() for column in self.schedules])
+        """Return the next tick, in which a new batch enters."""
+        return self._merge([schedule.tick() for schedule in self.schedules])
 
     def drain_tick(self) -> Tick:
-        """The next tick, at which none enters."""
-        return self._merge([column.drain_tick() for column in self.schedules])
+        """Return the next tick, in which no batch enters."""
+        return self._merge([schedule.drain_tick() for schedule in self.schedules])
 
     def final_update(self) -> Tick:
-        """The updates with gradients that are too few for one, once nothing is in flight."""
-        return tuple(action for column in self.schedules for action in column.final_update())
+        """Return the updates with the remaining gradients, once no batch is in flight."""
+        return tuple(a for schedule in self.schedules for a in schedule.final_update())
 
     def _merge(self, columns: list[list[Action]]) -> Tick:
-        """The columns as one list in which whatever an action needs of this tick is earlier.
+        """Merge the columns so that each action comes after those that it needs in this tick.
 
         An edge without delay makes a stage wait inside the tick: that is its lock.
         """
         merged: list[Action] = []
-        here = {action for column in columns for action in column}
+        in_tick = {action for column in columns for action in column}
 
         def ready(action: Action) -> bool:
             need = dependency(action, self.method, len(self.schedules))
-            return need not in here or need in merged
+            return need not in in_tick or need in merged
 
         while any(columns):
             for column in columns:
@@ -214,12 +241,12 @@ class Program:
 
 
 def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterator[Tick]:
-    """All ticks of a training, drained at its end.
+    """Yield all ticks of a training, drained at its end.
 
     Args:
-        method: The method.
-        stages: K.
-        batches: Batches of the training, or of each of its epochs.
+        method: Method of the training.
+        stages: Number of stages (K).
+        batches: Number of batches of the training, or of each of its epochs.
 
     >>> from hocket.methods import FDG
     >>> for tick in unroll(FDG(), stages=2, batches=3):
@@ -239,84 +266,93 @@ def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterato
     yield from drain(program)
 
 
-Actions = TypeVar("Actions", bound=Sequence[Action], covariant=True)
+ActionsT = TypeVar("ActionsT", bound=Sequence[Action], covariant=True)
 
 
-class Drainable(Protocol[Actions]):
-    """A program, or one stage's column of it."""
+class Drainable(Protocol[ActionsT]):
+    """A program, or the schedule of one stage."""
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is in flight."""
+        """True if no batch is in flight."""
 
-    def drain_tick(self) -> Actions:
-        """The actions of the next tick, at which no batch enters."""
+    def drain_tick(self) -> ActionsT:
+        """Return the actions of the next tick, in which no batch enters."""
 
-    def final_update(self) -> Actions:
-        """The updates with gradients that are too few for one."""
+    def final_update(self) -> ActionsT:
+        """Return the updates with the remaining gradients."""
 
 
-def drain(program: Drainable[Actions]) -> Iterator[Actions]:
-    """The ticks that complete everything in flight and apply every gradient.
+def drain(program: Drainable[ActionsT]) -> Iterator[ActionsT]:
+    """Yield the ticks that complete all batches in flight and apply all gradients.
 
-    A group of gradients that is not full is applied when nothing is in flight any more, so
-    that no stage needs to know beforehand which batch is the last.
+    Remaining gradients, too few for an ordinary update, are applied when no batch is in flight
+    any more, so that no stage needs to know in advance which batch is the last.
     """
     while not program.idle:
         yield program.drain_tick()
-    if flushed := program.final_update():
-        yield flushed
+    if updates := program.final_update():
+        yield updates
 
 
 def parse_program(text: str) -> list[Tick]:
-    r"""The ticks of a printed program: a line each, actions between spaces.
+    r"""Return the ticks of a printed program: one per line, actions separated by spaces.
 
     Raises:
         ProgramError: A word is not an action.
 
-    >>> parse("F0.0\nF0.1 F1.0 B1.0")[1][2]
+    >>> parse_program("F0.0\nF0.1 F1.0 B1.0")[1][2]
     Action(kind='B', stage=1, batch=0)
     """
     return [tuple(Action.parse(word) for word in line.split()) for line in text.splitlines()]
 
 
 def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
-    """Refuse a program that loses, doubles or mis-times anything.
+    """Refuse a program with actions that are missing, doubled or too early.
+
+    Args:
+        ticks: Ticks of the program.
+        method: Method that the program is to be one of.
+        stages: Number of stages (K).
 
     Raises:
-        ProgramError: With every rule that is broken.
+        ProgramError: A rule is broken; the message lists all of them.
     """
     problems: list[str] = []
-    place: dict[Action, tuple[int, int]] = {}
+    position: dict[Action, tuple[int, int]] = {}  # tick, place in the tick
     for t, tick in enumerate(ticks):
         for i, action in enumerate(tick):
-            if action in place:
+            if action in position:
                 problems.append(
-                    f"tick {t}: {action} happened already in tick {place[action][0]}"
+                    f"tick {t}: {action} happened already in tick {position[action][0]}"
                 )
             if not 0 <= action.stage < stages:
                 problems.append(f"tick {t}: {action} is for none of the {stages} stages")
-            place[action] = (t, i)
-    batches = 1 + max((action.batch for action in place), default=-1)
-    updates = [(a, Action("B", a.stage, a.batch), 0) for a in place if a.kind == "U"]
-    for action, need, delay in chain(_rules(method, stages, batches), updates):
-        if need not in place:
+            position[action] = (t, i)
+    batches = 1 + max((action.batch for action in position), default=-1)
+    updates = [(a, Action("B", a.stage, a.batch), 0) for a in position if a.kind == "U"]
+    for action, need, delay in chain(_requirements(method, stages, batches), updates):
+        if need not in position:
             problems.append(f"{need} never happens; {action} needs it")
-        elif action not in place:
+        elif action not in position:
             problems.append(f"{action} never happens; batch {action.batch} is lost there")
-        elif place[action] < place[need] or place[action][0] < place[need][0] + delay:
-            t, t0 = place[action][0], place[need][0]
+        elif (
+            position[action] < position[need] or position[action][0] < position[need][0] + delay
+        ):
+            t, t0 = position[action][0], position[need][0]
             problems.append(
                 f"tick {t}: {action} comes too early; {need} is in tick {t0} and takes "
                 f"{delay} ticks to get there"
             )
-    problems += _uncounted(ticks, method, stages)
+    problems += _accumulation_problems(ticks, method, stages)
     if problems:
         raise ProgramError(listed(f"not a program of {method.name!r}", problems))
 
 
-def _rules(method: Method, stages: int, batches: int) -> Iterator[tuple[Action, Action, int]]:
-    """What must happen: an action, what it needs, and how many ticks before."""
+def _requirements(
+    method: Method, stages: int, batches: int
+) -> Iterator[tuple[Action, Action, int]]:
+    """Yield each action, an action that it needs, and the ticks that a packet takes between."""
     for batch in range(batches):
         for k in range(stages):
             forward, backward = Action("F", k, batch), Action("B", k, batch)
@@ -328,34 +364,34 @@ def _rules(method: Method, stages: int, batches: int) -> Iterator[tuple[Action, 
                     yield action, need, delays[need.kind]
 
 
-def _uncounted(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
-    """Gradients that no update takes, or too many for one update."""
+def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+    """Return the problems of updates with too few or too many gradients."""
     problems = []
-    gathered = [0] * stages
+    accumulated = [0] * stages
     for t, tick in enumerate(ticks):
         for action in (a for a in tick if 0 <= a.stage < stages):
             if action.kind == "B":
-                gathered[action.stage] += 1
+                accumulated[action.stage] += 1
             elif action.kind == "U":
-                if not 1 <= gathered[action.stage] <= method.accumulate:
+                if not 1 <= accumulated[action.stage] <= method.accumulate:
                     problems.append(
-                        f"tick {t}: {action} takes {gathered[action.stage]} gradients; "
+                        f"tick {t}: {action} takes {accumulated[action.stage]} gradients; "
                         f"wanted 1 to {method.accumulate}"
                     )
-                gathered[action.stage] = 0
+                accumulated[action.stage] = 0
     problems += [
         f"stage {k} ends with {count} gradients that no update takes"
-        for k, count in enumerate(gathered)
+        for k, count in enumerate(accumulated)
         if count
     ]
     return problems
 
 
 def format_program(ticks: Iterable[Tick], stages: int) -> str:
-    """The program as text: a line per tick, a column per stage.
+    """Return a program as text: one line per tick, one column per stage.
 
     >>> from hocket.methods import FDG
-    >>> print(draw(unroll(FDG(), 2, 2), 2))
+    >>> print(format_program(unroll(FDG(), 2, 2), 2))
     tick | stage 0     | stage 1
        0 | F0          |
        1 | F1          | F0 B0 U0
@@ -366,10 +402,10 @@ def format_program(ticks: Iterable[Tick], stages: int) -> str:
         [" ".join(f"{a.kind}{a.batch}" for a in tick if a.stage == k) for k in range(stages)]
         for tick in ticks
     ]
-    wide = max([len(cell) for row in rows for cell in row] + [11])
-    lines = ["tick | " + " | ".join(f"stage {k}".ljust(wide) for k in range(stages))]
+    width = max([len(cell) for row in rows for cell in row] + [11])
+    lines = ["tick | " + " | ".join(f"stage {k}".ljust(width) for k in range(stages))]
     lines += [
-        f"{t:4d} | " + " | ".join(cell.ljust(wide) for cell in row)
+        f"{t:4d} | " + " | ".join(cell.ljust(width) for cell in row)
         for t, row in enumerate(rows)
     ]
     return "\n".join(line.rstrip() for line in lines)

@@ -9,7 +9,7 @@ from torch import nn
 from contract.small import CLASSES, conv, data, mlp, sgd, train, wide
 from hocket import Trainer, cross_entropy
 from hocket.methods import BP, DGL, DNI, FDG, METHODS
-from hocket.stage.prediction import add_vote
+from hocket.stage.prediction import add_to_ensemble
 
 WITH_HEADS = {
     "dgl": DGL(),
@@ -71,7 +71,7 @@ def test_without_heads_there_are_no_exits_and_nothing_is_counted_for_them(method
     assert score.error is not None
     with torch.no_grad():
         answers = list(trainer._rig.engine.predict(data(mlp, 1)))
-    assert [(a.prediction, a.votes) for a in answers] == [(None, None)] * 3
+    assert [(a.prediction, a.ensemble) for a in answers] == [(None, None)] * 3
 
 
 def test_a_single_stage_has_no_exits():
@@ -155,14 +155,14 @@ def test_votes_are_counted_in_more_digits_than_autocast_leaves():
     with torch.no_grad():
         answers = list(trainer._rig.engine.predict(batches))
     assert {a.prediction.dtype for a in answers} == {torch.bfloat16}
-    assert {a.votes.dtype for a in answers} == {torch.float32}
+    assert {a.ensemble.dtype for a in answers} == {torch.float32}
 
 
 def test_an_exit_counts_twice_the_one_before_it():
     scores = list(torch.randn(5, 4, CLASSES, dtype=torch.double))
     votes = None
     for prediction in scores:
-        votes = add_vote(votes, prediction)
+        votes = add_to_ensemble(votes, prediction)
     weights = [1, 2, 4, 8, 16]
     wanted = sum(w * s.softmax(-1) for w, s in zip(weights, scores, strict=True)) / 16
     torch.testing.assert_close(votes, wanted)
@@ -172,5 +172,5 @@ def test_only_signals_with_heads_predict():
     output = torch.randn(4, 6)
     for name, build in METHODS.items():
         signal = build().signal
-        found = signal.predict(signal.network((6,), CLASSES), output)
+        found = signal.predict(signal.build_network((6,), CLASSES), output)
         assert (found is not None) == (name in ("dgl", "dgl-async")), name

@@ -61,7 +61,9 @@ def test_every_stage_does_every_batch_once_and_in_turn(method, stages, batches):
             mine = [a.batch for a in actions if a.stage == k and a.kind == kind]
             assert mine == everything
         lessons = [a.batch for a in actions if a.stage == k and a.kind == "T"]
-        assert lessons == (everything if method.signal.learns and k < stages - 1 else [])
+        assert lessons == (
+            everything if method.signal.learns_from_gradient and k < stages - 1 else []
+        )
 
 
 @given(methods, stage_counts, epochs)

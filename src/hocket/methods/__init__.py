@@ -1,4 +1,4 @@
-"""The methods, one file each, and their registry."""
+"""Methods of decoupled learning, one file each, and their registry."""
 
 from hocket.methods.adl import ADL as ADL
 from hocket.methods.bp import BP as BP

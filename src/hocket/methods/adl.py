@@ -1,4 +1,20 @@
-"""ADL: the schedule of FDG with M gradients to an update, which divides the staleness by M."""
+"""ADL: the schedule of FDG with M gradients per update, which divides the staleness by M.
+
+Reference: Zhuang, Toh, Lin, arXiv 2012.03747; Zhuang et al., ICML 2021. Plain version:
+``tests/reference/adl.py``. Every stage counts its own gradients, here two per update.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(ADL(accumulate=2), stages=3, batches=4), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          |             |
+   1 | F1          | F0          |
+   2 | F2          | F1          | F0 B0
+   3 | F3          | B0 F2       | F1 B1 U1
+   4 | B0          | B1 U1 F3    | F2 B2
+   5 | B1 U1       | B2          | F3 B3 U3
+   6 | B2          | B3 U3       |
+   7 | B3 U3       |             |
+"""
 
 from functools import partial
 
@@ -18,9 +34,21 @@ def ADL(
     epoch_end: EpochEnd = "carry",
     name: str = "adl",
 ) -> Method:
-    """Accumulated decoupled learning; every stage counts its own gradients.
+    """Build accumulated decoupled learning.
 
-    Zhuang, Toh, Lin, arXiv 2012.03747; Zhuang et al., ICML 2021.
+    Args:
+        accumulate: Number of gradients per update (M).
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        shrink: Factor in (0, 1] on a gradient at each edge that it crosses (beta of FDG).
+        linearize: Weights that a late gradient is applied at.
+        order: Work that a stage does first in a tick in which it has both kinds.
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a gradient travels to the stage before.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
     """
     return Method(
         name=name,

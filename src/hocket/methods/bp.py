@@ -1,4 +1,16 @@
-"""Plain back-propagation, cut into stages: the baseline of every method."""
+"""Back-propagation, cut into stages: the baseline of every method.
+
+Reference: Rumelhart, Hinton, Williams, Nature 323 (1986). Plain version:
+``tests/reference/bp.py``. No packet takes a tick, so every stage waits for all the others in
+every tick: the forward of batch b passes all stages, then its backward.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(BP(), stages=3, batches=3), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0 B0 U0    | F0 B0 U0    | F0 B0 U0
+   1 | F1 B1 U1    | F1 B1 U1    | F1 B1 U1
+   2 | F2 B2 U2    | F2 B2 U2    | F2 B2 U2
+"""
 
 from hocket.methods.method import EpochEnd, Method, Reduce
 from hocket.signals import Delayed
@@ -11,7 +23,17 @@ def BP(
     epoch_end: EpochEnd = "carry",
     name: str = "bp",
 ) -> Method:
-    """Edges without delay: every stage waits for all the others in every tick."""
+    """Build back-propagation: edges without delay, and no staleness.
+
+    Args:
+        accumulate: Number of gradients per update.
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
     return Method(
         name=name,
         paper="Rumelhart, Hinton, Williams, Nature 323 (1986)",

@@ -1,4 +1,18 @@
-"""DDG: backward passes of all stages run at once, each on the gradient of an older batch."""
+"""DDG: all stages run their backwards at once, each with the gradient of an older batch.
+
+Reference: Huo, Gu, Yang, Huang, ICML 2018, arXiv 1804.10574, algorithm 1. Plain version:
+``tests/reference/ddg.py``. A gradient takes one tick per edge, an activation none, so the
+forward passes all stages within a tick.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(DDG(), stages=3, batches=3), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          | F0          | F0 B0 U0
+   1 | F1          | F1 B0 U0    | F1 B1 U1
+   2 | F2 B0 U0    | F2 B1 U1    | F2 B2 U2
+   3 | B1 U1       | B2 U2       |
+   4 | B2 U2       |             |
+"""
 
 from functools import partial
 
@@ -15,9 +29,18 @@ def DDG(
     epoch_end: EpochEnd = "carry",
     name: str = "ddg",
 ) -> Method:
-    """Decoupled parallel back-propagation with delayed gradients; the forward lock stays.
+    """Build decoupled parallel back-propagation with delayed gradients.
 
-    Huo, Gu, Yang, Huang, ICML 2018, arXiv 1804.10574, algorithm 1.
+    Args:
+        linearize: Weights that a late gradient is applied at.
+        order: Work that a stage does first in a tick in which it has both kinds.
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a gradient travels to the stage before.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
     """
     return Method(
         name=name,

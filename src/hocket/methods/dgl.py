@@ -1,4 +1,20 @@
-"""DGL: every stage learns from a loss of its own, and no gradient crosses an edge."""
+"""DGL: every stage learns from a loss of its own, and no gradient crosses an edge.
+
+Reference: Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 1. Plain
+version: ``tests/reference/dgl.py``. An activation takes one tick per edge; without delay the
+weights would be the same. The loss can include similarity matching (Nøkland, Eidnes, ICML 2019,
+arXiv 1901.06656; plain version: ``tests/reference/predsim.py``).
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(DGL(), stages=3, batches=4), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0 B0 U0    |             |
+   1 | F1 B1 U1    | F0 B0 U0    |
+   2 | F2 B2 U2    | F1 B1 U1    | F0 B0 U0
+   3 | F3 B3 U3    | F2 B2 U2    | F1 B1 U1
+   4 |             | F3 B3 U3    | F2 B2 U2
+   5 |             |             | F3 B3 U3
+"""
 
 from hocket.methods.method import EpochEnd, Method, Reduce
 from hocket.signals import Local, Similarity
@@ -17,13 +33,22 @@ def DGL(
     epoch_end: EpochEnd = "carry",
     name: str = "dgl",
 ) -> Method:
-    """Decoupled greedy learning; pipelined or not, its trajectory is the same.
+    """Build decoupled greedy learning.
 
-    ``width`` is a factor on the width of the heads' hidden layers, ``depth`` their number. A
-    head has 1.0 and 3 in the paper. ``similarity`` is the part of the loss of every stage but
-    the last that is similarity matching (Nøkland, Eidnes, ICML 2019, arXiv 1901.06656).
+    Args:
+        head: Kind of auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        width: Factor on the width of the heads' hidden layers; 1.0 in the paper.
+        depth: Number of the heads' hidden layers; 3 in the paper.
+        similarity: Weight in [0, 1) of similarity matching in the loss of every stage but the
+            last.
+        accumulate: Number of gradients per update.
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        forward_delay: Ticks that an activation travels to the next stage.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
 
-    Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 1.
+    Raises:
+        OptionError: An option is out of range.
     """
     local = Local(head, width, depth)
     return Method(

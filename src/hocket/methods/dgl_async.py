@@ -1,4 +1,19 @@
-"""Asynchronous DGL: every stage runs at its own pace, on what a buffer holds of its input."""
+"""Asynchronous DGL: every stage runs at its own speed, on inputs drawn from a buffer.
+
+Reference: Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 2;
+with vector quantization arXiv 2106.06401. Plain version: ``tests/reference/dgl_async.py``.
+Stages of equal speed have the ticks of DGL; others have none, as no stage waits for another.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(DGLAsync(), stages=3, batches=4), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0 B0 U0    |             |
+   1 | F1 B1 U1    | F0 B0 U0    |
+   2 | F2 B2 U2    | F1 B1 U1    | F0 B0 U0
+   3 | F3 B3 U3    | F2 B2 U2    | F1 B1 U1
+   4 |             | F3 B3 U3    | F2 B2 U2
+   5 |             |             | F3 B3 U3
+"""
 
 from dataclasses import replace
 
@@ -20,12 +35,24 @@ def DGLAsync(
     reduce: Reduce = "mean",
     name: str = "dgl-async",
 ) -> Method:
-    """Decoupled greedy learning with replay buffers; at equal rates it is DGL.
+    """Build decoupled greedy learning with replay buffers.
 
-    Belilovsky, Eickenberg, Oyallon, ICML 2020, arXiv 1901.08164, algorithm 2; with vector
-    quantization arXiv 2106.06401. Heads and losses are those of :func:`DGL`.
+    Args:
+        head: Kind of auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        width: Factor on the width of the heads' hidden layers.
+        depth: Number of the heads' hidden layers.
+        similarity: Weight in [0, 1) of similarity matching, as of :func:`DGL`.
+        buffer: Number of the last arrived batches that a stage keeps (the paper's M).
+        reuse: Limit on the uses of each batch; 0 for no limit.
+        sampler: Rule to draw a batch from the buffer: ``freshest`` or ``official``.
+        accumulate: Number of gradients per update.
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
     """
-    local = DGL(
+    synchronous = DGL(
         head=head,
         width=width,
         depth=depth,
@@ -34,8 +61,8 @@ def DGLAsync(
         reduce=reduce,
         name=name,
     )
-    rule = Replay(buffer=buffer, reuse=reuse, sampler=sampler)
-    return replace(local, paper="arXiv 2106.06401", replay=rule)
+    replay = Replay(buffer=buffer, reuse=reuse, sampler=sampler)
+    return replace(synchronous, paper="arXiv 2106.06401", replay=replay)
 
 
 PRESETS = {"dgl-async": DGLAsync}

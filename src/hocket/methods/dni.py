@@ -1,4 +1,16 @@
-"""DNI: every stage learns at once from a predicted gradient, and mends the prediction later."""
+"""DNI: every stage learns at once from a predicted gradient, and improves the prediction later.
+
+Reference: Jaderberg et al., Decoupled neural interfaces, ICML 2017, arXiv 1608.05343, section
+2.1. Plain version: ``tests/reference/dni.py``. T is the step of a stage's synthesizer, which
+learns from the gradient that the next stage computes for the same batch.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(DNI(), stages=3, batches=3), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0 B0 U0 T0 | F0 B0 U0 T0 | F0 B0 U0
+   1 | F1 B1 U1 T1 | F1 B1 U1 T1 | F1 B1 U1
+   2 | F2 B2 U2 T2 | F2 B2 U2 T2 | F2 B2 U2
+"""
 
 from functools import partial
 
@@ -14,11 +26,17 @@ def DNI(
     epoch_end: EpochEnd = "carry",
     name: str = "dni",
 ) -> Method:
-    """Decoupled neural interfaces; ``labels`` lets the prediction see the targets (cDNI).
+    """Build decoupled neural interfaces.
 
-    Jaderberg et al., ICML 2017, arXiv 1608.05343, section 2.1.
+    Args:
+        labels: Let the synthesizers see the targets (cDNI).
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a target of a synthesizer travels to the stage before.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
 
-    ``backward_delay`` is the time that the regression target travels.
+    Raises:
+        OptionError: An option is out of range.
     """
     return Method(
         name=name,

@@ -1,4 +1,21 @@
-"""DSP: the schedule of FDG, with inputs kept instead of graphs and recomputed in backward."""
+"""DSP: the schedule of FDG, with inputs kept instead of graphs and recomputed in the backward.
+
+Reference: Xu, Huo, Huang, Diversely stale parameters, CVPR 2020, arXiv 1909.02625. Plain
+version: ``tests/reference/dsp.py``. A stage's own Jacobian is that of its current weights; its
+input and the gradient it receives are old.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(DSP(), stages=3, batches=4), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          |             |
+   1 | F1          | F0          |
+   2 | F2          | F1          | F0 B0 U0
+   3 | F3          | B0 U0 F2    | F1 B1 U1
+   4 | B0 U0       | B1 U1 F3    | F2 B2 U2
+   5 | B1 U1       | B2 U2       | F3 B3 U3
+   6 | B2 U2       | B3 U3       |
+   7 | B3 U3       |             |
+"""
 
 from hocket.methods.method import EpochEnd, Method, Order, Reduce
 from hocket.signals import Delayed
@@ -14,9 +31,19 @@ def DSP(
     epoch_end: EpochEnd = "carry",
     name: str = "dsp",
 ) -> Method:
-    """Diversely stale parameters: a stage's own Jacobian is fresh, its input and error are old.
+    """Build diversely stale parameters.
 
-    Xu, Huo, Huang, CVPR 2020, arXiv 1909.02625.
+    Args:
+        accumulate: Number of gradients per update.
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        order: Work that a stage does first in a tick in which it has both kinds.
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a gradient travels to the stage before.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
     """
     return Method(
         name=name,

@@ -1,4 +1,21 @@
-"""FDG: no lock is left; every stage works on a batch of its own in every tick."""
+"""FDG: no locks; in every tick each stage works on batches of its own.
+
+Reference: Zhuang, Wang, Liu, Lin, TNNLS 33(10), arXiv 1906.09108, algorithm 1. Plain version:
+``tests/reference/fdg.py``. Every packet takes one tick per edge. The last stage computes
+forward and backward of a batch in one tick.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(FDG(), stages=3, batches=4), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          |             |
+   1 | F1          | F0          |
+   2 | F2          | F1          | F0 B0 U0
+   3 | F3          | B0 U0 F2    | F1 B1 U1
+   4 | B0 U0       | B1 U1 F3    | F2 B2 U2
+   5 | B1 U1       | B2 U2       | F3 B3 U3
+   6 | B2 U2       | B3 U3       |
+   7 | B3 U3       |             |
+"""
 
 from functools import partial
 
@@ -16,18 +33,17 @@ def FDG(
     epoch_end: EpochEnd = "carry",
     name: str = "fdg",
 ) -> Method:
-    """Fully decoupled training with delayed gradients and gradient shrinking.
-
-    Zhuang, Wang, Liu, Lin, TNNLS 33(10), arXiv 1906.09108, algorithm 1.
+    """Build fully decoupled training with delayed gradients and gradient shrinking.
 
     Args:
-        shrink: Factor in (0, 1] on a gradient at each edge it crosses (beta).
-        linearize: At which weights a late gradient is applied.
-        order: What comes first in a tick; the paper's backward-first saves one update.
-        forward_delay: Ticks that an activation travels.
-        backward_delay: Ticks that a gradient travels.
-        epoch_end: Whether batches stay in flight from one epoch to the next.
-        name: The name under which records list it.
+        shrink: Factor in (0, 1] on a gradient at each edge that it crosses (beta).
+        linearize: Weights that a late gradient is applied at.
+        order: Work that a stage does first in a tick in which it has both kinds; the paper's
+            backward-first saves one update of staleness.
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a gradient travels to the stage before.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
 
     Raises:
         OptionError: An option is out of range.

@@ -1,4 +1,18 @@
-"""FR, Features Replay: a late gradient meets the old input at the weights of now."""
+"""FR, features replay: a late gradient meets the old input at the current weights.
+
+Reference: Huo, Gu, Huang, NeurIPS 2018, arXiv 1807.04511, algorithm 1. Plain version:
+``tests/reference/fr.py``. Play is a forward without a graph (F); replay forwards the kept input
+again, with a graph (in B). The ticks are those of DDG.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(FR(), stages=3, batches=3), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          | F0          | F0 B0 U0
+   1 | F1          | F1 B0 U0    | F1 B1 U1
+   2 | F2 B0 U0    | F2 B1 U1    | F2 B2 U2
+   3 | B1 U1       | B2 U2       |
+   4 | B2 U2       |             |
+"""
 
 from functools import partial
 
@@ -16,9 +30,19 @@ def FR(
     epoch_end: EpochEnd = "carry",
     name: str = "fr",
 ) -> Method:
-    """Play (a forward without a graph) and replay (a forward of the kept input, with one).
+    """Build features replay.
 
-    Huo, Gu, Huang, NeurIPS 2018, arXiv 1807.04511, algorithm 1.
+    Args:
+        order: Work that a stage does first in a tick in which it has both kinds.
+        forward_delay: Ticks that an activation travels to the next stage.
+        backward_delay: Ticks that a gradient travels to the stage before.
+        statistics: Passes that update BatchNorm's running statistics: ``forward`` or ``both``.
+        first_stage_rate: Factor on the learning rate of the first stage.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
     """
     return Method(
         name=name,

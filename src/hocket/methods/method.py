@@ -1,13 +1,14 @@
-"""What tells one method from another: a frozen table that programs, stages and engines read.
+"""Definition of a method: a frozen table of choices that programs, stages and engines read.
 
-Nothing downstream asks for a method's name. Stages are counted from 0; papers count modules
-from 1, so stage k here is module k+1 there.
+Nothing depends on a method's name. Stages are counted from 0; papers count modules from 1, so
+stage k here is module k+1 there.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from hocket.errors import OptionError, listed
+from hocket.options import wrong_choice
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
@@ -20,7 +21,13 @@ Sampler = Literal["freshest", "official"]
 
 @dataclass(frozen=True)
 class MemoryCount:
-    """What a stage holds at its fullest, counted in batches and in versions of its weights."""
+    """Largest number of batches and of versions of its weights that a stage holds.
+
+    Attributes:
+        graphs: Batches with a graph.
+        inputs: Batches with an input.
+        versions: Versions of the weights.
+    """
 
     graphs: int
     inputs: int
@@ -29,14 +36,14 @@ class MemoryCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """How a stage that runs freely draws its inputs from what has arrived.
+    """Buffer from which a free-running stage draws its inputs.
 
     Attributes:
-        buffer: The last so many batches that arrived are kept (the paper's M).
-        reuse: How often each may be used; 0 for no limit.
-        sampler: ``freshest`` of the least used, as the paper says it; or as the ``official``
-            code has it, where the oldest one wins a tie, a limit allows one use less, and a
-            buffer of one does not count.
+        buffer: Number of the last arrived batches that are kept (the paper's M).
+        reuse: Limit on the uses of each batch; 0 for no limit.
+        sampler: ``freshest`` draws the freshest of the least used batches, as in the paper;
+            ``official`` follows the authors' code, where the oldest of them is drawn, a limit
+            allows one use less, and a buffer of one does not count uses.
 
     Raises:
         OptionError: A choice is out of its range.
@@ -52,8 +59,7 @@ class Replay:
             problems.append(f"buffer is {self.buffer}; it holds at least 1 batch")
         if self.reuse < 0:
             problems.append(f"reuse is {self.reuse}; use a limit of at least 1, or 0 for none")
-        if self.sampler not in ("freshest", "official"):
-            problems.append(f"sampler is {self.sampler!r}; use 'freshest' or 'official'")
+        problems += wrong_choice("sampler", self.sampler, get_args(Sampler))
         if self.sampler == "official" and self.reuse == 1:
             problems.append(
                 "reuse is 1 with the official sampler, which counts from 1, so that nothing "
@@ -68,19 +74,21 @@ class Method:
     """One method of decoupled learning as a table of choices.
 
     Attributes:
-        name: The name under which it is called on the command line.
-        paper: Where it comes from.
-        signal: Where the error of every stage but the last comes from.
+        name: Name in records, messages and on the command line.
+        paper: Reference of the paper.
+        signal: Signal of every stage but the last, the source of its error.
         forward_delay: Ticks that an activation travels to the next stage.
         backward_delay: Ticks that a gradient (or target) travels to the stage before.
-        order: What a stage does first in a tick in which it has both kinds of work.
-        linearize: At which weights a late gradient is applied.
-        accumulate: Gradients per update (ADL's M).
-        reduce: What becomes of the accumulated gradients.
-        statistics: Which passes count in BatchNorm's running statistics under ``recompute``.
-        epoch_end: Whether batches stay in flight from one epoch to the next.
+        order: Work that a stage does first in a tick in which it has both kinds.
+        linearize: Weights that a late gradient is applied at: those of its forward (``stash``),
+            current ones with old activations (``live``), or current ones with activations
+            computed again (``recompute``).
+        accumulate: Number of gradients per update (ADL's M).
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        statistics: Passes that update BatchNorm's running statistics under ``recompute``.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
         first_stage_rate: Factor on the learning rate of the first stage.
-        replay: How stages draw from buffers, each at its own pace; None where all keep step.
+        replay: Buffers of free-running stages; None if all stages keep step.
 
     Raises:
         OptionError: A choice is out of its range.
@@ -102,15 +110,11 @@ class Method:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{field} is {value!r}; use one of {', '.join(map(repr, allowed))}"
-            for field, value, allowed in (
-                ("order", self.order, ("forward-first", "backward-first")),
-                ("linearize", self.linearize, ("stash", "live", "recompute")),
-                ("reduce", self.reduce, ("mean", "sum")),
-                ("statistics", self.statistics, ("forward", "both")),
-                ("epoch_end", self.epoch_end, ("carry", "drain")),
-            )
-            if value not in allowed
+            *wrong_choice("order", self.order, get_args(Order)),
+            *wrong_choice("linearize", self.linearize, get_args(Linearize)),
+            *wrong_choice("reduce", self.reduce, get_args(Reduce)),
+            *wrong_choice("statistics", self.statistics, get_args(Statistics)),
+            *wrong_choice("epoch_end", self.epoch_end, get_args(EpochEnd)),
         ]
         problems += [
             f"{field} is {value!r}; use a whole number of at least {least}"
@@ -130,22 +134,30 @@ class Method:
                 f"statistics='both' with linearize={self.linearize!r}: "
                 "there is no second pass to count; use linearize='recompute'"
             )
-        if self.replay is not None and (
+        if self.free_running and (
             self.signal.needs_gradient or self.signal.learns_from_gradient
         ):
             problems.append(
-                "replay draws batches from a buffer, but the signal wants an answer for each "
+                "replay draws batches from a buffer, but the signal needs an answer for each "
                 "batch; use a local loss"
             )
         if problems:
             raise OptionError(listed(f"method {self.name!r} cannot be built", problems))
 
+    @property
+    def free_running(self) -> bool:
+        """True if each stage runs at a speed of its own, on batches from a buffer."""
+        return self.replay is not None
+
     def with_extra_delay(self, ticks: int) -> "Method":
-        """The same method with packets that take so many ticks longer, to hide a slow link.
+        """Return the same method with packets that take more ticks, to hide a slow link.
+
+        Args:
+            ticks: Ticks that are added to each delay of an edge.
 
         Raises:
-            OptionError: No edge has a delay, so that stages wait inside a tick, or there are
-                no ticks.
+            OptionError: No edge has a delay, so that stages wait inside a tick, or stages are
+                free-running and have no ticks.
 
         >>> from hocket.methods import DDG, FDG
         >>> [FDG().with_extra_delay(1).delay(k, stages=3) for k in range(3)]
@@ -153,9 +165,9 @@ class Method:
         >>> [DDG().with_extra_delay(1).delay(k, stages=3) for k in range(3)]
         [4, 2, 0]
         """
-        if ticks and self.replay is not None:
+        if ticks and self.free_running:
             raise OptionError(
-                f"method {self.name!r} has no ticks: its stages wait for nobody, and need no "
+                f"method {self.name!r} has no ticks: its stages do not wait, and need no "
                 "slack; leave it at 0"
             )
         if ticks and not (self.forward_delay or self.backward_delay):
@@ -170,7 +182,7 @@ class Method:
         )
 
     def delay(self, stage: int, stages: int) -> int:
-        """Ticks between a stage's forward of a batch and its backward.
+        """Return the ticks between a stage's forward of a batch and its backward.
 
         >>> from hocket.methods import FDG
         >>> [FDG().delay(k, stages=4) for k in range(4)]
@@ -181,11 +193,16 @@ class Method:
         return (stages - 1 - stage) * (self.forward_delay + self.backward_delay)
 
     def staleness(self, stage: int, stages: int, batch: int | None = None) -> float:
-        """Updates of a stage between its forward of a batch and its backward.
+        """Return the updates of a stage between its forward of a batch and its backward.
 
-        Without ``batch`` it is the mean in steady state; with it, the exact number for that
-        batch (counted from 0) when no epoch has been drained before. A backward before the
-        forward of the same tick saves one gradient (FDG, arXiv 1906.09108, section 3).
+        A backward before the forward of the same tick saves one gradient (FDG, arXiv
+        1906.09108, section 3).
+
+        Args:
+            stage: Number of the stage, from 0.
+            stages: Number of stages.
+            batch: Number of the batch, from 0, for its exact staleness if no epoch has been
+                drained before; None for the mean in steady state.
 
         >>> from hocket.methods import ADL, FDG
         >>> [FDG().staleness(k, stages=4) for k in range(4)]
@@ -201,34 +218,33 @@ class Method:
         return batch // self.accumulate - max(batch - gradients, 0) // self.accumulate
 
     def memory(self, stage: int, stages: int) -> MemoryCount:
-        """What the stage holds at its fullest in steady state.
+        """Return the largest number of batches that a stage holds in steady state.
 
         >>> from hocket.methods import FDG
         >>> FDG(order="forward-first").memory(0, stages=2)
-        Memory(graphs=3, inputs=3, versions=3)
+        MemoryCount(graphs=3, inputs=3, versions=3)
         """
         delay = self.delay(stage, stages)
         batches = delay if delay and self.order == "backward-first" else delay + 1
         if delay == 0:
-            buffer = self.replay.buffer if self.replay is not None and stage > 0 else 1
+            buffer = self.replay.buffer if self.replay and stage > 0 else 1
             return MemoryCount(graphs=1, inputs=buffer, versions=1)
         if self.linearize == "recompute":
             return MemoryCount(graphs=1, inputs=batches, versions=1)
         if self.linearize == "live":
             return MemoryCount(graphs=batches, inputs=batches, versions=1)
-        # Ceiling: the batches in flight may straddle one more group of gradients.
+        # Rounded up: the batches in flight may straddle one more group of gradients.
         versions = 1 + -(-(batches - 1) // self.accumulate)
         return MemoryCount(graphs=batches, inputs=batches, versions=versions)
 
     def locks(self) -> tuple[str, ...]:
-        """What a stage must wait for inside a tick, in the words of the literature.
+        """Return the passes that a stage waits for inside a tick, as the literature names them.
 
         >>> from hocket.methods import BP, DDG, FDG
         >>> BP().locks(), DDG().locks(), FDG().locks()
         (('forward', 'backward', 'update'), ('forward',), ())
         """
-        forward = ("forward",) if self.forward_delay == 0 else ()
-        backward = (
-            ("backward",) if self.signal.needs_gradient and self.backward_delay == 0 else ()
-        )
-        return forward + backward + (("update",) if forward and backward else ())
+        forward = self.forward_delay == 0
+        backward = self.signal.needs_gradient and self.backward_delay == 0
+        locks = {"forward": forward, "backward": backward, "update": forward and backward}
+        return tuple(name for name, locked in locks.items() if locked)

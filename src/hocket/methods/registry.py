@@ -1,4 +1,4 @@
-"""Methods by name: every module of this package with a ``PRESETS`` table registers its own."""
+"""Registry of methods by name: the ``PRESETS`` of all modules of this package."""
 
 import importlib
 import inspect
@@ -12,24 +12,24 @@ from hocket.methods.method import Method
 from hocket.options import argument_hints, wrong_options
 
 
-def _registry() -> dict[str, Callable[..., Method]]:
-    """The presets of all modules in this folder."""
-    found: dict[str, Callable[..., Method]] = {}
+def _collect_presets() -> dict[str, Callable[..., Method]]:
+    """Return the presets of all modules in this folder."""
+    presets: dict[str, Callable[..., Method]] = {}
     for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        found |= getattr(importlib.import_module(f"{__package__}.{module}"), "PRESETS", {})
-    return found
+        presets |= getattr(importlib.import_module(f"{__package__}.{module}"), "PRESETS", {})
+    return presets
 
 
-METHODS: Mapping[str, Callable[..., Method]] = _registry()
+METHODS: Mapping[str, Callable[..., Method]] = _collect_presets()
 
 
 def method_options(name: str) -> dict[str, Any]:
-    """The options of a method and their defaults.
+    """Return the options of a method and their defaults.
 
     Raises:
         OptionError: There is no such method.
 
-    >>> options_of("fdg")["shrink"]
+    >>> method_options("fdg")["shrink"]
     1.0
     """
     if name not in METHODS:
@@ -39,12 +39,12 @@ def method_options(name: str) -> dict[str, Any]:
 
 
 def build_method(name: str, **options: Any) -> Method:
-    """The method of that name with these options.
+    """Build the method of that name with these options.
 
     Raises:
-        OptionError: The method does not exist, or does not have or allow an option.
+        OptionError: There is no such method, or it does not have or allow an option.
     """
-    known = method_options(name)
-    if problems := wrong_options(options, known, argument_hints(METHODS[name])):
+    defaults = method_options(name)
+    if problems := wrong_options(options, defaults, argument_hints(METHODS[name])):
         raise OptionError(listed(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)

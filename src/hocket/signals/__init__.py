@@ -1,4 +1,4 @@
-"""Where a stage's error comes from."""
+"""Signals: the sources of a stage's error."""
 
 from hocket.signals.delayed import Delayed as Delayed
 from hocket.signals.local import Local as Local

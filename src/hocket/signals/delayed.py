@@ -1,21 +1,23 @@
-"""The gradient of the network's loss, as the next stage sent it back."""
+"""Signal of a stage that waits for the gradient of the network's loss from the next stage."""
 
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from hocket.errors import OptionError
-from hocket.losses import Loss
-from hocket.signals.signal import BackwardRoots
+from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.tree import Tree, tensors
 
 
 @dataclass(frozen=True)
 class Delayed:
-    """Differentiate along the gradient received, times ``shrink``.
+    """Gradient received from the next stage, times ``shrink``.
 
-    The factor acts at every edge that a gradient crosses, so stage k of K sees
-    ``shrink ** (K-1-k)`` (gradient shrinking, beta; FDG, arXiv 1906.09108, section 3).
+    The factor acts at every edge that a gradient crosses, so stage k of K receives it
+    ``K-1-k`` times (gradient shrinking, beta; FDG, arXiv 1906.09108, section 3).
+
+    Attributes:
+        shrink: Factor in (0, 1].
 
     Raises:
         OptionError: ``shrink`` is outside (0, 1].
@@ -30,22 +32,15 @@ class Delayed:
     needs_gradient = True
     learns_from_gradient = False
 
-    def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Nothing to train: the gradient is used as it comes."""
+    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Return an identity: there is nothing to train."""
         return nn.Identity()
 
-    def backward_roots(
-        self,
-        network: nn.Module,
-        loss: Loss,
-        output: Tree,
-        targets: Tree,
-        received: tuple[Tensor | None, ...],
-    ) -> BackwardRoots:
-        """The outputs with the gradients received for them."""
+    def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
+        """Return the outputs with the gradients received for them."""
         pairs = [
             (root, gradient if self.shrink == 1 else gradient * self.shrink)
-            for root, gradient in zip(tensors(output), received, strict=True)
+            for root, gradient in zip(tensors(inputs.output), inputs.received, strict=True)
             if gradient is not None
         ]
         return BackwardRoots(
@@ -53,5 +48,5 @@ class Delayed:
         )
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """Nothing: all it knows is a gradient."""
+        """Return None: the signal knows gradients, not targets."""
         return None

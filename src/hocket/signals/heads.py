@@ -1,9 +1,9 @@
-"""Heads: small networks with which a stage predicts the targets by itself.
+"""Heads: small networks that predict the targets from a stage's output.
 
 They are the auxiliary networks of decoupled greedy learning: Belilovsky, Eickenberg, Oyallon,
 ICML 2020, arXiv 1901.08164, section 4, and its code. On maps they are exactly those; a vector
-is taken for a 1x1 map that needs no pooling, and tokens for vectors with LayerNorm in place of
-BatchNorm. That the perceptron can be wider, narrower, deeper or shallower is ours.
+is treated as a 1x1 map that needs no pooling, and tokens as vectors with LayerNorm in place of
+BatchNorm. Other widths and depths of the perceptron are an extension.
 """
 
 # Shapes: B batch, C channels, H W sides of a map, T tokens, D features, O outputs.
@@ -17,6 +17,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import OptionError
+from hocket.options import check_choice
 from hocket.signals.layout import detect_layout
 
 HeadKind = Literal["mlp-sr", "mlp", "cnn"]
@@ -25,32 +26,30 @@ HeadKind = Literal["mlp-sr", "mlp", "cnn"]
 def build_head(
     kind: HeadKind, shape: Sequence[int], outputs: int, *, width: float = 1.0, depth: int = 3
 ) -> nn.Sequential:
-    """Network from a stage's output to a prediction of the targets.
+    """Build a network from a stage's output to a prediction of the targets.
 
     Args:
         kind: `mlp-sr`: pool to a quarter of the side, three 1x1 convolutions, perceptron (the
             paper's default, about 4 % of a network's cost). `mlp`: without the convolutions.
             `cnn`: two 3x3 convolutions at full resolution, one linear layer.
-        shape: The stage's output without the batch: (C, H, W), (T, D) or (D,).
-        outputs: Numbers to predict: classes, or the vocabulary.
+        shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
+        outputs: Number of outputs: classes, or the size of the vocabulary.
         width: Factor on the width of the perceptron's hidden layers, which in the paper have as
-            many units as the perceptron has inputs: 4C on maps, else D. One unit at least.
-        depth: Hidden layers of the perceptron; without any the prediction is linear.
+            many units as the perceptron has inputs: 4C on maps, else D. At least one unit.
+        depth: Number of hidden layers of the perceptron; 0 for a linear prediction.
 
     Returns:
         A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).
 
     Raises:
-        OptionError: Kind or shape is unknown, the kind needs maps, or `outputs` is below 1.
+        OptionError: Kind or shape is unknown, the kind needs maps, or ``outputs`` is below 1.
 
     >>> import torch
     >>> head = build_head("mlp", (8, 6, 6), outputs=10)
     >>> head(torch.zeros(2, 8, 6, 6)).shape
     torch.Size([2, 10])
     """
-    if kind not in get_args(HeadKind):
-        known = ", ".join(get_args(HeadKind))
-        raise OptionError(f"head kind {kind!r} is unknown; choose one of {known}")
+    check_choice("head", kind, get_args(HeadKind))
     if outputs < 1:
         raise OptionError(f"a head of {outputs} outputs predicts nothing; ask for at least 1")
     layout = detect_layout(shape)
@@ -69,14 +68,14 @@ def build_head(
 
 
 def _widths(inputs: int, width: float, depth: int) -> list[int]:
-    """Inputs of a perceptron and units of each of its hidden layers."""
+    """Return the inputs of a perceptron and the units of each of its hidden layers."""
     return [inputs, *[max(1, round(width * inputs))] * depth]
 
 
 def _mlp_on_map(
     shape: Sequence[int], widths: Sequence[int], outputs: int, squeezes: int
 ) -> nn.Sequential:
-    """Quarter-sized map, 1x1 convolutions, then 2x2 pixels into the perceptron."""
+    """Build a head that pools to a quarter of the side, and has a perceptron on 2x2 pixels."""
     channels, height, width = shape
     trunk = nn.Sequential(nn.AdaptiveAvgPool2d((ceil(height / 4), ceil(width / 4))))
     for _ in range(squeezes):
@@ -89,7 +88,7 @@ def _mlp_on_map(
 def _mlp_on_features(
     widths: Sequence[int], outputs: int, norm: Callable[[int], nn.Module], squeezes: int
 ) -> nn.Sequential:
-    """The same on single vectors, of which there is nothing to pool."""
+    """Build the same on vectors, which need no pooling."""
     features = widths[0]
     trunk = nn.Sequential()
     for _ in range(squeezes):
@@ -98,7 +97,7 @@ def _mlp_on_features(
 
 
 def _cnn(channels: int, outputs: int) -> nn.Sequential:
-    """Two 3x3 convolutions, then 2x2 pixels, normalised, into one linear layer."""
+    """Build two 3x3 convolutions, and one linear layer on normalised 2x2 pixels."""
     trunk = _conv(channels, 3).extend(_conv(channels, 3))
     readout = nn.Sequential(
         nn.AdaptiveAvgPool2d(2),
@@ -110,7 +109,7 @@ def _cnn(channels: int, outputs: int) -> nn.Sequential:
 
 
 def _conv(channels: int, kernel: int) -> nn.Sequential:
-    """Convolution that changes no shape, norm, ReLU."""
+    """Build a convolution that keeps the shape, with BatchNorm and ReLU."""
     return nn.Sequential(
         nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(channels),
@@ -121,7 +120,7 @@ def _conv(channels: int, kernel: int) -> nn.Sequential:
 def _perceptron(
     widths: Sequence[int], outputs: int, norm: Callable[[int], nn.Module]
 ) -> nn.Sequential:
-    """Hidden layers, each from one width to the next, and the prediction."""
+    """Build hidden layers, each from one width to the next, and the layer that predicts."""
     perceptron = nn.Sequential()
     for inputs, units in pairwise(widths):
         perceptron.extend([nn.Linear(inputs, units), norm(units), nn.ReLU()])

@@ -1,7 +1,7 @@
-"""What a stage's output looks like to the networks that stand on it.
+"""Layout of a stage's output: a map (C, H, W), tokens (T, D) or a vector (D,).
 
-Heads and synthesizers are built for three layouts, told apart by the number of dimensions of
-one sample: a map (C, H, W), tokens (T, D), a vector (D,).
+Heads and synthesizers are built for one of the three, which are recognised by the number of
+dimensions of one sample.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ Layout = Literal["vector", "tokens", "map"]
 
 
 def detect_layout(shape: Sequence[int]) -> Layout:
-    """Layout of a stage's output, from its shape without the batch.
+    """Return the layout of a stage's output, given its shape without the batch.
 
     Raises:
-        OptionError: The shape is none of the three, or is empty in a dimension.
+        OptionError: The shape has another number of dimensions, or a dimension of size 0.
 
-    >>> layout_of((16, 32, 32))
+    >>> detect_layout((16, 32, 32))
     'map'
     """
     layouts: dict[int, Layout] = {1: "vector", 2: "tokens", 3: "map"}

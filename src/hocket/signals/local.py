@@ -1,4 +1,4 @@
-"""A loss that a stage can take by itself: the network's own, or that of an auxiliary head."""
+"""Signals of a loss that a stage computes by itself: the network's, or an auxiliary head's."""
 
 import math
 from dataclasses import dataclass
@@ -8,55 +8,48 @@ from torch import Tensor, nn
 from hocket.errors import OptionError, listed
 from hocket.losses import Loss
 from hocket.signals.heads import HeadKind, build_head
-from hocket.signals.signal import BackwardRoots
-from hocket.signals.targets import checked_targets
+from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.signals.targets import label_errors_as_data_errors
 from hocket.tree import Tree
 
 
 def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
-    with checked_targets(predictions):
+    with label_errors_as_data_errors(predictions):
         value = loss(predictions, targets)
     return BackwardRoots((value,), (None,), value.detach())
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The network's own loss, taken of the stage's output: the signal of every last stage."""
+    """Loss of the network, computed from the stage's output: the signal of every last stage."""
 
     needs_gradient = False
     learns_from_gradient = False
 
-    def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Nothing to train: the output is the prediction."""
+    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Return an identity: there is nothing to train."""
         return nn.Identity()
 
-    def backward_roots(
-        self,
-        network: nn.Module,
-        loss: Loss,
-        output: Tree,
-        targets: Tree,
-        received: tuple[Tensor | None, ...],
-    ) -> BackwardRoots:
-        """The loss of the output."""
-        return _loss_roots(loss, output, targets)
+    def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
+        """Return the loss of the output."""
+        return _loss_roots(inputs.loss, inputs.output, inputs.targets)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """Nothing beside the output itself."""
+        """Return None: the output is the prediction."""
         return None
 
 
 @dataclass(frozen=True)
 class Local:
-    """The loss of an auxiliary head on the stage's output (DGL, arXiv 1901.08164, algorithm 1).
+    """Loss of an auxiliary head on the stage's output (DGL, arXiv 1901.08164, algorithm 1).
 
     Attributes:
-        head: Which auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        head: Kind of auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
         width: Factor on the width of its hidden layers, above 0.
-        depth: How many hidden layers its perceptron has; 0 leaves a linear prediction.
+        depth: Number of hidden layers of its perceptron; 0 for a linear prediction.
 
     Raises:
-        OptionError: Width or depth is out of range, or changes nothing about this head.
+        OptionError: Width or depth is out of range, or has no effect on this head.
     """
 
     head: HeadKind = "mlp-sr"
@@ -85,22 +78,16 @@ class Local:
     needs_gradient = False
     learns_from_gradient = False
 
-    def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The head; it trains with the stage and is dropped afterwards."""
+    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Build the head; it trains with the stage and is dropped afterwards."""
         return build_head(self.head, shape, outputs, width=self.width, depth=self.depth)
 
-    def backward_roots(
-        self,
-        network: nn.Module,
-        loss: Loss,
-        output: Tree,
-        targets: Tree,
-        received: tuple[Tensor | None, ...],
-    ) -> BackwardRoots:
-        """The loss of the head's prediction."""
-        return _loss_roots(loss, self.predict(network, output), targets)
+    def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
+        """Return the loss of the head's prediction."""
+        prediction = self.predict(network, inputs.output)
+        return _loss_roots(inputs.loss, prediction, inputs.targets)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
-        """The head's prediction."""
+        """Return the head's prediction, (B, O) or (B, T, O) of O outputs."""
         prediction: Tensor = network(output)
         return prediction

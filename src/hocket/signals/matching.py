@@ -17,11 +17,11 @@ from hocket.errors import DataError, OptionError
 from hocket.signals.layout import detect_layout
 
 FEW_CHANNELS = 3
-"""Maps of so many channels, or fewer, are compared pixel by pixel, as in the paper's code."""
+"""Maps with at most this number of channels are compared by pixels, as in the paper's code."""
 
 
 def similarities(features_BD: Tensor) -> Tensor:
-    """Cosine of the angle between each two rows, once each row's own mean is taken off it.
+    """Return the cosine of the angle between each two rows, less the mean of each row.
 
     The matrix S(X) of the paper, (B, D) to (B, B). A row of equal numbers has no direction: its
     cosines are 0, and no gradient goes through them.
@@ -33,7 +33,7 @@ def similarities(features_BD: Tensor) -> Tensor:
     """
     centred_BD = features_BD - features_BD.mean(1, keepdim=True)
     length_B1 = centred_BD.norm(dim=1, keepdim=True)
-    # Equal numbers leave a rounding error behind, whose direction would mean nothing.
+    # Equal numbers leave a rounding error, whose direction would be meaningless.
     error_B1 = torch.finfo(features_BD.dtype).eps * features_BD.norm(dim=1, keepdim=True)
     unit_BD = centred_BD / length_B1.where(length_B1 > error_B1, math.inf)
     cosines_BB: Tensor = unit_BD @ unit_BD.T
@@ -41,14 +41,14 @@ def similarities(features_BD: Tensor) -> Tensor:
 
 
 @final
-class Matching(nn.Module):
+class SimilarityMatching(nn.Module):
     """Mean squared difference of the similarities of a stage's output and of its targets.
 
-    The output goes through ``layer`` first, which changes no shape. Maps are then compared by
+    The output goes through ``layer`` first, which keeps its shape. Maps are then compared by
     the standard deviation of each channel over its pixels, vectors by their features.
 
     Args:
-        layer: Linear layer, or convolution, that trains with the stage.
+        layer: Linear layer or convolution that trains with the stage.
         classes: Number of classes.
     """
 
@@ -58,16 +58,16 @@ class Matching(nn.Module):
         self.classes = classes
 
     def forward(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The loss L_sim, divided by the number of pairs as in the paper's code.
+        """Return the loss L_sim, a scalar: a mean over pairs, as in the paper's code.
 
-        A single sample is like itself, whatever the stage does: its loss is 0.
+        The loss of a batch of one sample is 0.
 
         Args:
             output: The stage's output, (B, C, H, W) or (B, D).
-            targets: Class numbers, (B,).
+            targets: Class indices, (B,).
 
         Raises:
-            DataError: The targets are not that.
+            DataError: The targets are not one class index for each sample.
         """
         if (
             not isinstance(targets, Tensor)
@@ -80,31 +80,31 @@ class Matching(nn.Module):
                 else f"a {type(targets).__name__}"
             )
             raise DataError(
-                "similarity matching compares samples by their class numbers, and the targets "
+                "similarity matching compares samples by their class indices, and the targets "
                 f"of {len(output)} samples are {got}, not a tensor of that many whole numbers; "
                 "leave similarity at 0"
             )
-        compared: Tensor = self.layer(output)
-        # Cosines near 1 need more digits than autocast may leave them.
+        projected: Tensor = self.layer(output)
+        # Cosines near 1 need more precision than autocast may use.
         with torch.autocast(output.device.type, enabled=False):
-            wide = compared.to(torch.promote_types(compared.dtype, torch.float32))
-            found_BB = similarities(_features(wide))
-            # The cosines of one-hot labels: 1 in a class, and -1/(classes-1) between two.
-            alike_BB = (targets[:, None] == targets).to(wide.dtype)
-            wanted_BB = (self.classes * alike_BB - 1) / (self.classes - 1)
-            return (found_BB - wanted_BB).square().mean()
+            wide = projected.to(torch.promote_types(projected.dtype, torch.float32))
+            output_BB = similarities(_features(wide))
+            # Cosines of one-hot labels: 1 in a class, and -1/(classes-1) between two.
+            same_BB = (targets[:, None] == targets).to(wide.dtype)
+            target_BB = (self.classes * same_BB - 1) / (self.classes - 1)
+            return (output_BB - target_BB).square().mean()
 
 
-def build_matching(shape: Sequence[int], classes: int) -> Matching:
-    """Similarity matching for a stage's output, through a linear layer or a 3x3 convolution.
+def build_matching(shape: Sequence[int], classes: int) -> SimilarityMatching:
+    """Build similarity matching for a stage's output, with a linear layer or a 3x3 convolution.
 
     Args:
-        shape: The stage's output without the batch: (C, H, W) or (D,).
+        shape: Shape of the stage's output without the batch: (C, H, W) or (D,).
         classes: Number of classes.
 
     Raises:
-        OptionError: The shape is neither, it has less than 3 features to compare, or there are
-            less than 2 classes.
+        OptionError: The shape is neither, there are less than 3 features to compare, or less
+            than 2 classes.
 
     >>> matching = build_matching((8, 6, 6), classes=10)
     >>> matching(torch.ones(4, 8, 6, 6), torch.tensor([1, 2, 3, 1])).shape
@@ -123,7 +123,7 @@ def build_matching(shape: Sequence[int], classes: int) -> Matching:
         )
     features = _features(torch.empty(1, *shape)).shape[1]
     if features < 3:
-        # Less their mean, two numbers have one direction and its opposite, and no gradient.
+        # Less their mean, two numbers have only one direction and its opposite, so no gradient.
         raise OptionError(
             f"similarity matching learns from 3 features or more, a stage's output of shape "
             f"{tuple(shape)} has {features}; cut elsewhere, or leave similarity at 0"
@@ -134,13 +134,13 @@ def build_matching(shape: Sequence[int], classes: int) -> Matching:
         if layout == "map"
         else nn.Linear(width, width, bias=False)
     )
-    return Matching(layer, classes)
+    return SimilarityMatching(layer, classes)
 
 
-def _features(compared: Tensor) -> Tensor:
-    """What samples are compared by, (B, D)."""
-    if compared.dim() == 4 and compared.shape[1] > FEW_CHANNELS:
-        pixels_BCP = compared.flatten(2)
+def _features(output: Tensor) -> Tensor:
+    """Return the features that samples are compared by, (B, D)."""
+    if output.dim() == 4 and output.shape[1] > FEW_CHANNELS:
+        pixels_BCP = output.flatten(2)
         if pixels_BCP.shape[2] > 1:
             return pixels_BCP.std(2)
-    return compared.flatten(1)
+    return output.flatten(1)

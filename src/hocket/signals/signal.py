@@ -1,4 +1,4 @@
-"""The error of a stage: where its backward starts, and the protocol of whatever says so."""
+"""The error of a stage: the protocol of its signal, and the roots of its backward."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,50 +9,67 @@ from torch import Tensor, nn
 from hocket.losses import Loss
 from hocket.tree import Tree
 
+DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
+"""Returns the loss of a signal's network, a scalar, given the target that came back."""
+
+
+@dataclass(frozen=True)
+class SignalInput:
+    """Values that a signal may compute the error of one batch from.
+
+    Attributes:
+        output: Output of the stage with its graph, tensors of shape (B, ...).
+        targets: Targets of the batch, (B, ...).
+        received: Gradient that came back for each tensor of the output, of the same shape; None
+            if none came back.
+        loss: Loss of the network.
+    """
+
+    output: Tree
+    targets: Tree
+    received: tuple[Tensor | None, ...]
+    loss: Loss
+
 
 @dataclass(frozen=True)
 class BackwardRoots:
-    """Where a stage's backward starts: ``roots`` are differentiated along ``gradients``.
+    """Roots of a stage's backward, and the gradients along which they are differentiated.
 
     Attributes:
         roots: Tensors with a graph.
-        gradients: One for each root; None stands for 1 and needs a root of one number.
-        loss: The loss that the stage saw, detached, if it saw one.
-        deferred: For a signal that learns: the loss of its network, given the target received.
+        gradients: Gradient of each root, of the same shape; None stands for 1, and needs a
+            scalar root.
+        loss: Loss that the stage computed, a detached scalar; None if it computed none.
+        deferred: Loss of a network that learns from the target that comes back later.
     """
 
     roots: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
     loss: Tensor | None = None
-    deferred: "DeferredLoss | None" = None
-
-
-DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
+    deferred: DeferredLoss | None = None
 
 
 class Signal(Protocol):
-    """Where a stage's error comes from. Objects are stateless; weights live in ``network``."""
+    """Source of a stage's error. Signals are stateless values; weights live in a network."""
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether a backward needs the gradient that comes back over the edge."""
+        """True if a backward needs the gradient that comes back over the edge."""
 
     @property
     def learns_from_gradient(self) -> bool:
-        """Whether what comes back over the edge is a target to learn from."""
+        """True if the gradient that comes back over the edge is a target to learn from."""
 
-    def network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The signal's own network, for stage outputs of ``shape`` (without the batch)."""
+    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Build the signal's network.
 
-    def backward_roots(
-        self,
-        network: nn.Module,
-        loss: Loss,
-        output: Tree,
-        targets: Tree,
-        received: tuple[Tensor | None, ...],
-    ) -> BackwardRoots:
-        """The error of a stage's output."""
+        Args:
+            shape: Shape of the stage's output without the batch.
+            outputs: Number of outputs of the whole network.
+        """
+
+    def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
+        """Return the roots of a stage's backward for one batch."""
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
-        """What the signal predicts from a stage's output by itself; None where it does not."""
+        """Return the prediction of the targets, (B, ...); None if the signal predicts none."""

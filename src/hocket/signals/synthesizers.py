@@ -1,4 +1,4 @@
-"""Synthesizers: networks that guess the gradient at a stage's output before it comes back.
+"""Synthesizers: networks that predict the gradient at a stage's output before it comes back.
 
 Sources: Jaderberg et al., Decoupled neural interfaces using synthetic gradients, ICML 2017,
 arXiv 1608.05343, appendix; the sizes are those of the CIFAR comparison in the public code of
@@ -22,10 +22,15 @@ HIDDEN = 128
 
 @final
 class Synthesizer(nn.Module):
-    """Gradient guessed from a stage's output, and from its targets too if it is conditional.
+    """Network that predicts the gradient of a stage's output, maybe from targets as well.
 
-    A target enters as a vector that is added to the first hidden layer: at every pixel of a map
-    alike, and at each token that token's own.
+    A target enters as a vector that is added to the first hidden layer: the same vector at
+    every pixel of a map, and at each token the vector of that token's target.
+
+    Args:
+        layout: Layout of the stage's output.
+        features: Number of channels or features of the output.
+        classes: Number of classes to condition on the targets; None without targets.
     """
 
     def __init__(self, layout: Layout, features: int, classes: int | None) -> None:
@@ -41,45 +46,45 @@ class Synthesizer(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, output: Tensor, targets: Tensor | None) -> Tensor:
-        """Synthetic gradient, of the shape of `output`.
+        """Return the synthetic gradient, of the shape of ``output``.
 
         Args:
-            output: What the stage sent on: (B, C, H, W), (B, T, D) or (B, D).
-            targets: Class indices, (B,), of tokens (B, T). Not read unless conditional.
+            output: Output of the stage: (B, C, H, W), (B, T, D) or (B, D).
+            targets: Class indices, (B,), or (B, T) of tokens; ignored unless conditional.
 
         Raises:
             DataError: A conditional synthesizer got no targets, or too few or many.
         """
-        entered = self.entry(output)
+        hidden = self.entry(output)
         if self.target is not None:
-            entered = entered + self._conditions(self.target, output, targets)
-        gradient: Tensor = self.guess(self.hidden(entered))
+            hidden = hidden + self._conditions(self.target, output, targets)
+        gradient: Tensor = self.guess(self.hidden(hidden))
         return gradient
 
     def _conditions(self, target: nn.Linear, output: Tensor, targets: Tensor | None) -> Tensor:
-        """What the targets add to the first hidden layer; it broadcasts over the pixels."""
-        wanted = output.shape[: 2 if self.layout == "tokens" else 1]
-        if targets is None or targets.shape != wanted:
+        """Return the embedded targets, in a shape that broadcasts over the pixels of a map."""
+        wanted_shape = output.shape[: 2 if self.layout == "tokens" else 1]
+        if targets is None or targets.shape != wanted_shape:
             got = "none" if targets is None else f"targets of shape {tuple(targets.shape)}"
             raise DataError(
                 f"a conditional synthesizer at an output of shape {tuple(output.shape)} got "
-                f"{got}, wanted class indices of shape {tuple(wanted)}; "
+                f"{got}, wanted class indices of shape {tuple(wanted_shape)}; "
                 "build it with classes=None if there are none"
             )
-        # A linear layer on one-hot targets takes columns of its weight; so none are made.
+        # A linear layer on one-hot targets selects columns of its weight.
         conditions_BS = F.embedding(targets, target.weight.t()) + target.bias
         return conditions_BS[:, :, None, None] if self.layout == "map" else conditions_BS
 
 
 def build_synthesizer(shape: Sequence[int], classes: int | None) -> Synthesizer:
-    """Synthesizer for a stage: two hidden layers of 128, on maps 5x5 convolutions.
+    """Build a synthesizer with two hidden layers of 128 units, 5x5 convolutions on maps.
 
     Args:
-        shape: The stage's output without the batch: (C, H, W), (T, D) or (D,).
-        classes: Number of classes to condition on the targets (cDNI), None not to (DNI).
+        shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
+        classes: Number of classes to condition on the targets (cDNI); None without (DNI).
 
     Raises:
-        OptionError: The shape is none of these, or there are no classes.
+        OptionError: The shape is none of these, or ``classes`` is below 1.
 
     >>> import torch
     >>> build_synthesizer((3,), classes=None)(torch.ones(2, 3), None).tolist()
@@ -93,14 +98,14 @@ def build_synthesizer(shape: Sequence[int], classes: int | None) -> Synthesizer:
 
 
 def _linear(layout: Layout, inputs: int, outputs: int) -> nn.Module:
-    """5x5 convolution that keeps the sides, or a linear layer."""
+    """Build a 5x5 convolution that keeps the shape, or a linear layer."""
     if layout == "map":
         return nn.Conv2d(inputs, outputs, 5, padding=2)
     return nn.Linear(inputs, outputs)
 
 
 def _norm(layout: Layout) -> nn.Module:
-    """BatchNorm over a batch of maps or vectors, LayerNorm over each token."""
+    """Build BatchNorm for maps or vectors, LayerNorm for tokens."""
     if layout == "map":
         return nn.BatchNorm2d(HIDDEN)
     return nn.BatchNorm1d(HIDDEN) if layout == "vector" else nn.LayerNorm(HIDDEN)

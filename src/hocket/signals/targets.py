@@ -1,4 +1,4 @@
-"""Targets that do not fit, told as an error of the data."""
+"""Labels that are out of range, reported as errors of the data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +10,20 @@ from hocket.tree import Tree
 
 
 @contextmanager
-def checked_targets(predictions: Tree) -> Iterator[None]:
-    """Inside, targets meet predictions; a class number that is none becomes a DataError.
+def label_errors_as_data_errors(predictions: Tree) -> Iterator[None]:
+    """Context manager for a loss, which turns the IndexError of a bad label into a DataError.
+
+    Args:
+        predictions: Predictions that the targets are compared with, for the message.
 
     Raises:
-        DataError: A target names no output.
+        DataError: A target is no index of an output.
     """
     try:
         yield
     except IndexError as error:
-        one = isinstance(predictions, Tensor)
-        shape = tuple(predictions.shape) if one else "(a structure)"
+        is_tensor = isinstance(predictions, Tensor)
+        shape = tuple(predictions.shape) if is_tensor else "(a structure)"
         raise DataError(
             f"the targets do not fit the outputs of shape {shape}: {error}; "
             "labels must lie between 0 and the number of outputs less one"

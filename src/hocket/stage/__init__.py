@@ -1,4 +1,4 @@
-"""What one stage does with what it gets."""
+"""One stage of a network: forward, backward and update."""
 
-from hocket.stage.report import Report as Report
+from hocket.stage.report import ActionReport as ActionReport
 from hocket.stage.stage import Stage as Stage

@@ -1,7 +1,8 @@
-"""What a stage must not contain for a late gradient to mean what was asked for.
+"""Check that the layers of a stage are compatible with the linearization of late gradients.
 
 Some layers save more than their weights and activations, or run again in the backward. Which
-of them `stash` and `live` cannot honour was found by comparing gradients with references.
+of them are incompatible with `stash` and `live` was found by comparing gradients with
+references.
 """
 
 from collections.abc import Callable
@@ -21,19 +22,26 @@ def check_compatible(
 ) -> None:
     """Refuse a stage whose late gradients would not be those of ``linearize``.
 
+    Args:
+        module: Layers of the stage.
+        linearize: Weights that a late gradient is applied at.
+        delay: Ticks between a forward and its backward.
+        stage: Number of the stage, for the message.
+        precision: Name of the precision, such as ``fp32``.
+
     Raises:
-        OptionError: With every layer that stands in the way.
+        OptionError: There are incompatible layers; the message lists all of them.
     """
     if delay == 0 or linearize == "recompute":
         return
     problems = []
     for name, layer in module.named_modules():
-        here = f"layer {name!r}" if name else "the stage"
-        if _compiled(layer):
-            problems.append(f"{here} is compiled, which may recompute parts at other weights")
-        if linearize == "live" and _derived(layer):
+        owner = f"layer {name!r}" if name else "the stage"
+        if _is_compiled(layer):
+            problems.append(f"{owner} is compiled, which may recompute parts at other weights")
+        if linearize == "live" and _uses_derived_weights(layer):
             problems.append(
-                f"{here} ({type(layer).__name__}) computes with copies of its weights, "
+                f"{owner} ({type(layer).__name__}) computes with copies of its weights, "
                 "which stay those of the forward"
             )
     if linearize == "live" and precision != "fp32":
@@ -41,42 +49,42 @@ def check_compatible(
             f"precision {precision!r} computes with copies of the weights made in the forward"
         )
     if problems:
-        stash = " or 'stash'" if not any(map(_compiled, module.modules())) else ""
+        stash = " or 'stash'" if not any(map(_is_compiled, module.modules())) else ""
         problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
         raise OptionError(
-            listed(f"stage {stage} cannot honour linearize={linearize!r}", problems)
+            listed(f"stage {stage} is not compatible with linearize={linearize!r}", problems)
         )
 
 
-def _compiled(layer: nn.Module) -> bool:
+def _is_compiled(layer: nn.Module) -> bool:
     compiled_call = getattr(layer, "_compiled_call_impl", None)
     return compiled_call is not None or type(layer).__name__ == "OptimizedModule"
 
 
-def _derived(layer: nn.Module) -> bool:
-    """Whether the layer computes with tensors made from its parameters, not with them."""
+def _uses_derived_weights(layer: nn.Module) -> bool:
+    """Return True if a layer computes with tensors made from its parameters, not with them."""
     hooks = layer._forward_pre_hooks.values()
     normed = any(type(hook).__name__ in ("WeightNorm", "SpectralNorm") for hook in hooks)
     return normed or isinstance(layer, nn.RNNBase) or parametrize.is_parametrized(layer)
 
 
-class ForwardForbidden(TorchFunctionMode):
-    """Inside, during a backward, a forward is an error.
+class ForbidForward(TorchFunctionMode):
+    """Context manager for a backward in which a forward is an error.
 
-    Activation checkpointing does that: it recomputes at the weights of now. A backward itself,
-    and what a custom autograd function computes in it, runs without gradients; a forward that
-    is to be differentiated switches them on, or is followed by a backward of its own.
+    Activation checkpointing does such a forward: it recomputes at the current weights. The
+    backward itself, and a custom autograd function in it, runs without gradients; a forward
+    that is to be differentiated enables them, or is followed by a backward of its own.
 
-    It looks at what Python calls, not at what autograd does by itself: a dispatch mode would
-    take every operation of the backward through Python. A call with tensors is handed to the
-    mode, which is off while that call lasts; so the backward itself is to be given edges of
-    the graph.
+    The mode sees the calls of Python only, not the operations of autograd: a dispatch mode
+    would take every operation of the backward through Python. A call with tensors is handed to
+    the mode, which is off during that call; so the backward has to be called with edges of the
+    graph.
 
     Args:
-        stage: The stage, for the message.
+        stage: Number of the stage, for the message.
 
     Raises:
-        LinearizeError: Something was forwarded.
+        LinearizeError: There was a forward.
     """
 
     def __init__(self, stage: int) -> None:

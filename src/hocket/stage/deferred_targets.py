@@ -1,6 +1,6 @@
-"""Lessons of a stage's signal that wait for their targets.
+"""Losses of a stage's signal that wait for the targets to learn from.
 
-They are found by the number of their batch, so one that was lost is an error that names it.
+They are stored by the number of their batch, so that the error for a lost one names it.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,12 @@ from hocket.tree import Tree
 
 @dataclass(frozen=True)
 class DeferredTarget:
-    """A lesson that waits for its target, with the batch's input and the stage's output.
+    """One batch whose target has not come back yet.
 
-    Without a lesson it is one of a batch that is skipped.
+    Attributes:
+        loss: Loss of the signal's network, given the target; None if the batch is skipped.
+        activation: Packet that the stage received.
+        output: Output of the stage, detached.
     """
 
     loss: DeferredLoss | None
@@ -24,31 +27,33 @@ class DeferredTarget:
 
 
 class DeferredTargets:
-    """The lessons of one stage."""
+    """Batches of one stage whose targets have not come back yet."""
 
     def __init__(self, stage: int) -> None:
         self._stage = stage
-        self._untaught: dict[int, DeferredTarget] = {}
+        self._waiting: dict[int, DeferredTarget] = {}
 
-    def add(self, untaught: DeferredTarget) -> None:
-        """Keep one until its target comes."""
-        self._untaught[untaught.activation.batch] = untaught
+    def add(self, deferred: DeferredTarget) -> None:
+        """Add a batch."""
+        self._waiting[deferred.activation.batch] = deferred
 
     def skip(self, activation: Activation) -> None:
-        """There is none for this batch, though a packet will come for it."""
+        """Add a batch that is not learned from, though a packet comes back for it."""
         self.add(DeferredTarget(None, activation.without_values(), None))
 
     def pop(self, batch: int) -> DeferredTarget:
-        """Take one out; PacketError if there is none."""
-        if batch not in self._untaught:
-            raise PacketError(
-                f"stage {self._stage}: no lesson waits for a target of batch {batch}"
-            )
-        return self._untaught.pop(batch)
+        """Remove a batch whose target has come, and return it.
+
+        Raises:
+            PacketError: There is no such batch.
+        """
+        if batch not in self._waiting:
+            raise PacketError(f"stage {self._stage}: batch {batch} does not wait for a target")
+        return self._waiting.pop(batch)
 
     def state_dict(self) -> list[Tree]:
-        """What the lessons are made from, as plain values."""
+        """Return the packets and the outputs that the losses are built from."""
         return [
-            {"activation": vars(own.activation), "output": own.output}
-            for own in self._untaught.values()
+            {"activation": vars(deferred.activation), "output": deferred.output}
+            for deferred in self._waiting.values()
         ]

@@ -1,7 +1,7 @@
-"""What a stage's layers were when they forwarded a batch, for that forward to be done again.
+"""State of a stage's layers at one forward, from which that forward can be repeated.
 
-A graph cannot be written down. Where one has to outlive its process, the batch is forwarded
-again: the same input, the same random numbers, and the weights and statistics of that time.
+A graph cannot be written to disk. To resume from a checkpoint, each batch in flight is
+forwarded again, from the same input, random numbers, weights and statistics as before.
 """
 
 from dataclasses import dataclass
@@ -14,50 +14,66 @@ from hocket.tree import Tree
 
 @dataclass(frozen=True)
 class ForwardState:
-    """The layers at one forward.
+    """Weights and buffers of the layers at one forward.
 
     Attributes:
-        weights: The trained weights by name, as they were; batches of one version share them.
-        buffers: The buffers before the forward, such as the running statistics of BatchNorm.
+        weights: Trained weights by name; batches of one version share them.
+        buffers: Buffers before the forward, such as the running statistics of BatchNorm.
     """
 
     weights: dict[str, Tensor]
     buffers: dict[str, Tensor]
 
 
-def repeat_forward(module: nn.Module, past: ForwardState, inputs: Tree) -> Tree:
-    """The output of then. The module is left with the weights of then, and its own buffers."""
-    set_values(module, past.weights)
+def repeat_forward(module: nn.Module, inputs: Tree, state: ForwardState) -> Tree:
+    """Forward at the weights and buffers of a state.
+
+    The module is left with the weights of the state, and with its own buffers.
+
+    Args:
+        module: Layers of the stage.
+        inputs: Input of the forward, with tensors of shape (B, ...).
+        state: Weights and buffers to forward with.
+    """
+    set_tensors(module, state.weights)
     # Clones: each forward has its own, and what autograd saves of them must not change.
-    copies = {name: buffer.clone() for name, buffer in past.buffers.items()}
-    return torch.func.functional_call(module, copies, (inputs,))
+    buffers = {name: buffer.clone() for name, buffer in state.buffers.items()}
+    return torch.func.functional_call(module, buffers, (inputs,))
 
 
-def named_values(module: nn.Module) -> dict[str, Tensor]:
-    """All weights and buffers by name, also those that a state_dict leaves out."""
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return all weights and buffers by name, also those that a state_dict leaves out."""
     named = [*module.named_parameters(), *module.named_buffers()]
-    return {name: value.detach() for name, value in named}
+    return {name: tensor.detach() for name, tensor in named}
 
 
 @torch.no_grad()
-def set_values(module: nn.Module, values: dict[str, Tensor]) -> None:
-    """Give weights and buffers these values, in place; equal ones are not touched."""
-    own = named_values(module)
+def set_tensors(module: nn.Module, values: dict[str, Tensor]) -> None:
+    """Set weights and buffers to these values, in place; equal ones are not touched."""
+    targets = named_tensors(module)
     for name, value in values.items():
-        there = value.to(own[name].device)
-        if not torch.equal(own[name], there):
-            own[name].copy_(there)
+        target = targets[name]
+        moved = value.to(target.device)
+        if not torch.equal(target, moved):
+            target.copy_(moved)
 
 
-def mismatches(module: nn.Module, values: dict[str, Tensor], what: str) -> list[str]:
-    """What keeps these values from being those of a module, in words."""
-    own = named_values(module)
-    problems = [f"{what}: {name!r} is missing" for name in own.keys() - values.keys()]
-    problems += [f"{what}: there is no {name!r}" for name in values.keys() - own.keys()]
+def mismatches(module: nn.Module, values: dict[str, Tensor], label: str) -> list[str]:
+    """Return in words each reason why values are not those of a module.
+
+    Args:
+        module: Layers of the stage.
+        values: Weights and buffers by name.
+        label: Name of the values' owner, which begins each line.
+    """
+    wanted = named_tensors(module)
+    problems = [f"{label}: {name!r} is missing" for name in wanted.keys() - values.keys()]
+    problems += [f"{label}: there is no {name!r}" for name in values.keys() - wanted.keys()]
     problems += [
-        f"{what}: {name!r} has shape {tuple(value.shape)} and type {value.dtype}, wanted "
-        f"{tuple(own[name].shape)} and {own[name].dtype}"
+        f"{label}: {name!r} has shape {tuple(value.shape)} and type {value.dtype}, wanted "
+        f"{tuple(wanted[name].shape)} and {wanted[name].dtype}"
         for name, value in values.items()
-        if name in own and (value.shape, value.dtype) != (own[name].shape, own[name].dtype)
+        if name in wanted
+        and (value.shape, value.dtype) != (wanted[name].shape, wanted[name].dtype)
     ]
     return sorted(problems)

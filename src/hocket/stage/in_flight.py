@@ -1,6 +1,6 @@
-"""Batches that a stage has forwarded and whose backward is still to come.
+"""Batches that a stage has forwarded and not yet back-propagated.
 
-They are found by their number, so one that was lost or doubled is an error that names it.
+They are stored by number, so that the error for a lost or doubled batch names it.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hocket.errors import CheckpointError, PacketError
 from hocket.stage.forward_state import ForwardState
-from hocket.stage.linearize import Graph
+from hocket.stage.linearize import OutputFunction
 from hocket.transport.packet import Activation
 from hocket.tree import Tree
 
@@ -18,17 +18,17 @@ class ForwardedBatch:
     """One batch between its forward and its backward.
 
     Attributes:
-        activation: What was received.
-        leaves: Its tensors as leaves of the stage's graph.
-        graph: Gives the output to differentiate, when the gradient has come.
-        differentiable: For each tensor of the output, whether a gradient comes back for it.
-        version: The number of updates that the weights of the forward had seen.
-        forward_state: What the forward needs to be done again; None if that was not kept.
+        activation: Packet that was received.
+        leaves: Tensors of the packet, as leaves of the stage's graph.
+        get_output: Returns the output to differentiate, when the gradient has come.
+        differentiable: For each tensor of the output, True if a gradient comes back for it.
+        version: Number of updates that the weights of the forward had seen.
+        forward_state: State to repeat the forward from; None if it was not kept.
     """
 
     activation: Activation
     leaves: Tree
-    graph: Graph
+    get_output: OutputFunction
     differentiable: tuple[bool, ...]
     version: int
     forward_state: ForwardState | None
@@ -37,14 +37,20 @@ class ForwardedBatch:
     def skipped(
         activation: Activation, differentiable: tuple[bool, ...], version: int
     ) -> "ForwardedBatch":
-        """A batch that is not learned from: nothing was computed, and nothing will be."""
+        """Build the entry of a batch that is not learned from, and was not forwarded.
+
+        Args:
+            activation: Packet that was received.
+            differentiable: For each tensor of the output, True if a packet comes back for it.
+            version: Number of updates that the weights have seen.
+        """
         return ForwardedBatch(
             activation.without_values(), None, lambda: None, differentiable, version, None
         )
 
 
 class InFlight:
-    """The batches in flight at one stage."""
+    """Batches in flight at one stage."""
 
     def __init__(self, stage: int) -> None:
         self._stage = stage
@@ -56,40 +62,26 @@ class InFlight:
     def __iter__(self) -> Iterator[ForwardedBatch]:
         return iter(self._batches.values())
 
-    def state_dict(self) -> list[Tree]:
-        """What was received and how, as plain values.
-
-        Raises:
-            CheckpointError: What a forward needs to be done again was not kept.
-        """
-        return [self._plain(forwarded) for forwarded in self]
-
-    def _plain(self, forwarded: ForwardedBatch) -> Tree:
-        activation, past = forwarded.activation, forwarded.forward_state
-        if past is None and not activation.skipped:
-            raise CheckpointError(
-                f"stage {self._stage}: batch {activation.batch} is in flight, and what the "
-                "layers were at its forward was not kept; build the trainer with resumable=True"
-            )
-        return {
-            "activation": vars(activation),
-            "differentiable": forwarded.differentiable,
-            "version": forwarded.version,
-            "past": vars(past) if past is not None else None,
-        }
+    def __getitem__(self, batch: int) -> ForwardedBatch:
+        return self._batches[batch]
 
     def add(self, forwarded: ForwardedBatch) -> None:
-        """Keep a batch; a second one of the same number raises PacketError."""
+        """Add a batch.
+
+        Raises:
+            PacketError: There is one with the same number.
+        """
         batch = forwarded.activation.batch
         if batch in self._batches:
             raise PacketError(f"stage {self._stage}: batch {batch} was forwarded twice")
         self._batches[batch] = forwarded
 
-    def __getitem__(self, batch: int) -> ForwardedBatch:
-        return self._batches[batch]
-
     def pop(self, batch: int) -> ForwardedBatch:
-        """Take a batch out for its backward; PacketError if it was not forwarded."""
+        """Remove a batch for its backward, and return it.
+
+        Raises:
+            PacketError: It was not forwarded.
+        """
         if batch not in self._batches:
             waiting = ", ".join(map(str, self._batches)) or "none"
             raise PacketError(
@@ -97,3 +89,26 @@ class InFlight:
                 f"forwarded; in flight are {waiting}"
             )
         return self._batches.pop(batch)
+
+    def state_dict(self) -> list[Tree]:
+        """Return the packets of all batches, and the states of their forwards.
+
+        Raises:
+            CheckpointError: The state of a forward was not kept.
+        """
+        return [self._batch_state(forwarded) for forwarded in self]
+
+    def _batch_state(self, forwarded: ForwardedBatch) -> Tree:
+        activation, state = forwarded.activation, forwarded.forward_state
+        if state is None and not activation.skipped:
+            raise CheckpointError(
+                f"stage {self._stage}: batch {activation.batch} is in flight, and the weights "
+                "and buffers of its forward were not kept; build the trainer with "
+                "resumable=True"
+            )
+        return {
+            "activation": vars(activation),
+            "differentiable": forwarded.differentiable,
+            "version": forwarded.version,
+            "past": vars(state) if state is not None else None,
+        }

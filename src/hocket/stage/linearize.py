@@ -1,9 +1,9 @@
-"""At which weights a late gradient is applied: the graph of the forward meets newer weights.
+"""Linearization of a late gradient: old activations, and old, current or recomputed weights.
 
 Between a batch's forward and its backward the optimizer changes the weights that the graph
-saved. PyTorch does not decide for us what happens then: an ordinary step makes the backward
-raise, a fused one gives old activations with new weights in silence. So every way is imposed
-here, with hooks on what autograd saves.
+saved. PyTorch leaves the outcome to chance: an ordinary step makes the backward raise, a fused
+one silently combines old activations with new weights. So each linearization is imposed here,
+with hooks on the tensors that autograd saves.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,174 +17,215 @@ from torch import Tensor, nn
 from hocket.errors import CheckpointError, LinearizeError
 from hocket.methods.method import Linearize, Statistics
 from hocket.stage.forward_state import ForwardState, repeat_forward
-from hocket.stage.rng import forward_without_statistics
+from hocket.stage.rng import forward_without_buffer_updates
 from hocket.tree import Tree, copy_tensors
 
-Graph: TypeAlias = Callable[[], Tree]
-"""Gives the output of a forward with a graph, when its gradient has come."""
+OutputFunction: TypeAlias = Callable[[], Tree]
+"""Returns the output of a forward with its graph; called when the gradient has come."""
 
 
 class Linearizer(Protocol):
-    """How a stage forwards a batch so that it can be differentiated later."""
+    """Forwards a batch so that it can be differentiated after later updates."""
 
     @property
-    def guarded(self) -> bool:
-        """Whether a layer that runs again in the backward would see the wrong weights."""
+    def forbids_inner_forward(self) -> bool:
+        """True if a layer that is forwarded again in the backward would see other weights."""
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
-        """The output to send on, and what gives the output to differentiate.
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+        """Return the output to send on, and the function for the output to differentiate.
 
-        The leaves stay as they are, whatever the module edits in place.
+        The leaves stay as they are, even if the module edits its input in place.
         """
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """What the next forward needs to be done again; None if that is not kept."""
+        """Return the state to repeat the next forward from; None if it is not kept."""
 
-    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
-        """The graph of a forward that another process has done.
+    def rebuild_output(
+        self, module: nn.Module, leaves: Tree, state: ForwardState
+    ) -> OutputFunction:
+        """Repeat a forward of another process, and return the function for its output.
 
-        The module may be left with the weights of then; whoever calls puts those of now.
+        The module may be left with the weights of that forward; the caller restores its own.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            state: Weights and buffers of the forward.
         """
 
     def after_update(self) -> None:
-        """The weights have just changed."""
+        """Take note that the weights have just changed."""
 
 
 def build_linearizer(
-    linearize: Linearize, delay: int, statistics: Statistics, keep: bool = False
+    linearize: Linearize, delay: int, statistics: Statistics, keep_states: bool = False
 ) -> Linearizer:
-    """The linearizer of a stage; without delay all are the same, and none is needed."""
+    """Build the linearizer of a stage; without delay it is always `PlainGraph`.
+
+    Args:
+        linearize: Weights that a late gradient is applied at.
+        delay: Ticks between a forward and its backward.
+        statistics: Passes that update BatchNorm's running statistics under ``recompute``.
+        keep_states: Keep the state of each forward, so that checkpoints can be written.
+    """
     if delay == 0:
-        return Immediate()
+        return PlainGraph()
     if linearize == "recompute":
         return Recompute(statistics)
-    return SavedTensorHooks(stash=linearize == "stash", keep=keep)
+    return SavedTensorHooks(stash=linearize == "stash", keep_states=keep_states)
 
 
-class Immediate:
-    """The plain graph: no update comes in between."""
+class PlainGraph:
+    """Plain graph of autograd, for stages without updates between forward and backward."""
 
-    guarded = False
+    forbids_inner_forward = False
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward with a graph."""
         output = module(copy_tensors(leaves))
         return output, lambda: output
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Nothing: between two ticks no batch is in flight."""
+        """Return None: no batch is in flight between two ticks."""
 
-    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
-        """There is none: CheckpointError."""
+    def rebuild_output(
+        self, module: nn.Module, leaves: Tree, state: ForwardState
+    ) -> OutputFunction:
+        """Refuse, as no batch can have been in flight here.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            state: Weights and buffers of the forward.
+
+        Raises:
+            CheckpointError: Always.
+        """
         raise CheckpointError(
             "a batch is in flight at a stage whose gradients come without delay; the "
             "checkpoint is of another method"
         )
 
     def after_update(self) -> None:
-        """Nothing is kept over an update."""
+        """Do nothing: nothing is kept over an update."""
 
 
 class Recompute:
-    """The kept input, forwarded again at the weights of now (FR, arXiv 1807.04511)."""
+    """Forwards the kept input again, at the current weights (FR, arXiv 1807.04511)."""
 
-    guarded = False
+    forbids_inner_forward = False
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
             output = module(copy_tensors(leaves))
-        return output, self._graph(module, leaves)
+        return output, self._recomputation(module, leaves)
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Nothing is needed: the forward that counts is done at the weights of its backward."""
+        """Return an empty state: the forward is repeated at the weights of its backward."""
         return ForwardState({}, {})
 
-    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
-        """What builds the graph when the gradient has come."""
-        return self._graph(module, leaves)
+    def rebuild_output(
+        self, module: nn.Module, leaves: Tree, state: ForwardState
+    ) -> OutputFunction:
+        """Return the function that forwards the input again.
 
-    def _graph(self, module: nn.Module, leaves: Tree) -> Graph:
-        def graph() -> Tree:
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            state: Empty.
+        """
+        return self._recomputation(module, leaves)
+
+    def _recomputation(self, module: nn.Module, leaves: Tree) -> OutputFunction:
+        def recompute() -> Tree:
             if self._statistics == "both":
                 return module(copy_tensors(leaves))
-            return forward_without_statistics(module, copy_tensors(leaves))
+            return forward_without_buffer_updates(module, copy_tensors(leaves))
 
-        return graph
+        return recompute
 
     def after_update(self) -> None:
-        """Inputs do not depend on this stage's weights."""
+        """Do nothing: inputs do not depend on this stage's weights."""
 
 
 @dataclass(frozen=True)
-class _View:
-    """A view of stashed weights, to be rebuilt when the backward asks for it."""
+class _StashedView:
+    """A view of a copy of weights, rebuilt when the backward asks for it."""
 
     storage: torch.UntypedStorage
-    like: Tensor
+    empty: Tensor
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
 
     def tensor(self) -> Tensor:
-        return self.like.set_(self.storage, self.offset, self.size, self.stride)
+        return self.empty.set_(self.storage, self.offset, self.size, self.stride)
 
 
 class SavedTensorHooks:
-    """The graph of the forward, with the weights of the forward (stash) or of now (live).
+    """Graph of the forward, with the weights of the forward (stash) or current ones (live).
 
-    Whatever autograd saves passes a hook. A tensor that shares memory with a weight is copied,
-    once for each version of the weight (``stash``: the gradient of the papers' theorems), or
-    passed on as it is (``live``: what an in-place step did before PyTorch checked versions).
-    Any other tensor must not change: its version is checked here, as hooks switch autograd's
-    own check off.
+    Each tensor that autograd saves passes a hook. A tensor that shares memory with a weight is
+    copied, once for each version of the weight (``stash``: the gradient of the papers'
+    theorems), or passed on as it is (``live``: the effect of an in-place step before PyTorch
+    checked versions). Any other tensor must not change: its version is checked here, as hooks
+    switch autograd's own check off.
 
     Args:
-        stash: Whether the weights are those of the forward.
-        keep: Whether to keep of every forward what it needs to be done again.
+        stash: Differentiate at the weights of the forward.
+        keep_states: Keep the state of each forward, so that it can be repeated.
     """
 
-    guarded = True
+    forbids_inner_forward = True
 
-    def __init__(self, *, stash: bool, keep: bool = False) -> None:
+    def __init__(self, *, stash: bool, keep_states: bool = False) -> None:
         self._stash = stash
-        self._keep = keep
+        self._keep_states = keep_states
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
-        self._buffers: dict[str, Tensor] = {}  # the last ones kept
+        self._last_buffers: dict[str, Tensor] = {}  # of the last state kept
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, Graph]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward with a graph whose saved tensors went through the hooks."""
-        with self._hooked(module):
+        with self._hooks(module):
             output = module(copy_tensors(leaves))
         return output, lambda: output
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """The weights, shared with what ``stash`` copies, and the buffers."""
-        if not self._keep:
+        """Return the weights, in copies that ``stash`` shares, and the buffers."""
+        if not self._keep_states:
             return None
         trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-        weights = {name: self._copied(p.detach(), p).tensor() for name, p in trained}
+        weights = {name: self._stashed(p.detach(), p).tensor() for name, p in trained}
         # Not by version: BatchNorm's kernels change their statistics without counting it.
-        self._buffers = {
+        self._last_buffers = {
             name: last
-            if (last := self._buffers.get(name)) is not None and torch.equal(last, buffer)
+            if (last := self._last_buffers.get(name)) is not None and torch.equal(last, buffer)
             else buffer.clone()
             for name, buffer in module.named_buffers()
         }
-        return ForwardState(weights, self._buffers)
+        return ForwardState(weights, self._last_buffers)
 
-    def repeat(self, module: nn.Module, leaves: Tree, past: ForwardState) -> Graph:
-        """Forward as then: ``stash`` keeps those weights, ``live`` meets what comes later."""
-        with self._hooked(module):
-            output = repeat_forward(module, past, copy_tensors(leaves))
+    def rebuild_output(
+        self, module: nn.Module, leaves: Tree, state: ForwardState
+    ) -> OutputFunction:
+        """Repeat the forward; ``stash`` keeps its weights, ``live`` the module's own.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            state: Weights and buffers of the forward.
+        """
+        with self._hooks(module):
+            output = repeat_forward(module, copy_tensors(leaves), state)
         return lambda: output
 
     @contextmanager
-    def _hooked(self, module: nn.Module) -> Iterator[None]:
-        """Inside, what autograd saves passes the hooks."""
+    def _hooks(self, module: nn.Module) -> Iterator[None]:
+        """Context manager in which the tensors that autograd saves pass the hooks."""
         weights = {
             p.untyped_storage().data_ptr(): p for p in module.parameters() if p.requires_grad
         }
@@ -193,31 +234,31 @@ class SavedTensorHooks:
             weight = weights.get(tensor.untyped_storage().data_ptr())
             if weight is None:
                 return tensor, tensor._version
-            return self._copied(tensor, weight) if self._stash else (tensor, None)
+            return self._stashed(tensor, weight) if self._stash else (tensor, None)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
             yield
 
     def after_update(self) -> None:
-        """Later forwards need copies of their own; graphs in flight hold on to the old ones."""
+        """Make new copies for later forwards; graphs in flight hold on to the old ones."""
         self._copies.clear()
 
-    def _copied(self, tensor: Tensor, weight: Tensor) -> _View:
+    def _stashed(self, tensor: Tensor, weight: Tensor) -> _StashedView:
         storage = tensor.untyped_storage()
         # The version catches a change from outside, such as load_state_dict.
         key = (storage.data_ptr(), weight._version)
         if key not in self._copies:
             self._copies[key] = storage.clone()
-        like = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         view = tensor.size(), tensor.stride(), int(tensor.storage_offset())
-        return _View(self._copies[key], like, *view)
+        return _StashedView(self._copies[key], empty, *view)
 
 
-def _unpack(kept: object) -> Tensor:
-    if isinstance(kept, _View):
-        return kept.tensor()
-    assert isinstance(kept, tuple)
-    tensor, version = kept
+def _unpack(packed: object) -> Tensor:
+    if isinstance(packed, _StashedView):
+        return packed.tensor()
+    assert isinstance(packed, tuple)
+    tensor, version = packed
     assert isinstance(tensor, Tensor)
     if version is not None and tensor._version != version:
         raise LinearizeError(

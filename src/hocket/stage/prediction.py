@@ -1,4 +1,4 @@
-"""What a stage makes of a batch that it is not trained on."""
+"""Output of a stage in evaluation, with the predictions of its exits."""
 
 from dataclasses import dataclass
 
@@ -10,39 +10,42 @@ from hocket.tree import Tree
 
 @dataclass(frozen=True)
 class Prediction:
-    """A stage's output for a batch, and what can already be predicted of the targets there.
+    """Output of a stage for a batch, and the class scores that its exit predicts.
+
+    An exit is the head of a stage, or the end of a network whose stages have heads.
 
     Attributes:
-        stage: Which stage, counted from 0.
-        output: What goes on to the next stage, or out of the network.
-        targets: The targets of the batch.
-        prediction: Scores of the classes by this stage's exit: of its head, or at the end of
-            the network the output. None where no stage has a head, or targets are no class
-            numbers.
-        votes: What the exits up to this one say together; None where ``prediction`` is.
+        stage: Number of the stage, from 0.
+        output: Input of the next stage, or output of the network, (B, ...).
+        targets: Targets of the batch, (B, ...).
+        prediction: Class scores of this stage's exit, (B, C) or (B, T, C); None if no stage has
+            a head, or the targets are not class indices.
+        ensemble: Class scores of all exits up to this one together, of the same shape; None if
+            ``prediction`` is None.
     """
 
     stage: int
     output: Tree
     targets: Tree
     prediction: Tensor | None
-    votes: Tensor | None
+    ensemble: Tensor | None
 
 
-def add_vote(votes: Tensor | None, prediction: Tensor) -> Tensor:
-    """The votes with those of one more exit, whose probabilities count twice the last one's.
+def add_to_ensemble(ensemble: Tensor | None, prediction: Tensor) -> Tensor:
+    """Return the ensemble with one more exit, which has twice the weight of the exit before.
 
-    So exit i of k counts ``2**i`` in parts of ``2**k``, as in the code of DGL (Belilovsky,
-    Eickenberg, Oyallon, arXiv 1901.08164), which scales the sum to 1; that moves no maximum.
+    So exit i of k has the weight ``2**i / 2**k``, as in the code of DGL (Belilovsky,
+    Eickenberg, Oyallon, arXiv 1901.08164), except that the code scales the sum to 1, which
+    does not change the class predicted.
 
     Args:
-        votes: Of the exits before, (B, C) or (B, T, C); None if there are none.
-        prediction: Scores of the classes, the same shape.
+        ensemble: Scores of the exits before, (B, C) or (B, T, C); None if there are none.
+        prediction: Class scores of the new exit, of the same shape.
 
-    >>> one, other = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[0.0, 9.0, 0.0]])
-    >>> joined(joined(None, one), other).argmax().item()
+    >>> first, second = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[0.0, 9.0, 0.0]])
+    >>> add_to_ensemble(add_to_ensemble(None, first), second).argmax().item()
     1
     """
     wide = torch.promote_types(prediction.dtype, torch.float32)
     probabilities = prediction.softmax(-1, dtype=wide)
-    return probabilities if votes is None else votes / 2 + probabilities
+    return probabilities if ensemble is None else ensemble / 2 + probabilities

@@ -1,23 +1,23 @@
-"""What an action of a stage is known by afterwards."""
+"""Measurements of one action of a stage."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Report:
-    """What an action came to.
+class ActionReport:
+    """Measurements of one action; those that its kind of action does not have are None.
 
     Attributes:
-        epoch: The epoch of the batch.
-        version: Updates that the stage's weights had seen when the action ran.
-        staleness: For a backward: updates since the forward of the same batch.
-        loss: For a backward: the loss that the stage saw, if it saw one; for a target: the
-            loss of the signal's network.
-        gradient_norm: For these two: Euclidean norm of the batch's gradient.
-        lr: For an update or a target: the learning rate.
-        skipped: Whether nothing was done, as the batch is not learned from, or an update had
-            no gradients.
-        fault: What was NaN or infinite, in words, where this stage was the first to see it.
+        epoch: Epoch of the batch.
+        version: Number of updates that the stage's weights had seen before the action.
+        staleness: Number of updates between the forward of a batch and this backward.
+        loss: Loss of a backward, if the stage computes one; or of the signal's network, for
+            the action that learns from a target.
+        gradient_norm: Euclidean norm of the batch's gradient, for the same actions.
+        lr: Learning rate of an update, or of learning from a target.
+        skipped: True if nothing was done, because the batch is not learned from, or an update
+            had no gradients.
+        fault: Description of a NaN or infinity that this stage was the first to see.
     """
 
     epoch: int

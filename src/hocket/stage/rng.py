@@ -1,8 +1,8 @@
-"""Doing a forward again without leaving a trace: the same randomness, no second count.
+"""Random numbers that depend on seed, stage, batch and pass only.
 
-Randomness is a pure function of (seed, stage, batch, pass). So a replay needs nothing kept,
-stages in different processes draw what they would draw in one, and the caller's own random
-numbers are left alone.
+So a forward can be repeated without keeping the state of a generator, stages in different
+processes draw the same numbers as in one process, and the caller's own random numbers are left
+alone.
 """
 
 import hashlib
@@ -19,17 +19,25 @@ Pass = Literal["signal", "forward", "backward", "learn"]
 
 
 def preserve_rng(device: torch.device) -> AbstractContextManager[None]:
-    """Afterwards, torch's random numbers go on as if nothing had been drawn inside."""
-    context = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    return cast(AbstractContextManager[None], context)
+    """Context manager that restores the state of torch's random number generators on exit."""
+    fork = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    return cast(AbstractContextManager[None], fork)
 
 
 @contextmanager
 def seeded_rng(
-    seed: int, stage: int, batch: int, which: Pass, device: torch.device
+    seed: int, stage: int, batch: int, pass_name: Pass, device: torch.device
 ) -> Iterator[None]:
-    """Inside, torch draws the numbers that belong to this pass of this batch at this stage."""
-    words = f"{seed}/{stage}/{batch}/{which}".encode()
+    """Context manager that seeds torch's generators for one pass, and restores them on exit.
+
+    Args:
+        seed: Seed of the training.
+        stage: Number of the stage.
+        batch: Number of the batch.
+        pass_name: Pass of the stage over the batch.
+        device: Device of the stage.
+    """
+    words = f"{seed}/{stage}/{batch}/{pass_name}".encode()
     key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
     with preserve_rng(device):
         # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
@@ -40,8 +48,11 @@ def seeded_rng(
         yield
 
 
-def forward_without_statistics(module: nn.Module, inputs: Tree) -> Tree:
-    """The module's output, with buffers (BatchNorm's running statistics) left as they are."""
-    # Clones take the in-place updates; parameters are the module's own and get gradients.
+def forward_without_buffer_updates(module: nn.Module, inputs: Tree) -> Tree:
+    """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.
+
+    Tensors of the inputs and of the output have shape (B, ...).
+    """
+    # Clones receive the in-place updates; parameters are the module's own and get gradients.
     copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
     return torch.func.functional_call(module, copies, (inputs,))

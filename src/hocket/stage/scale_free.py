@@ -1,4 +1,4 @@
-"""Optimizers under which scaling a gradient changes nothing, and with it gradient shrinking."""
+"""Optimizers whose steps do not depend on the scale of gradients, so that shrinking cancels."""
 
 import warnings
 from collections.abc import Iterable
@@ -11,8 +11,16 @@ SCALE_FREE = (
 )  # fmt: skip
 
 
-def warn_if_it_cancels(shrink: float, optimizers: Iterable[object], stacklevel: int) -> None:
-    """Warn if a shrunk gradient moves these optimizers' weights as the whole one would."""
+def warn_if_shrink_cancels(
+    shrink: float, optimizers: Iterable[object], stacklevel: int
+) -> None:
+    """Warn if shrunk gradients lead to the same steps of these optimizers as whole ones.
+
+    Args:
+        shrink: Factor on a gradient at each edge.
+        optimizers: Optimizers of the stages; None stands for a stage without weights.
+        stacklevel: The level of `warnings.warn`, counted from the caller.
+    """
     kinds = {type(o).__name__ for o in optimizers if isinstance(o, SCALE_FREE)}
     if shrink != 1 and kinds:
         warnings.warn(

@@ -29,11 +29,11 @@ def table(**choices) -> Method:
 
 
 WRONG = {
-    "order": ("update-first", "order is 'update-first'; use one of 'forward-first', 'backward"),
-    "linearize": ("stale", "linearize is 'stale'; use one of 'stash', 'live', 'recompute'"),
-    "reduce": ("max", "reduce is 'max'; use one of 'mean', 'sum'"),
-    "statistics": ("twice", "statistics is 'twice'; use one of 'forward', 'both'"),
-    "epoch_end": ("stop", "epoch_end is 'stop'; use one of 'carry', 'drain'"),
+    "order": ("update-first", "order is 'update-first'; use 'forward-first' or 'backward"),
+    "linearize": ("stale", "linearize is 'stale'; use 'stash' or 'live' or 'recompute'"),
+    "reduce": ("max", "reduce is 'max'; use 'mean' or 'sum'"),
+    "statistics": ("twice", "statistics is 'twice'; use 'forward' or 'both'"),
+    "epoch_end": ("stop", "epoch_end is 'stop'; use 'carry' or 'drain'"),
     "accumulate": (0, "accumulate is 0; use a whole number of at least 1"),
     "forward_delay": (-1, "forward_delay is -1; use a whole number of at least 0"),
     "backward_delay": (1.5, "backward_delay is 1.5; use a whole number of at least 0"),
@@ -143,5 +143,5 @@ def test_an_impossible_replay_is_refused(choices, told):
 
 
 def test_what_wants_an_answer_for_each_batch_cannot_draw_from_a_buffer():
-    with pytest.raises(OptionError, match="the signal wants an answer for each batch"):
+    with pytest.raises(OptionError, match="the signal needs an answer for each batch"):
         replace(FDG(), replay=Replay())

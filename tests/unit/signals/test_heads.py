@@ -147,9 +147,7 @@ def test_other_shapes_are_refused(shape):
 
 
 def test_unknown_kinds_and_empty_predictions_are_refused():
-    with pytest.raises(
-        OptionError, match="'linear' is unknown; choose one of mlp-sr, mlp, cnn"
-    ):
+    with pytest.raises(OptionError, match="head is 'linear'; use 'mlp-sr' or 'mlp' or 'cnn'"):
         build_head("linear", torch.Size([12]), outputs=10)
     with pytest.raises(OptionError, match="0 outputs predicts nothing; ask for at least 1"):
         build_head("mlp", torch.Size([12]), outputs=0)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hocket.errors import DataError, OptionError
-from hocket.signals.matching import Matching, build_matching, similarities
+from hocket.signals.matching import SimilarityMatching, build_matching, similarities
 
 
 def test_similarities_are_correlations_of_features():
@@ -36,14 +36,14 @@ def test_the_wanted_similarities_are_those_of_one_hot_labels():
     labels = torch.tensor([0, 3, 3, 1])
     one_hot = nn.functional.one_hot(labels, 5).double()
     # Outputs as alike as the labels: nothing is left to learn.
-    matched = Matching(nn.Identity(), 5)(one_hot, labels)
+    matched = SimilarityMatching(nn.Identity(), 5)(one_hot, labels)
     torch.testing.assert_close(matched, torch.zeros((), dtype=torch.double))
-    assert Matching(nn.Identity(), 4)(one_hot, labels) > 0.001
+    assert SimilarityMatching(nn.Identity(), 4)(one_hot, labels) > 0.001
 
 
 def test_maps_are_compared_by_the_spread_of_each_channel():
     x, labels = torch.randn(4, 5, 6, 3, dtype=torch.double), torch.tensor([0, 1, 1, 2])
-    matching = Matching(nn.Identity(), 3)
+    matching = SimilarityMatching(nn.Identity(), 3)
     torch.testing.assert_close(
         matching(x, labels), matching(x.flatten(2).std(2, correction=0), labels)
     )
@@ -52,7 +52,7 @@ def test_maps_are_compared_by_the_spread_of_each_channel():
 @pytest.mark.parametrize("shape", [(3, 4, 4), (8, 1, 1)])
 def test_maps_of_few_channels_or_one_pixel_are_compared_whole(shape):
     x, labels = torch.randn(4, *shape), torch.tensor([0, 1, 1, 2])
-    matching = Matching(nn.Identity(), 3)
+    matching = SimilarityMatching(nn.Identity(), 3)
     assert torch.equal(matching(x, labels), matching(x.flatten(1), labels))
 
 
@@ -60,7 +60,7 @@ def test_channels_without_spread_leave_every_gradient_finite():
     x = torch.randn(4, 5, 6, 6)
     x[1, 2] = x[3] = 0
     x.requires_grad_()
-    Matching(nn.Identity(), 3)(x, torch.tensor([0, 1, 1, 2])).backward()
+    SimilarityMatching(nn.Identity(), 3)(x, torch.tensor([0, 1, 1, 2])).backward()
     assert torch.isfinite(x.grad).all()
 
 

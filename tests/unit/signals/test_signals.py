@@ -11,6 +11,7 @@ from hocket import Trainer, cross_entropy
 from hocket.errors import DataError, OptionError
 from hocket.methods import DGL, DNI, FDG, build_method
 from hocket.signals import Delayed, Local, Objective, Similarity, Synthetic
+from hocket.signals.signal import SignalInput
 
 SIGNALS = [
     Delayed(),
@@ -60,7 +61,7 @@ def test_all_that_is_wrong_with_a_head_is_said_at_once():
 def test_sizes_of_heads_reach_them_by_name():
     signal = build_method("dgl", head="mlp", width=0.5, depth=1).signal
     assert signal == Local("mlp", 0.5, 1)
-    assert signal.network((8,), 3).readout[0].out_features == 4
+    assert signal.build_network((8,), 3).readout[0].out_features == 4
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1, 1.5, math.nan, math.inf])
@@ -83,7 +84,7 @@ def test_a_head_beside_similarity_matching_starts_as_it_would_alone():
     states = []
     for signal in (Local(), Similarity()):
         torch.manual_seed(0)
-        states.append(signal.network((4, 6, 6), 3).state_dict())
+        states.append(signal.build_network((4, 6, 6), 3).state_dict())
     alone, beside = states
     assert all(torch.equal(value, beside[f"head.{name}"]) for name, value in alone.items())
     assert beside.keys() - {f"head.{name}" for name in alone} == {"matching.layer.weight"}
@@ -91,13 +92,14 @@ def test_a_head_beside_similarity_matching_starts_as_it_would_alone():
 
 def test_a_local_loss_is_weighted_with_that_of_similarities():
     signal = Similarity(0.75)
-    network = signal.network((6,), 3).eval()
+    network = signal.build_network((6,), 3).eval()
     output, targets = torch.randn(4, 6), torch.tensor([0, 1, 1, 2])
-    error = signal.backward_roots(network, cross_entropy, output, targets, ())
+    inputs = SignalInput(output, targets, (), cross_entropy)
+    roots = signal.backward_roots(network, inputs)
     predicted = cross_entropy(network["head"](output), targets)
     matched = network["matching"](output, targets)
-    torch.testing.assert_close(error.roots[0], 0.25 * predicted + 0.75 * matched)
-    assert (error.gradients, error.loss.requires_grad) == ((None,), False)
+    torch.testing.assert_close(roots.roots[0], 0.25 * predicted + 0.75 * matched)
+    assert (roots.gradients, roots.loss.requires_grad) == ((None,), False)
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
@@ -107,42 +109,45 @@ def test_signals_are_values(signal):
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
-def test_a_signal_waits_or_learns_or_neither(signal):
-    assert not (signal.waits and signal.learns)
-    assert signal.waits == isinstance(signal, Delayed)
-    assert signal.learns == isinstance(signal, Synthetic)
+def test_a_signal_needs_the_gradient_or_learns_from_it_or_neither(signal):
+    assert not (signal.needs_gradient and signal.learns_from_gradient)
+    assert signal.needs_gradient == isinstance(signal, Delayed)
+    assert signal.learns_from_gradient == isinstance(signal, Synthetic)
 
 
 @pytest.mark.parametrize("signal", [Delayed(), Objective()])
 def test_what_comes_from_outside_needs_no_network(signal):
-    assert not list(signal.network((4,), 3).parameters())
+    assert not list(signal.build_network((4,), 3).parameters())
 
 
 def test_a_delayed_gradient_is_shrunk_and_given_to_what_can_use_it():
     a = torch.ones(2, requires_grad=True)
     output = (a * 2, {"mask": torch.ones(2), "unused": a * 3})
     gradients = (torch.tensor([2.0, 4.0]), None, None)
-    error = Delayed(0.5).backward_roots(nn.Identity(), cross_entropy, output, None, gradients)
-    assert [root is output[0] for root in error.roots] == [True]
-    assert [g.tolist() for g in error.gradients] == [[1.0, 2.0]]
-    assert error.loss is None
+    inputs = SignalInput(output, None, gradients, cross_entropy)
+    roots = Delayed(0.5).backward_roots(nn.Identity(), inputs)
+    assert [root is output[0] for root in roots.roots] == [True]
+    assert [g.tolist() for g in roots.gradients] == [[1.0, 2.0]]
+    assert roots.loss is None
     assert gradients[0].tolist() == [2.0, 4.0]
 
 
 def test_a_gradient_that_is_not_shrunk_is_passed_on_as_it_is():
     root, gradient = torch.ones(2, requires_grad=True) * 2, torch.ones(2)
-    error = Delayed().backward_roots(nn.Identity(), cross_entropy, root, None, (gradient,))
-    assert error.gradients[0] is gradient
+    inputs = SignalInput(root, None, (gradient,), cross_entropy)
+    roots = Delayed().backward_roots(nn.Identity(), inputs)
+    assert roots.gradients[0] is gradient
 
 
 @pytest.mark.parametrize("signal", [Objective(), Local()])
 def test_a_label_that_is_none_is_an_error_of_the_data(signal):
-    network = signal.network((3,), 3)
+    network = signal.build_network((3,), 3)
     output = torch.randn(4, 3, requires_grad=True)
+    inputs = SignalInput(output, torch.tensor([0, 1, 2, 3]), (), cross_entropy)
     with pytest.raises(
         DataError, match=r"do not fit the outputs of shape \(4, 3\): .*labels must lie between"
     ):
-        signal.error(network, cross_entropy, output, torch.tensor([0, 1, 2, 3]), ())
+        signal.backward_roots(network, inputs)
 
 
 def test_an_objective_of_a_structure_is_what_its_loss_says():
@@ -150,18 +155,20 @@ def test_an_objective_of_a_structure_is_what_its_loss_says():
         return (output["mean"] - targets).square().mean()
 
     output = {"mean": torch.tensor([1.0, 3.0], requires_grad=True)}
-    error = Objective().backward_roots(nn.Identity(), loss, output, torch.zeros(2), ())
-    assert (error.loss.item(), error.loss.requires_grad) == (5.0, False)
-    assert error.gradients == (None,)
+    inputs = SignalInput(output, torch.zeros(2), (), loss)
+    roots = Objective().backward_roots(nn.Identity(), inputs)
+    assert (roots.loss.item(), roots.loss.requires_grad) == (5.0, False)
+    assert roots.gradients == (None,)
 
 
 def test_a_synthetic_gradient_starts_at_zero_and_learns_from_its_target():
     signal = Synthetic()
-    network = signal.network((3,), 3)
+    network = signal.build_network((3,), 3)
     output = torch.randn(4, 3, requires_grad=True)
-    error = signal.backward_roots(network, cross_entropy, output, None, ())
-    assert [g.tolist() for g in error.gradients] == [[[0.0] * 3] * 4]
-    assert error.deferred((torch.ones(4, 3),)).item() == 3.0  # squares summed over features
+    inputs = SignalInput(output, None, (), cross_entropy)
+    roots = signal.backward_roots(network, inputs)
+    assert [g.tolist() for g in roots.gradients] == [[[0.0] * 3] * 4]
+    assert roots.deferred((torch.ones(4, 3),)).item() == 3.0  # squares summed over features
 
 
 class Pair(nn.Module):

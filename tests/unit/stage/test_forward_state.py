@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from contract.small import conv, data, different
-from hocket.stage.forward_state import mismatches, named_values, repeat_forward, set_values
+from hocket.stage.forward_state import mismatches, named_tensors, repeat_forward, set_tensors
 from hocket.stage.linearize import SavedTensorHooks
 
 (X, _), (OTHER, _) = data(conv, 2)
@@ -32,12 +32,12 @@ def test_nothing_is_kept_unless_it_is_asked_for():
 
 
 def test_a_forward_done_again_is_the_first_one_and_leaves_statistics_alone():
-    own, linearizer = module(), SavedTensorHooks(stash=True, keep=True)
+    own, linearizer = module(), SavedTensorHooks(stash=True, keep_states=True)
     past = linearizer.forward_state(own)
     first = own(X)
     changed(own)
     statistics = [buffer.clone() for buffer in own.buffers()]
-    assert torch.equal(repeat_forward(own, past, X), first)
+    assert torch.equal(repeat_forward(own, X, past), first)
     assert not different(own.buffers(), statistics)
 
 
@@ -45,14 +45,14 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
     """At the weights of then for stash, at those of now for live."""
     for stash in (True, False):
         own, found = module(), []
-        linearizer = SavedTensorHooks(stash=stash, keep=True)
+        linearizer = SavedTensorHooks(stash=stash, keep_states=True)
         past = linearizer.forward_state(own)
         _, graph = linearizer.forward(own, X)
         changed(own)
-        now = {name: value.clone() for name, value in named_values(own).items()}
+        now = {name: value.clone() for name, value in named_tensors(own).items()}
         linearizer.after_update()
-        again = SavedTensorHooks(stash=stash, keep=True).repeat(own, X, past)
-        set_values(own, now)
+        again = SavedTensorHooks(stash=stash, keep_states=True).rebuild_output(own, X, past)
+        set_tensors(own, now)
         for each in (graph, again):
             own.zero_grad()
             each().sum().backward()
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    own, linearizer = module(), SavedTensorHooks(stash=True, keep=True)
+    own, linearizer = module(), SavedTensorHooks(stash=True, keep_states=True)
     past = linearizer.forward_state(own)
     kept = storages(past)
     linearizer.forward(own, X)
@@ -73,7 +73,7 @@ def test_stash_shares_what_is_kept_with_what_it_copies():
 
 
 def test_buffers_that_stay_the_same_are_kept_once():
-    own, linearizer = module(), SavedTensorHooks(stash=False, keep=True)
+    own, linearizer = module(), SavedTensorHooks(stash=False, keep_states=True)
     first, second = linearizer.forward_state(own), linearizer.forward_state(own)
     own(X)
     third = linearizer.forward_state(own)
@@ -85,7 +85,7 @@ def test_equal_values_are_not_put_again():
     """A write would end the validity of what autograd has saved."""
     own = module()
     before = [p._version for p in own.parameters()]
-    set_values(own, {name: value.clone() for name, value in named_values(own).items()})
+    set_tensors(own, {name: value.clone() for name, value in named_tensors(own).items()})
     assert [p._version for p in own.parameters()] == before
 
 
@@ -95,6 +95,6 @@ def test_buffers_outside_of_a_state_dict_count_too():
             super().__init__()
             self.register_buffer("hidden", torch.zeros(2), persistent=False)
 
-    assert named_values(Hidden()).keys() == {"hidden"}
+    assert named_tensors(Hidden()).keys() == {"hidden"}
     assert mismatches(Hidden(), {}, "here") == ["here: 'hidden' is missing"]
     assert mismatches(nn.ReLU(), {"a": torch.ones(1)}, "here") == ["here: there is no 'a'"]

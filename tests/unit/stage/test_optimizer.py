@@ -11,7 +11,7 @@ from contract.small import data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
-from hocket.stage.accumulate import Accumulate, total_norm
+from hocket.stage.accumulate import GradientAccumulator, total_norm
 from hocket.stage.optimizer import Updater
 
 
@@ -23,13 +23,13 @@ def backward(p: nn.Parameter, *gradient: float) -> None:
     p.grad = torch.tensor(gradient, dtype=torch.double)
 
 
-# Accumulate.
+# GradientAccumulator.
 
 
 @pytest.mark.parametrize(("reduce", "wanted"), [("sum", [9.0, 12.0]), ("mean", [3.0, 4.0])])
 def test_gradients_are_summed_or_averaged(reduce, wanted):
     p = parameter(0.0, 0.0)
-    gradients = Accumulate([p], reduce)
+    gradients = GradientAccumulator([p], reduce)
     for a in (1.0, 3.0, 5.0):
         backward(p, a, a + 1)
         (seen,) = gradients.add()
@@ -44,7 +44,7 @@ def test_gradients_are_summed_or_averaged(reduce, wanted):
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_what_was_looked_at_does_not_change_later(reduce):
     p = parameter(0.0)
-    gradients = Accumulate([p], reduce)
+    gradients = GradientAccumulator([p], reduce)
     seen = []
     for a in (1.0, 3.0):
         backward(p, a)
@@ -55,7 +55,7 @@ def test_what_was_looked_at_does_not_change_later(reduce):
 
 def test_a_weight_without_gradient_has_none():
     p, q = parameter(0.0), parameter(0.0)
-    gradients = Accumulate([p, q], "mean")
+    gradients = GradientAccumulator([p, q], "mean")
     for late in (False, True):
         backward(p, 2.0)
         if late:
@@ -84,14 +84,14 @@ def test_an_updater_counts_its_updates():
     for version in range(3):
         assert updater.version == version
         backward(p, 1.0)
-        updater.gather()
+        updater.accumulate()
         updater.update(epoch=0)
     assert p.item() == -0.5
 
 
 def test_nothing_to_update_is_no_obstacle():
     updater = Updater([], sgd, partial(MultiStepLR, milestones=[1]))
-    updater.gather()
+    updater.accumulate()
     assert updater.update(epoch=3) == 0.0
     assert updater.version == 1
 
@@ -208,5 +208,5 @@ def test_a_first_update_in_a_later_epoch_is_no_reason_to_warn():
     weight = nn.Parameter(torch.ones(1))
     updater = Updater([weight], sgd, partial(ExponentialLR, gamma=0.5))
     weight.grad = torch.ones(1)
-    updater.gather()
+    updater.accumulate()
     assert updater.update(epoch=2) == pytest.approx(0.1 / 4)

@@ -13,7 +13,7 @@ from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DDG, DNI, FDG, METHODS
 from hocket.program import Action
-from hocket.stage.rng import forward_without_statistics, seeded_rng
+from hocket.stage.rng import forward_without_buffer_updates, seeded_rng
 
 
 def watched(method, modules, **options):
@@ -119,7 +119,7 @@ def test_a_label_out_of_range_of_a_structure_is_told_too():
 def test_a_lesson_without_its_batch_is_refused():
     trainer, _ = watched(DNI(), mlp(2))
     trainer.prepare(data(mlp, 1)[0][0])
-    with pytest.raises(PacketError, match="stage 0: no lesson waits for a target of batch 5"):
+    with pytest.raises(PacketError, match="stage 0: batch 5 does not wait for a target"):
         trainer.stages[0].execute(Action("T", 0, 5))
 
 
@@ -187,7 +187,7 @@ def test_an_uncounted_forward_leaves_buffers_and_reaches_weights():
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
     before = [b.clone() for b in module.buffers()]
     x = torch.randn(3, *SHAPES[mlp])
-    output = forward_without_statistics(module, x)
+    output = forward_without_buffer_updates(module, x)
     assert not different(before, module.buffers())
     output.square().sum().backward()
     assert all(p.grad is not None for p in module.parameters())
