@@ -1,6 +1,6 @@
-"""What the contract of ports asks of every relay: both ends, and packets to go between them.
+"""Steps of the contract of ports: packets that both ends of an edge send and receive.
 
-Run by both ends in turn in one process, or by each end in a process of its own.
+They are run by both ends in turn in one process, or by each end in a process of its own.
 """
 
 import json
@@ -13,28 +13,27 @@ from torch import distributed
 from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
-from benchmarks.faults.packets import damaged, mislabelled
+from benchmarks.faults.packets import damage_packet, relabel_packet
 from hocket.distributed.world import World
 from hocket.errors import HangError, PacketError
 from hocket.timeline import Recorder
-from hocket.transport.connection import (
-    Connection,
+from hocket.transport.connection import Connection, OutgoingMessage
+from hocket.transport.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
     Lookahead,
-    OutgoingMessage,
 )
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import tensors
 
-ROOM = 4
+CAPACITY = 4
 
 
 def activation(batch):
-    """A packet with everything that may differ from batch to batch."""
-    make = torch.Generator().manual_seed(batch)
-    image = torch.randn(2, 3, 4, 5, generator=make)
+    """Build a packet in which everything differs from batch to batch."""
+    generator = torch.Generator().manual_seed(batch)
+    image = torch.randn(2, 3, 4, 5, generator=generator)
     return Activation(
         batch=batch,
         epoch=batch // 2,
@@ -46,16 +45,16 @@ def activation(batch):
 
 
 def gradient(batch):
-    make = torch.Generator().manual_seed(batch)
-    return Gradient(batch, (torch.randn(3, 2, generator=make).T, None))
+    generator = torch.Generator().manual_seed(batch)
+    return Gradient(batch, (torch.randn(3, 2, generator=generator).T, None))
 
 
-def said(packet):
-    """All that a packet says, to be compared."""
+def contents(packet):
+    """Return all that a packet holds, as JSON to be compared."""
     if isinstance(packet, Gradient):
         return [packet.batch, str(packet.values), bits(packet.values)]
-    own = [packet.batch, packet.epoch, packet.share, list(packet.differentiable)]
-    return [*own, str(packet.values), bits((packet.values, packet.targets))]
+    fields = [packet.batch, packet.epoch, packet.share, list(packet.differentiable)]
+    return [*fields, str(packet.values), bits((packet.values, packet.targets))]
 
 
 def bits(tree):
@@ -67,7 +66,7 @@ def sends(packet, *batches):
 
 
 def receives(*batches):
-    return lambda port: [said(port.receive(batch)) for batch in batches]
+    return lambda port: [contents(port.receive(batch)) for batch in batches]
 
 
 def refusal(*batches):
@@ -80,7 +79,7 @@ def refusal(*batches):
     return attempt
 
 
-# Which end does what, in an order that waits for nothing that comes later.
+# The end (0 or 1) of each step; no step waits for a later one.
 STEPS = {
     "activations leave": (0, sends(activation, 0, 1, 2)),
     "in order": (1, receives(0, 1, 2)),
@@ -88,7 +87,7 @@ STEPS = {
     "gradients in another order": (0, receives(2, 0, 1)),
     "more activations leave": (0, sends(activation, 3, 4, 5)),
     "in another order": (1, receives(5, 3, 4)),
-    "all there is room for": (0, sends(activation, 6, 7, 8, 9)),
+    "as many as there is room for": (0, sends(activation, 6, 7, 8, 9)),
     "once only": (1, refusal(3)),
     "afterwards": (1, receives(9, 6, 7, 8)),
     "the last gradients leave": (1, sends(gradient, 3)),
@@ -97,77 +96,77 @@ STEPS = {
 
 
 def in_memory():
-    """What both ends of an edge inside this process find."""
+    """Run both ends of an edge in this process; return the result of each step."""
     edge = Edge("stage 0", "stage 1")
     ends = edge.to_next(), edge.to_previous()
     return {name: step(ends[side]) for name, (side, step) in STEPS.items()}
 
 
-# What becomes of one packet on its way, and whether tensors have checksums.
+# Changes of one packet in transit, and whether tensors have checksums.
 WRONG = {
-    "damaged": (lambda own: [damaged(own)], True),
-    "damaged unseen": (lambda own: [damaged(own)], False),
-    "damaged header": (lambda own: [damaged(own, part=0, bit=5000)], False),
-    "damaged length": (lambda own: [damaged(own, part=0, bit=40)], False),
-    "lost": (lambda own: [], True),
-    "sent again": (lambda own: [own, own], True),
-    "under a later number": (lambda own: [mislabelled(own, own.number + 1)], True),
-    "under an earlier number": (lambda own: [mislabelled(own, own.number - 1)], True),
+    "damaged": (lambda sent: [damage_packet(sent)], True),
+    "damaged without checksums": (lambda sent: [damage_packet(sent)], False),
+    "damaged header": (lambda sent: [damage_packet(sent, part=0, bit=5000)], False),
+    "damaged length": (lambda sent: [damage_packet(sent, part=0, bit=40)], False),
+    "lost": (lambda sent: [], True),
+    "sent again": (lambda sent: [sent, sent], True),
+    "under a later number": (lambda sent: [relabel_packet(sent, sent.number + 1)], True),
+    "under an earlier number": (lambda sent: [relabel_packet(sent, sent.number - 1)], True),
 }
 
 
 @contextmanager
-def going_wrong(change, number):
-    """Inside, the activation of this number is changed on its way."""
-    own = OutgoingMessage.begin
+def changing(change, number):
+    """Context manager that changes the activation of this number in transit."""
+    original = OutgoingMessage.begin
 
-    def begin(shipment):
-        wrong = (shipment.kind, shipment.number) == ("activation", number)
-        finishes = [own(one) for one in (change(shipment) if wrong else [shipment])]
-        return lambda: [finish() for finish in finishes] and None
+    def begin(message):
+        chosen = (message.kind, message.number) == ("activation", number)
+        waits = [original(one) for one in (change(message) if chosen else [message])]
+        return lambda: [wait() for wait in waits] and None
 
     with patch.object(OutgoingMessage, "begin", begin):
         yield
 
 
-def connected(world, room=ROOM, checksum=True):
-    """This process's end of a connection, and the connection."""
+def connect(world, capacity=CAPACITY, checksum=True):
+    """Build this process's end of a connection; return it and the connection."""
     device = torch.device("cpu")
-    connection = Connection(world, 1 - world.rank, room, device, checksum=checksum)
-    end = (ConnectionToNext, ConnectionToPrevious)[world.rank]
-    return end(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
+    connection = Connection(world, 1 - world.rank, capacity, device, checksum=checksum)
+    port = (ConnectionToNext, ConnectionToPrevious)[world.rank]
+    return port(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
 
 
 def in_a_process(folder):
-    """What this process's end finds; written to a file."""
+    """Run the steps of this process's end; write the results to a file."""
     rank = distributed.get_rank()
 
-    def joined(name, timeout_s):
+    def build_world(name, timeout_s):
         return World(2, 1, timeout_s, PrefixStore(name, _get_default_store()))
 
-    world = joined("quiet", 20.0)
-    port, connection = connected(world)
-    found = {name: step(port) for name, (side, step) in STEPS.items() if side == rank}
+    world = build_world("unchanged", 20.0)
+    port, connection = connect(world)
+    results = {name: step(port) for name, (side, step) in STEPS.items() if side == rank}
     connection.close()
-    found["sent"], found["received"] = connection.sent_bytes, connection.received_bytes
+    results["sent"], results["received"] = connection.sent_bytes, connection.received_bytes
 
-    port, connection = connected(joined("doubled", 20.0))
+    port, connection = connect(build_world("repeated", 20.0))
     if rank == 0:
         sends(activation, 3, 3)(port)
     else:
-        found["doubled"] = refusal(4)(port)
+        results["repeated"] = refusal(4)(port)
     distributed.barrier()
 
     for name, (change, checksum) in WRONG.items():
-        port, connection = connected(joined(name, 20.0), checksum=checksum)
+        port, connection = connect(build_world(name, 20.0), checksum=checksum)
         if rank == 0:
-            with going_wrong(change, 1):
+            with changing(change, 1):
                 sends(activation, 0, 1, 2)(port)
         else:
-            found[name] = refusal(0, 1, 2)(port)
+            results[name] = refusal(0, 1, 2)(port)
         distributed.barrier()
 
-    port, connection = connected(joined("flooded", 1.0), room=2)
+    port, connection = connect(build_world("flooded", 1.0), capacity=2)
     if rank == 0:
         taken = 0
         try:
@@ -175,7 +174,7 @@ def in_a_process(folder):
                 port.send(activation(taken))
                 taken += 1
         except HangError as error:
-            found["flooded"], found["hang"] = taken, str(error)
+            results["flooded"], results["hang"] = taken, str(error)
     distributed.barrier()
-    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
     return 0

@@ -1,4 +1,4 @@
-"""Every relay: packets arrive unchanged, by number, exactly once."""
+"""Every transport: packets arrive unchanged, by number, exactly once."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract import ports
-from contract.ports import activation, gradient, said
+from contract.ports import activation, contents, gradient
 from hocket.distributed.launch import launch
 from hocket.transport.connection import IN_FLIGHT
 
@@ -17,19 +17,22 @@ pytestmark = pytest.mark.xdist_group("ports")
 
 
 @cache
-def apart():
-    """What the ends found in processes of their own, by rank."""
+def in_two_processes():
+    """Run each end in a process of its own; return the results by rank."""
     with tempfile.TemporaryDirectory() as folder:
         assert launch(ports.in_a_process, folder, processes=2, threads=1) == 0
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def found(relay):
-    return ports.in_memory() if relay == "memory" else apart()[0] | apart()[1]
+def results(transport):
+    if transport == "memory":
+        return ports.in_memory()
+    first, second = in_two_processes()
+    return first | second
 
 
-@pytest.fixture(params=["memory", "p2p"])
-def relay(request):
+@pytest.fixture(params=["memory", "connection"])
+def transport(request):
     return request.param
 
 
@@ -43,42 +46,42 @@ def relay(request):
         ("the last gradients", gradient, (3,)),
     ],
 )
-def test_packets_are_taken_by_number_with_all_they_say(relay, step, packet, batches):
-    assert found(relay)[step] == [said(packet(batch)) for batch in batches]
+def test_packets_are_received_by_number_with_all_they_hold(transport, step, packet, batches):
+    assert results(transport)[step] == [contents(packet(batch)) for batch in batches]
 
 
-def test_a_packet_is_taken_once(relay):
-    text = found(relay)["once only"]
+def test_a_packet_is_received_once(transport):
+    text = results(transport)["once only"]
     assert "3 was expected" in text
     assert re.search("(in its place came activation|waiting are) 6", text)
     assert "stage 0" in text
     assert "stage 1" in text
 
 
-def test_a_doubled_packet_is_refused_where_it_arrives():
-    start = "stage 1, from stage 0: activation 3 arrived twice; go on from the last checkpoint"
-    assert apart()[1]["doubled"].startswith(start)
+def test_a_repeated_packet_is_refused_by_the_receiver():
+    start = "stage 1, from stage 0: activation 3 arrived twice; resume from the last checkpoint"
+    assert in_two_processes()[1]["repeated"].startswith(start)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("change", "message"),
     [
         (
             "damaged",
-            r"activation 1 was damaged on its way: the checksum of its tensor 2 \(torch.int64, "
-            r"\[1\]\) is [0-9a-f]{8}, and was [0-9a-f]{8}",
+            r"activation 1 was damaged in transit: tensor 2 \(torch.int64, \[1\]\) was sent "
+            r"with checksum [0-9a-f]{8} and arrived with [0-9a-f]{8}",
         ),
         ("damaged header", "after activation 0: a packet arrived with a damaged header: its"),
         ("damaged length", "after activation 0: a packet arrived with a damaged header: its"),
         (
             "lost",
-            "activation 2 came as packet 2, and packet 1 was to come after activation 0: what "
-            "was before it is lost",
+            "activation 2 arrived as packet 2, but packet 1 was expected after activation 0: "
+            "packets before it were lost",
         ),
         (
             "sent again",
-            "activation 1 came as packet 1, and packet 2 was to come after activation 1: it "
-            "came again, or late",
+            "activation 1 arrived as packet 1, but packet 2 was expected after activation 1: "
+            "it was repeated or delayed",
         ),
         (
             "under a later number",
@@ -87,27 +90,27 @@ def test_a_doubled_packet_is_refused_where_it_arrives():
         ("under an earlier number", "activation 0 arrived twice"),
     ],
 )
-def test_a_packet_that_went_wrong_is_named_where_it_arrives(wrong, told):
-    said = apart()[1][wrong]
-    assert re.match(f"stage 1, from stage 0[:,] {told}", said), said
+def test_a_packet_changed_in_transit_is_named_by_the_receiver(change, message):
+    error = in_two_processes()[1][change]
+    assert re.match(f"stage 1, from stage 0[:,] {message}", error), error
 
 
-def test_without_checksums_damaged_tensors_are_taken():
-    """Else the test before would be of something else."""
-    assert apart()[1]["damaged unseen"] is None
+def test_without_checksums_damaged_tensors_are_accepted():
+    """Otherwise the test above would not be one of checksums."""
+    assert in_two_processes()[1]["damaged without checksums"] is None
 
 
-def test_what_one_has_sent_the_other_has_received():
-    upper, lower = apart()
-    assert upper["sent"] == lower["received"] > 10 * 2 * 3 * 4 * 5 * 4
-    assert lower["sent"] == upper["received"] > 4 * 6 * 4
+def test_received_bytes_are_those_sent_by_the_other_end():
+    first, second = in_two_processes()
+    assert first["sent"] == second["received"] > 10 * 2 * 3 * 4 * 5 * 4
+    assert second["sent"] == first["received"] > 4 * 6 * 4
 
 
-def test_a_sender_runs_ahead_by_as_much_as_there_is_room_for():
-    """What has arrived, one that the receiving thread holds, and those in flight."""
-    upper, _ = apart()
-    room = 2
-    assert upper["flooded"] == room + 1 + IN_FLIGHT
-    assert upper["hang"].startswith(
+def test_a_sender_runs_ahead_until_the_inbox_is_full():
+    """It sends the capacity, one that the receiving thread holds, and those in flight."""
+    first, _ = in_two_processes()
+    capacity = 2
+    assert first["flooded"] == capacity + 1 + IN_FLIGHT
+    assert first["hang"].startswith(
         "stage 0 waited 1 s for stage 1 to take activation 5; stage 1 "
     )
