@@ -1,4 +1,4 @@
-"""Named data sets and the batches they are served in."""
+"""Named data sets and loaders that serve them in batches."""
 
 from hocket.data.batches import Batches, Examples, InMemory, Transform
 from hocket.data.dataset import Data, check_targets

@@ -1,7 +1,7 @@
-"""What happens to a batch of images between storage and network.
+"""Transforms of batches of images: random crops, flips and normalisation.
 
-Cropping comes before normalisation: like the papers' codes we pad the raw image with 0, black,
-which after normalisation is not 0.
+Images are cropped before they are normalised. Like the code of the papers, we pad the raw image
+with 0 (black), which is not 0 after normalisation.
 """
 
 # Shapes: B batch, C channels, H height, W width, P padding; Y, X offsets of the crop.
@@ -19,19 +19,19 @@ from hocket.data.batches import Transform
 @final
 @dataclass(frozen=True)
 class Crop:
-    """Pads each image with zeros and cuts its size out again, each at an offset of its own.
+    """Crop of zero-padded images to their original size, at a random offset for each image.
 
     Args:
-        padding: Pixels added on each side.
+        padding: Number of pixels added on each side.
     """
 
     padding: int = 4
 
-    def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
-        """Images of the same size, moved, what was outside black."""
+    def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
+        """Return the cropped images, (B, C, H, W)."""
         B, _, H, W = images_BCHW.shape
-        y_B, x_B = torch.randint(2 * self.padding + 1, (2, B), generator=chance)
-        # All possible crops as one view, so that picking one for each image is one gather.
+        y_B, x_B = torch.randint(2 * self.padding + 1, (2, B), generator=rng)
+        # All possible crops as one view, so that one gather selects a crop for each image.
         crops_BCYXHW = pad(images_BCHW, (self.padding,) * 4).unfold(2, H, 1).unfold(3, W, 1)
         return crops_BCYXHW[torch.arange(B), :, y_B, x_B]
 
@@ -39,31 +39,31 @@ class Crop:
 @final
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors each image left to right with probability one half."""
+    """Horizontal flip of each image with probability 1/2."""
 
-    def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
-        """Copies, about half of them mirrored."""
-        mirrored_B = torch.rand(len(images_BCHW), generator=chance) < 0.5
-        return torch.where(mirrored_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
+    def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
+        """Return a copy of the images, (B, C, H, W), about half of them flipped."""
+        flipped_B = torch.rand(len(images_BCHW), generator=rng) < 0.5
+        return torch.where(flipped_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
 
 
 @final
 @dataclass(frozen=True)
 class Normalise:
-    """Raw pixels to float32 with about mean 0 and standard deviation 1 in each channel.
+    """Conversion of raw pixels to float32 with mean 0 and standard deviation 1 in each channel.
 
     Args:
-        mean: For each channel, of pixels scaled to 0 ... 1.
-        std: For each channel, of pixels scaled to 0 ... 1.
-        white: The raw value that is scaled to 1.
+        mean: Mean of each channel, of pixels scaled to 0 ... 1.
+        std: Standard deviation of each channel, of pixels scaled to 0 ... 1.
+        white: Raw value of a white pixel, which is scaled to 1.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     white: float = 255.0
 
-    def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
-        """(raw / white - mean) / std; uses no chance."""
+    def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
+        """Return (images / white - mean) / std, (B, C, H, W); the generator is not used."""
         std_C = torch.tensor(self.std)
         scale_C11 = (1 / (self.white * std_C))[:, None, None]
         shift_C11 = (torch.tensor(self.mean) / std_C)[:, None, None]
@@ -73,12 +73,12 @@ class Normalise:
 @final
 @dataclass(frozen=True)
 class Chain:
-    """Several transforms, one after the other."""
+    """Several transforms in sequence."""
 
     steps: tuple[Transform, ...]
 
-    def __call__(self, images_BCHW: Tensor, chance: Generator) -> Tensor:
-        """The last step's images."""
+    def __call__(self, images_BCHW: Tensor, rng: Generator) -> Tensor:
+        """Return the images after the last transform, (B, C, H, W)."""
         for step in self.steps:
-            images_BCHW = step(images_BCHW, chance)
+            images_BCHW = step(images_BCHW, rng)
         return images_BCHW

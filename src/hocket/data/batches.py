@@ -1,7 +1,7 @@
-"""Examples served in batches, in an order that a seed and an epoch decide.
+"""Batches of examples, in an order that depends on a seed and an epoch only.
 
-The order, the augmentation and so the bits of batch b in epoch e depend on (seed, e, b) and on
-nothing else: neither on the batches asked for before nor on PyTorch's global generator.
+The order and the augmentation, and so the bits of batch b in epoch e, depend only on
+(seed, e, b): neither on the batches served before nor on PyTorch's global generator.
 """
 
 # Shapes: N examples, B batch.
@@ -12,34 +12,34 @@ from typing import Protocol, final
 import torch
 from torch import Generator, Tensor
 
-from hocket.data.randomness import generator
+from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError, listed
 
 Transform = Callable[[Tensor, Generator], Tensor]
-"""Turns a batch of inputs (B, ...) into another; all its chance comes from the generator."""
+"""Function from a batch of inputs (B, ...) to another; it draws from the generator only."""
 
 
 class Examples(Protocol):
-    """What can be served in batches."""
+    """Collection of examples that can be served in batches."""
 
     def __len__(self) -> int:
-        """Examples in one epoch."""
+        """Return the number of examples in one epoch."""
 
-    def take(self, rows_B: Tensor, chance: Generator) -> tuple[Tensor, Tensor]:
-        """Inputs (B, ...) and targets (B, ...) of these rows, as tensors of their own."""
+    def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
+        """Return inputs (B, ...) and targets (B, ...) of these rows as new tensors."""
 
 
 @final
 class InMemory:
-    """Examples that lie in two tensors, made ready batch by batch.
+    """Examples in two tensors, transformed batch by batch.
 
     Args:
-        inputs: Of shape (N, ...); images best stay uint8, a quarter of the memory of float32.
-        targets: Of shape (N, ...).
+        inputs: Tensor (N, ...); keep images in uint8, which need a quarter of the memory.
+        targets: Tensor (N, ...).
         transform: Applied to each batch of inputs; None leaves them as they are.
 
     Raises:
-        DataError: Inputs and targets differ in number.
+        DataError: The numbers of inputs and targets differ.
     """
 
     def __init__(
@@ -57,30 +57,30 @@ class InMemory:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def take(self, rows_B: Tensor, chance: Generator) -> tuple[Tensor, Tensor]:
-        """Copies of these rows, the inputs transformed."""
+    def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
+        """Return copies of these rows, (B, ...), with transformed inputs."""
         inputs = self.inputs[rows_B]
         if self.transform is not None:
-            inputs = self.transform(inputs, chance)
+            inputs = self.transform(inputs, rng)
         return inputs, self.targets[rows_B]
 
 
 @final
 class Batches:
-    """An iterable of (inputs, targets) that counts its epochs; iterate once for each epoch.
+    """Loader of batches (inputs, targets) that counts epochs; iterate once for each epoch.
 
-    Every batch consists of fresh tensors, which the receiver may keep or change.
+    Every batch consists of new tensors, which the caller may keep or change.
 
     Args:
-        examples: What to serve.
-        batch_size: Examples in a batch; the last one is shorter where N is no multiple.
-        seed: Decides the order and all augmentation.
-        shuffle: Whether each epoch has an order of its own; False keeps that of the examples.
-        drop_last: Whether to leave a shorter last batch out.
+        examples: Examples to serve.
+        batch_size: Number of examples in a batch; the last batch may be shorter.
+        seed: Seed of order and augmentation.
+        shuffle: Whether each epoch has its own order; False keeps the order of the examples.
+        drop_last: Whether to omit a shorter last batch.
 
     Attributes:
-        epoch: Number of the epoch that the next `iter()` will serve. It grows by one when an
-            iteration *starts*, so one left early counts; set it to e to get epoch e again.
+        epoch: Number of the epoch that the next `iter()` will serve. It increases when an
+            iteration *starts*, so an unfinished one counts; set it to e to repeat epoch e.
 
     Raises:
         DataError: There are no examples.
@@ -118,9 +118,9 @@ class Batches:
         self.epoch = 0
 
     def __len__(self) -> int:
-        """Batches in one epoch."""
-        spare = 0 if self.drop_last else self.batch_size - 1
-        return (len(self.examples) + spare) // self.batch_size
+        """Return the number of batches in one epoch."""
+        rounding = 0 if self.drop_last else self.batch_size - 1
+        return (len(self.examples) + rounding) // self.batch_size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         epoch = self.epoch
@@ -128,15 +128,16 @@ class Batches:
         return self.serve(epoch)
 
     def order(self, epoch: int) -> Tensor:
-        """Rows in the order in which this epoch serves them, of shape (N,)."""
+        """Return the rows in the order in which this epoch serves them, (N,)."""
         if not self.shuffle:
             return torch.arange(len(self.examples))
-        chance = generator(self.seed, "order", epoch)
-        return torch.randperm(len(self.examples), generator=chance)
+        rng = make_generator(self.seed, "order", epoch)
+        return torch.randperm(len(self.examples), generator=rng)
 
     def serve(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches `first`, `first + 1`, ... of an epoch; leaves the attribute `epoch` alone."""
+        """Yield batches `first`, `first + 1`, ... of an epoch without changing `self.epoch`."""
         order_N = self.order(epoch)
         for batch in range(first, len(self)):
             rows_B = order_N[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield self.examples.take(rows_B, generator(self.seed, "augmentation", epoch, batch))
+            rng = make_generator(self.seed, "augmentation", epoch, batch)
+            yield self.examples.take(rows_B, rng)

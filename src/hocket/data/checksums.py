@@ -1,4 +1,4 @@
-"""Whether files are, bit by bit, what their publisher put out."""
+"""Checksums of downloaded files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,7 +8,12 @@ from hocket.errors import DataError, listed
 
 
 def check_md5(name: str, digest: str, wanted: str) -> None:
-    """Compares one digest with the published one.
+    """Compare one digest with the published one.
+
+    Args:
+        name: Name of the file, for the error.
+        digest: Its md5 sum.
+        wanted: Published md5 sum.
 
     Raises:
         DataError: They differ.
@@ -20,27 +25,27 @@ def check_md5(name: str, digest: str, wanted: str) -> None:
         )
 
 
-def md5_of_file(path: Path) -> str:
-    """The md5 sum of a file that need not fit into memory."""
+def file_md5(path: Path) -> str:
+    """Compute the md5 sum of a file without loading it as a whole."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def check_sha256_list(files: Sequence[Path]) -> None:
-    """Compares files with the lists SHA256SUMS in their folder and the one above, if any.
+    """Compare files with the SHA256SUMS in their folder and its parent, if any.
 
     Args:
-        files: All from one folder. Files that the list does not name are not compared.
+        files: Files of one folder. Files that are not in a list are not compared.
 
     Raises:
-        DataError: A sum differs, or the list cannot be read; all problems at once.
+        DataError: At least one sum differs, or a list cannot be parsed.
     """
-    # The folder is resolved, the files are not: they may be links into a store elsewhere.
+    # Only the folder is resolved: the files may be links into a store elsewhere.
     folder = files[0].parent.resolve()
-    lists = [up / "SHA256SUMS" for up in (folder, folder.parent)]
+    lists = [place / "SHA256SUMS" for place in (folder, folder.parent)]
     problems = []
     for sums in filter(Path.is_file, lists):
-        wanted = _read_list(sums)
+        wanted = _parse_sums(sums)
         for file in files:
             name = (folder / file.name).relative_to(sums.parent).as_posix()
             if name not in wanted:
@@ -55,8 +60,8 @@ def check_sha256_list(files: Sequence[Path]) -> None:
         )
 
 
-def _read_list(sums: Path) -> dict[str, str]:
-    """Sum of each file by name, the name relative to the list."""
+def _parse_sums(sums: Path) -> dict[str, str]:
+    """Return the sum of each file by its name, relative to the list."""
     wanted = {}
     for number, line in enumerate(sums.read_text(encoding="utf-8").splitlines(), start=1):
         digest, _, name = line.partition(" ")
@@ -65,6 +70,6 @@ def _read_list(sums: Path) -> dict[str, str]:
                 f"{sums}, line {number}: found {line!r}, wanted '<sha256 sum>  <file>' as "
                 "sha256sum writes it; mend the list or remove it"
             )
-        # The second blank, or a star for binary mode, belongs to the format, not to the name.
+        # The second blank, or a star for binary mode, is part of the format, not of the name.
         wanted[name[1:]] = digest.lower()
     return wanted

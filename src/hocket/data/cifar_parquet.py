@@ -10,63 +10,67 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 
 from hocket.data.checksums import check_sha256_list
-from hocket.data.cifar_release import Images, Parts, Release
-from hocket.errors import DataError, OptionError
+from hocket.data.cifar_release import Images, Release, Splits
+from hocket.errors import DataError, import_extra
 
 IMAGE_COLUMNS = ("img", "image")
-# The lossless ones in use. Naming them nearly doubles the speed: Pillow tries all otherwise.
+# Only the lossless formats in use: Pillow tries all otherwise, at nearly half the speed.
 FORMATS = ("PNG", "WEBP")
 
 
-def read_parquet(release: Release, folder: Path, subset: int | None = None) -> Parts:
-    """All images of a release, or only the first training images, decoded.
+def read_parquet(release: Release, folder: Path, subset: int | None = None) -> Splits:
+    """Decode all images of a release, or only the first training images.
 
     Args:
-        release: What to expect.
-        folder: Holds train-*.parquet and test-*.parquet, which are read in the order of names.
+        release: Data set to read.
+        folder: Folder with train-*.parquet and test-*.parquet, read in the order of names.
         subset: Number of training images to decode; None for all.
 
     Raises:
         DataError: A file is missing, unreadable or differs from SHA256SUMS, a column is
             missing, the number of rows is wrong, or an image is not 32 x 32.
-        OptionError: pyarrow is not installed.
+        OptionError: pyarrow or Pillow is not installed.
     """
     train = sorted(folder.glob("train-*.parquet"))
     test = sorted(folder.glob("test-*.parquet"))
     missing = [part for part, files in (("train", train), ("test", test)) if not files]
     if missing:
-        found = ", ".join(path.name for path in [*train, *test]) or "nothing"
+        present = ", ".join(path.name for path in [*train, *test]) or "nothing"
         lacks = " and ".join(f"{part}-*.parquet" for part in missing)
         raise DataError(
-            f"{folder} lacks {lacks} (found {found}); copy all files of {release.name} there"
+            f"{folder} lacks {lacks} (found {present}); copy all files of {release.name} there"
         )
     check_sha256_list([*train, *test])
-    return Parts(
+    return Splits(
         train=_read(release, train, release.train_images, subset),
         test=_read(release, test, release.test_images, None),
     )
 
 
 def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> Images:
-    """The first images of these files, after counting the rows of all."""
-    try:
-        import pyarrow as pa  # type: ignore[import-untyped]  # no stubs
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]  # no stubs
-    except ImportError as error:
-        raise OptionError(
-            f"{files[0]} needs pyarrow, which is not installed; pip install pyarrow, or "
-            f"use the original {release.archive}"
-        ) from error
+    """Decode the first images of these files after checking their number of rows.
+
+    Args:
+        release: Data set to read.
+        files: Parquet files, in order.
+        rows: Expected number of rows in all files.
+        limit: Number of images to decode; None for all.
+    """
+    for package in ("pyarrow", "PIL"):
+        original = f"use the original {release.archive}"
+        import_extra(package, "data", str(files[0]), alternative=original)
+    import pyarrow as pa  # type: ignore[import-untyped]  # no stubs
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]  # no stubs
+
     try:
         shards = {file: pq.ParquetFile(file) for file in files}
-        found = sum(shard.metadata.num_rows for shard in shards.values())
-        if found != rows:
+        counted = sum(shard.metadata.num_rows for shard in shards.values())
+        if counted != rows:
             names = ", ".join(file.name for file in files)
             raise DataError(
-                f"{files[0].parent} has {found} rows in {names}, wanted {rows}; "
+                f"{files[0].parent} has {counted} rows in {names}, wanted {rows}; "
                 "a file is missing, truncated or doubled: copy all files again"
             )
         wanted = rows if limit is None else limit
@@ -74,7 +78,7 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
         targets_N = torch.empty(wanted, dtype=torch.int64)
         for n, (where, image, label) in enumerate(islice(_rows(release, shards), wanted)):
             inputs_N3HW[n] = _decode(where, image)
-            targets_N[n] = _label(where, label)
+            targets_N[n] = _check_label(where, label)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"a parquet file of {files[0].parent} cannot be read: {error}; fetch it again"
@@ -83,12 +87,12 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
 
 
 def _rows(release: Release, shards: Mapping[Path, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Place, image and label of every row."""
+    """Yield place, image and label of every row."""
     for file, shard in shards.items():
-        found = shard.schema_arrow.names
+        names = shard.schema_arrow.names
         columns = [
-            _column(file, found, IMAGE_COLUMNS),
-            _column(file, found, release.label_columns),
+            _choose_column(file, names, IMAGE_COLUMNS),
+            _choose_column(file, names, release.label_columns),
         ]
         row = 0
         for batch in shard.iter_batches(batch_size=1000, columns=columns):
@@ -98,19 +102,21 @@ def _rows(release: Release, shards: Mapping[Path, Any]) -> Iterator[tuple[str, A
                 row += 1
 
 
-def _column(file: Path, found: list[str], wanted: tuple[str, ...]) -> str:
-    """The first of the wanted columns that is there."""
+def _choose_column(file: Path, names: list[str], wanted: tuple[str, ...]) -> str:
+    """Return the first of the wanted columns that the file has."""
     for name in wanted:
-        if name in found:
+        if name in names:
             return name
     raise DataError(
-        f"{file} has the columns {', '.join(found)}, wanted {' or '.join(wanted)}; "
+        f"{file} has the columns {', '.join(names)}, wanted {' or '.join(wanted)}; "
         "is this another data set?"
     )
 
 
 def _decode(where: str, image: Any) -> np.ndarray:
-    """Pixels of one row, uint8 (3, 32, 32)."""
+    """Decode the image of one row to uint8 pixels (3, 32, 32)."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with Image.open(io.BytesIO(image["bytes"]), formats=FORMATS) as opened:
             pixels_HW3 = np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))
@@ -122,8 +128,8 @@ def _decode(where: str, image: Any) -> np.ndarray:
     return pixels_HW3.transpose(2, 0, 1)
 
 
-def _label(where: str, label: Any) -> int:
-    """The class number of one row."""
+def _check_label(where: str, label: Any) -> int:
+    """Return the label of one row if it is a class number."""
     if not isinstance(label, int):
         raise DataError(
             f"{where} has the label {label!r}, wanted a number; fetch the file again"

@@ -1,7 +1,7 @@
 """CIFAR as its authors published it: Python pickles, in a folder or still in the archive.
 
-A pickle is a program. Each file must have its published md5 sum before it is opened at all, and
-even then nothing but what a NumPy array consists of can be named in it.
+A pickle is a program. Each file must have its published md5 sum before it is opened, and even
+then it can only refer to the names that a NumPy array needs.
 """
 
 # Shapes: N images.
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hocket.data.checksums import check_md5, md5_of_file
-from hocket.data.cifar_release import Images, Parts, Release
+from hocket.data.checksums import check_md5, file_md5
+from hocket.data.cifar_release import Images, Release, Splits
 from hocket.errors import DataError
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
@@ -32,7 +32,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Knows the names that make up a NumPy array and no others."""
+    """Unpickler that refuses all names but those of a NumPy array."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -43,19 +43,19 @@ class _ArraysOnly(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def read_pickles(release: Release, path: Path) -> Parts:
-    """All images of a release.
+def read_pickles(release: Release, path: Path) -> Splits:
+    """Read all images of a release.
 
     Args:
-        release: What to expect.
+        release: Data set to read.
         path: The folder with the pickles, or the archive that contains it.
 
     Raises:
-        DataError: A file is missing, has another md5 sum than the published one, names
-            something that is no part of an array, or holds another number of images.
+        DataError: A file is missing, its md5 sum is not the published one, it refers to other
+            names than those of an array, or it has another number of images.
     """
     wanted = {**release.train_md5, **release.test_md5}
-    files = _from_folder(path, wanted) if path.is_dir() else _from_archive(release, path)
+    files = _read_folder(path, wanted) if path.is_dir() else _read_archive(release, path)
     images = {}
     for name, content in files:
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
@@ -67,29 +67,29 @@ def read_pickles(release: Release, path: Path) -> Parts:
             f"{path} lacks {', '.join(missing)}; wanted {', '.join(wanted)}; "
             f"fetch {release.archive} again"
         )
-    parts = Parts(
-        train=_joined([images[name] for name in release.train_md5]),
-        test=_joined([images[name] for name in release.test_md5]),
+    splits = Splits(
+        train=_concatenate([images[name] for name in release.train_md5]),
+        test=_concatenate([images[name] for name in release.test_md5]),
     )
-    found = len(parts.train.inputs), len(parts.test.inputs)
-    if found != (release.train_images, release.test_images):
+    counts = len(splits.train.inputs), len(splits.test.inputs)
+    if counts != (release.train_images, release.test_images):
         raise DataError(
-            f"{path} holds {found[0]} training and {found[1]} test images, wanted "
+            f"{path} holds {counts[0]} training and {counts[1]} test images, wanted "
             f"{release.train_images} and {release.test_images}; fetch {release.archive} again"
         )
-    return parts
+    return splits
 
 
-def _from_folder(folder: Path, wanted: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each wanted file that is there."""
+def _read_folder(folder: Path, wanted: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each wanted file that exists."""
     for name in wanted:
         if (folder / name).is_file():
             yield name, (folder / name).read_bytes()
 
 
-def _from_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each wanted member, without unpacking to disk."""
-    check_md5(str(archive), md5_of_file(archive), release.archive_md5)
+def _read_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each wanted member without unpacking it to disk."""
+    check_md5(str(archive), file_md5(archive), release.archive_md5)
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
@@ -103,13 +103,19 @@ def _from_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]
 
 
 def _unpickle(release: Release, where: str, content: bytes) -> Images:
-    """The images of one file."""
+    """Read the images of one file.
+
+    Args:
+        release: Data set to read.
+        where: Name of the file, for errors.
+        content: Its bytes, which have the published md5 sum.
+    """
     try:
-        found = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except (pickle.UnpicklingError, EOFError) as error:
         raise DataError(f"{where} is no readable pickle: {error}; fetch it again") from error
-    rows = found.get(b"data") if isinstance(found, dict) else None
-    labels = found.get(release.pickled_label) if isinstance(found, dict) else None
+    rows = batch.get(b"data") if isinstance(batch, dict) else None
+    labels = batch.get(release.pickled_label) if isinstance(batch, dict) else None
     if (
         not isinstance(rows, np.ndarray)
         or rows.dtype != np.uint8
@@ -125,8 +131,8 @@ def _unpickle(release: Release, where: str, content: bytes) -> Images:
     return Images(inputs_N3HW, torch.tensor(labels, dtype=torch.int64))
 
 
-def _joined(images: list[Images]) -> Images:
-    """Several files as one."""
+def _concatenate(images: list[Images]) -> Images:
+    """Concatenate the images of several files."""
     return Images(
         torch.cat([each.inputs for each in images]),
         torch.cat([each.targets for each in images]),

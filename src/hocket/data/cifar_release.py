@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as published: names, counts, sums and constants, all as data."""
+"""CIFAR-10 and CIFAR-100 as published: names, counts, checksums and constants."""
 
 # Shapes: N images.
 
@@ -18,8 +18,8 @@ class Images(NamedTuple):
     targets: Tensor
 
 
-class Parts(NamedTuple):
-    """What every reader returns."""
+class Splits(NamedTuple):
+    """Training and test images of a data set."""
 
     train: Images
     test: Images
@@ -27,19 +27,19 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """Everything that tells one published data set from another.
+    """Properties of one published data set.
 
     Args:
-        name: Its name here and of the folder with its parquet files.
+        name: Name of the data set, and of the folder with its parquet files.
         classes: Number of classes.
-        folder: Folder of the original pickles.
+        folder: Name of the folder with the original pickles.
         archive: File name of the original archive, which holds `folder`.
-        archive_md5: Its published md5 sum.
-        train_md5: Published md5 sum of each training file, in their order.
+        archive_md5: Published md5 sum of the archive.
+        train_md5: Published md5 sum of each training file, in order.
         test_md5: Published md5 sum of each test file.
         pickled_label: Key of the labels in a pickle.
         label_columns: Columns of a parquet file that may hold the labels, best first.
-        normalisations: Mean and standard deviation of each channel, by the paper using them.
+        normalisations: Mean and standard deviation of each channel, by the paper that has them.
         train_images: Number of training images.
         test_images: Number of test images.
     """
@@ -75,10 +75,10 @@ CIFAR10 = Release(
     pickled_label=b"labels",
     label_columns=("label",),
     normalisations={
-        # The official FDG code. Its standard deviations are a mean over images of the deviation
-        # within one image, smaller than that over all pixels; kept to reproduce the papers.
+        # The official FDG code. Its standard deviations are means of the deviation within each
+        # image, smaller than the deviation of all pixels; kept to reproduce the papers.
         "fdg": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        # The official ADL code: the deviation over all training pixels.
+        # The official ADL code: the deviation of all training pixels.
         "adl": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     },
 )

@@ -1,4 +1,4 @@
-"""A named data set, ready for training: its batches, and what a network must know of it."""
+"""A named data set: its batches, and the properties that a network depends on."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,14 +13,14 @@ Kind = Literal["images", "vectors", "tokens"]
 
 @dataclass(frozen=True)
 class Data:
-    """What a loader returns.
+    """Data set that is ready for training.
 
     Args:
-        name: The name by which `load` finds it, for titles and records.
-        train: Batches of the training examples, shuffled anew in each epoch.
+        name: Name in the registry, for titles and records.
+        train: Batches of the training examples, shuffled differently in each epoch.
         test: Batches of the test examples, always the same in the same order.
         classes: Number of classes; targets are int64 from 0 to `classes` - 1.
-        shape: One input without its batch dimension.
+        shape: Shape of one input without the batch dimension.
         kind: "images" are float32 (C, H, W), "vectors" float32 (D,), "tokens" int64 (T,) with
             targets of the same shape.
     """
@@ -34,10 +34,10 @@ class Data:
 
 
 def check_targets(targets: Tensor, classes: int) -> None:
-    """Refuses targets that a network with so many classes cannot predict.
+    """Check that targets are class numbers.
 
     Args:
-        targets: Class numbers of any shape, at least one.
+        targets: Tensor of any shape with at least one element.
         classes: Number of classes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Any image or vector data set of the Hugging Face hub, through the package `datasets`."""
+"""Image and vector data sets of the Hugging Face hub, loaded with the package `datasets`."""
 
 # Shapes: N examples, C channels, H height, W width, D features.
 
@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from hocket.data.augment import Chain, Crop, Flip, Normalise
 from hocket.data.batches import Batches, InMemory, Transform
 from hocket.data.dataset import Data, check_targets
-from hocket.errors import DataError, OptionError
+from hocket.errors import DataError, OptionError, import_extra
 
 
 def hf(
@@ -29,32 +28,25 @@ def hf(
     image_size: int | None = None,
     augment: bool = False,
 ) -> Data:
-    """A data set that fits into memory, by its name on the hub.
+    """Load a data set that fits into memory, by its name on the hub.
 
     Args:
-        batch_size: Examples in a batch.
-        seed: Decides order and augmentation.
+        batch_size: Number of examples in a batch.
+        seed: Seed of order and augmentation.
         dataset: Name on the hub, or a local folder that `datasets.load_dataset` takes.
-        config: Its configuration, where it has several.
-        image: Column with the inputs: images, or lists of numbers.
+        config: Configuration of the data set, if it has several.
+        image: Column with the inputs, which are images or lists of numbers.
         label: Column with the class numbers.
         train_split: Split to train on.
         test_split: Split to test on.
-        image_size: Side in pixels to which images are resized; None where all are equal.
+        image_size: Side in pixels to which images are resized; None keeps their size.
         augment: Whether training images are cropped (padding 4) and flipped at random.
 
     Raises:
-        DataError: The data set cannot be had, or does not fit the options.
-        OptionError: The package `datasets` is not installed, or augmentation of vectors.
+        DataError: The data set cannot be loaded, or does not fit the options.
+        OptionError: A package is not installed, or `augment` is set for vectors.
     """
-    try:
-        # The package is optional, so the type checker may or may not find it.
-        import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError as error:
-        raise OptionError(
-            "data set 'hf' needs the package datasets, which is not installed; "
-            "pip install 'hocket[hf]'"
-        ) from error
+    datasets: Any = import_extra("datasets", "hf", "data set 'hf'")
     try:
         train_rows = datasets.load_dataset(dataset, config, split=train_split)
         test_rows = datasets.load_dataset(dataset, config, split=test_split)
@@ -73,34 +65,44 @@ def hf(
     classes = int(train[1].max()) + 1
     for _, targets_N in (train, test):
         check_targets(targets_N, classes)
-    images = train[0].dtype == torch.uint8
-    if augment and not images:
+    has_images = train[0].dtype == torch.uint8
+    if augment and not has_images:
         raise OptionError(f"{dataset}: augment is for images, column {image!r} has vectors")
-    prepare: Transform | None = normalise_by(train[0]) if images else None
-    train_prepare = Chain((Crop(), Flip(), prepare)) if augment and prepare else prepare
+    transform: Transform | None = measure_normalisation(train[0]) if has_images else None
+    train_transform = Chain((Crop(), Flip(), transform)) if augment and transform else transform
     return Data(
         name="hf",
-        train=Batches(InMemory(*train, train_prepare), batch_size, seed=seed, shuffle=True),
-        test=Batches(InMemory(*test, prepare), batch_size),
+        train=Batches(InMemory(*train, train_transform), batch_size, seed=seed, shuffle=True),
+        test=Batches(InMemory(*test, transform), batch_size),
         classes=classes,
         shape=tuple(train[0].shape[1:]),
-        kind="images" if images else "vectors",
+        kind="images" if has_images else "vectors",
     )
 
 
 def read_rows(
     rows: Iterable[Mapping[str, Any]], image: str, label: str, image_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of all rows.
+    """Convert all rows to tensors of inputs and targets.
+
+    Args:
+        rows: Rows of one split.
+        image: Column with the inputs.
+        label: Column with the class numbers.
+        image_size: Side in pixels to which images are resized; None keeps their size.
 
     Returns:
         Images as uint8 (N, C, H, W), with C = 1 if the first image is grey and 3 otherwise, or
         vectors as float32 (N, D); and targets, int64 (N,).
 
     Raises:
-        DataError: There are no rows, a column is missing, a label is no number, or the inputs
-            differ in shape or are no images and no vectors.
+        DataError: There are no rows, a column is missing, a label is not a number, or the
+            inputs differ in shape or are neither images nor vectors.
+        OptionError: Pillow is not installed.
     """
+    import_extra("PIL", "data", "data set 'hf'")
+    from PIL import Image
+
     inputs: list[Tensor] = []
     targets: list[int] = []
     mode = None
@@ -118,7 +120,7 @@ def read_rows(
             )
         if isinstance(row[image], Image.Image) and mode is None:
             mode = "L" if row[image].mode in ("1", "L") else "RGB"
-        inputs.append(_input(row[image], mode or "RGB", image_size))
+        inputs.append(_convert_input(row[image], mode or "RGB", image_size))
         targets.append(row[label])
         if inputs[-1].shape != inputs[0].shape:
             raise DataError(
@@ -135,8 +137,16 @@ def read_rows(
     return torch.stack(inputs), torch.tensor(targets)
 
 
-def _input(value: Any, mode: str, image_size: int | None) -> Tensor:
-    """One image as uint8 (C, H, W), or numbers as float32."""
+def _convert_input(value: Any, mode: str, image_size: int | None) -> Tensor:
+    """Convert one image to uint8 (C, H, W), or numbers to float32 of any shape.
+
+    Args:
+        value: An image, or nested lists of numbers.
+        mode: Mode of Pillow that images are converted to: "L" or "RGB".
+        image_size: Side in pixels to which images are resized; None keeps their size.
+    """
+    from PIL import Image
+
     if not isinstance(value, Image.Image):
         try:
             return torch.from_numpy(np.array(value, dtype=np.float32))
@@ -145,15 +155,19 @@ def _input(value: Any, mode: str, image_size: int | None) -> Tensor:
                 f"an input is {value!r:.60}, wanted an image or a list of numbers; "
                 "choose another column with the option image"
             ) from error
-    shown = value.convert(mode)
+    converted = value.convert(mode)
     if image_size is not None:
-        shown = shown.resize((image_size, image_size), Image.Resampling.BILINEAR)
-    pixels_HWC = np.array(shown).reshape(shown.height, shown.width, -1)
+        converted = converted.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    pixels_HWC = np.array(converted).reshape(converted.height, converted.width, -1)
     return torch.from_numpy(pixels_HWC).permute(2, 0, 1)
 
 
-def normalise_by(images_NCHW: Tensor) -> Normalise:
-    """Normalisation by the mean and standard deviation of each channel of uint8 images."""
+def measure_normalisation(images_NCHW: Tensor) -> Normalise:
+    """Return a normalisation by mean and standard deviation of each channel of the images.
+
+    Args:
+        images_NCHW: Images, uint8.
+    """
     white = 255.0
     # From histograms: exact, and without a float copy of all images.
     levels = torch.arange(256, dtype=torch.float64) / white
@@ -163,6 +177,6 @@ def normalise_by(images_NCHW: Tensor) -> Normalise:
         share = counts / counts.sum()
         centre = (share * levels).sum()
         mean.append(float(centre))
-        # A channel of one colour has no deviation: leave its scale alone.
+        # A channel of one colour has no deviation: keep its scale.
         std.append(float((share * (levels - centre).square()).sum().sqrt()) or 1.0)
     return Normalise(tuple(mean), tuple(std), white)

@@ -1,7 +1,7 @@
-"""Where the reading of the training data has come to, for it to be done again from there.
+"""Position and random state of a data loader, so that an epoch can be resumed.
 
-A loader is asked for batches by number where it can serve them so. Any other one is begun again
-with the chance that it had, and the batches that were trained on already are dropped.
+An `EpochLoader` serves batches by number. Any other loader starts the epoch again with the same
+random state, and batches that the network was already trained on are skipped.
 """
 
 import random
@@ -18,23 +18,23 @@ T = TypeVar("T", covariant=True)
 
 @runtime_checkable
 class EpochLoader(Protocol[T]):
-    """A loader whose batches depend on an epoch and a number alone.
+    """Loader whose batches depend only on the numbers of epoch and batch.
 
     Attributes:
-        epoch: The one that comes next; it counts on as an epoch is begun.
+        epoch: Number of the next epoch; it increases when an epoch starts.
     """
 
     epoch: int
 
     def serve(self, epoch: int, first: int = 0) -> Iterator[T]:
-        """The batches of an epoch from the first one asked for."""
+        """Yield the batches of an epoch, starting with number `first`."""
 
 
 def loader_state(loader: object) -> dict[str, Any]:
-    """All that decides which batches a loader will give, as far as it can be known.
+    """Return the state that decides which batches a loader will serve.
 
-    That is its epoch, the generators of a DataLoader and its sampler, and the global generators
-    of PyTorch, NumPy and Python.
+    It consists of its epoch, the generators of a DataLoader and its sampler, and the global
+    generators of PyTorch, NumPy and Python.
     """
     kind, keys, place, *rest = np.random.get_state()
     return {
@@ -46,31 +46,31 @@ def loader_state(loader: object) -> dict[str, Any]:
     }
 
 
-def restore_loader(chance: dict[str, Any], loader: object) -> None:
-    """Give a loader, and the global generators, the chance of then."""
-    torch.set_rng_state(chance["torch"])
-    kind, keys, *rest = chance["numpy"]
+def restore_loader(state: dict[str, Any], loader: object) -> None:
+    """Restore the state of a loader and of the global generators from `loader_state`."""
+    torch.set_rng_state(state["torch"])
+    kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
-    random.setstate(chance["python"])
-    for generator, state in zip(_generators(loader), chance["generators"], strict=False):
-        generator.set_state(state)
-    if isinstance(loader, EpochLoader) and chance["epoch"] is not None:
-        loader.epoch = chance["epoch"]
+    random.setstate(state["python"])
+    for generator, kept in zip(_generators(loader), state["generators"], strict=False):
+        generator.set_state(kept)
+    if isinstance(loader, EpochLoader) and state["epoch"] is not None:
+        loader.epoch = state["epoch"]
 
 
 def remaining_batches(loader: Iterable[T], first: int) -> Iterator[T]:
-    """The batches of the next epoch, but for so many at its beginning.
+    """Return the batches of the next epoch from number `first` on.
 
     Raises:
-        DataError: It has not even these.
+        DataError: The epoch has fewer than `first` batches.
     """
     if first and isinstance(loader, EpochLoader):
         loader.epoch += 1
         return loader.serve(loader.epoch - 1, first)
-    return _after(iter(loader), first)
+    return _skip(iter(loader), first)
 
 
-def _after(batches: Iterator[T], first: int) -> Iterator[T]:
+def _skip(batches: Iterator[T], first: int) -> Iterator[T]:
     for number in range(first):
         if next(batches, None) is None:
             raise DataError(
@@ -82,5 +82,5 @@ def _after(batches: Iterator[T], first: int) -> Iterator[T]:
 
 def _generators(loader: object) -> list[torch.Generator]:
     holders = [loader, getattr(loader, "sampler", None)]
-    found = [getattr(holder, "generator", None) for holder in holders]
-    return [each for each in found if isinstance(each, torch.Generator)]
+    generators = [getattr(holder, "generator", None) for holder in holders]
+    return [entry for entry in generators if isinstance(entry, torch.Generator)]

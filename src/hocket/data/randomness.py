@@ -1,7 +1,7 @@
-"""Random numbers as a pure function of a seed and of what they are for.
+"""Random generators as a pure function of a seed, a purpose and a key.
 
-Whoever needs chance asks for a generator by key, so no two purposes share a stream, nothing
-touches PyTorch's global generator, and any batch of any epoch can be had again by itself.
+No two purposes share a stream, PyTorch's global generator is not used, and any batch of any
+epoch can be reproduced by itself.
 """
 
 from typing import Literal, get_args
@@ -14,18 +14,18 @@ from hocket.errors import OptionError
 Purpose = Literal["order", "augmentation", "examples"]
 
 
-def generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
-    """A fresh CPU generator for one purpose.
+def make_generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
+    """Create a CPU generator for one purpose.
 
     Args:
         seed: Seed of the run, 0 or more.
-        purpose: What the numbers are for; different purposes get independent streams.
-        key: Which one of them, for instance epoch and batch, each 0 or more.
+        purpose: Use of the numbers; different purposes have independent streams.
+        key: Numbers that select a stream, for instance epoch and batch, each 0 or more.
 
     Raises:
         OptionError: The seed or a part of the key is negative.
 
-    >>> first, again = (generator(7, "order", 3) for _ in range(2))
+    >>> first, again = (make_generator(7, "order", 3) for _ in range(2))
     >>> torch.equal(torch.randperm(9, generator=first), torch.randperm(9, generator=again))
     True
     """

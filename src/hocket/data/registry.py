@@ -1,4 +1,4 @@
-"""Data sets by name, with options checked before anything is read."""
+"""Data sets by name, with options that are checked before any file is read."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -27,12 +27,14 @@ DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
         "synthetic": synthetic,
     }
 )
-# What every data set takes from `load` itself.
+# Parameters of every data set that `load` passes itself.
 _COMMON = frozenset({"data_dir", "batch_size", "seed"})
 
 
 def options(name: str) -> dict[str, Any]:
-    """Options of one data set with their defaults; `inspect.Parameter.empty` where required.
+    """Return the options of one data set with their defaults.
+
+    A required option has the default `inspect.Parameter.empty`.
 
     Raises:
         OptionError: No data set has this name.
@@ -40,7 +42,7 @@ def options(name: str) -> dict[str, Any]:
     >>> options("text")
     {'context': 64}
     """
-    parameters = inspect.signature(_loader(name)).parameters
+    parameters = inspect.signature(_find_loader(name)).parameters
     return {key: p.default for key, p in parameters.items() if key not in _COMMON}
 
 
@@ -52,20 +54,20 @@ def load(
     seed: int = 0,
     **chosen: Any,
 ) -> Data:
-    """The data set of this name.
+    """Load the data set of this name.
 
     Args:
         name: A key of `DATA`.
-        data_dir: Where its files lie; only for data sets that read files.
-        batch_size: Examples in a batch.
-        seed: Decides order and augmentation.
-        chosen: Options of this data set, see its function.
+        data_dir: Folder with its files; only for data sets that read files.
+        batch_size: Number of examples in a batch.
+        seed: Seed of order and augmentation.
+        chosen: Options of this data set; see its function.
 
     Raises:
-        OptionError: The name, an option or its value is unknown, missing or not for this set.
+        OptionError: The name or an option is unknown, missing or invalid.
         DataError: The data set is missing or damaged.
     """
-    loader = _loader(name)
+    loader = _find_loader(name)
     known = options(name)
     problems = wrong_options(chosen, known, argument_hints(loader))
     problems += [
@@ -73,10 +75,10 @@ def load(
         for option, default in known.items()
         if default is inspect.Parameter.empty and option not in chosen
     ]
-    takes_folder = "data_dir" in inspect.signature(loader).parameters
-    if takes_folder and data_dir is None:
+    reads_files = "data_dir" in inspect.signature(loader).parameters
+    if reads_files and data_dir is None:
         problems.append("it reads files; pass their folder with --data-dir (data_dir=...)")
-    if not takes_folder and data_dir is not None:
+    if not reads_files and data_dir is not None:
         problems.append(f"it reads no files; drop --data-dir (data_dir={str(data_dir)!r})")
     if problems:
         raise OptionError(listed(f"cannot load data set {name!r}", problems))
@@ -85,8 +87,8 @@ def load(
     return loader(batch_size=batch_size, seed=seed, **chosen)
 
 
-def _loader(name: str) -> Callable[..., Data]:
-    """The function behind a name."""
+def _find_loader(name: str) -> Callable[..., Data]:
+    """Return the function that loads the data set of this name."""
     if name not in DATA:
         raise OptionError(unknown("data set", name, DATA))
     return DATA[name]

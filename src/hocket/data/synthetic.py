@@ -1,4 +1,4 @@
-"""Random examples that can be learnt: noise around one centre for each class."""
+"""Random examples that can be learned: noise around one centre for each class."""
 
 # Shapes: N examples, M classes.
 
@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from hocket.data.batches import Batches, InMemory
 from hocket.data.dataset import Data, Kind
-from hocket.data.randomness import generator
+from hocket.data.randomness import make_generator
 from hocket.errors import OptionError, listed, too_small
 
 
@@ -21,19 +21,20 @@ def synthetic(
     test_examples: int = 256,
     noise: float = 1.0,
 ) -> Data:
-    """Images (C, H, W) or vectors (D,) of any shape, drawn from the seed.
+    """Draw images (C, H, W) or vectors (D,) from the seed.
 
     Args:
-        batch_size: Examples in a batch.
-        seed: Decides centres, noise and order.
-        shape: One input without its batch dimension.
-        classes: Number of classes, which all occur equally often, give or take one.
-        examples: Training examples.
-        test_examples: Test examples, from the same centres.
-        noise: Standard deviation around a centre; the centres' coordinates have 1.
+        batch_size: Number of examples in a batch.
+        seed: Seed of centres, noise and order.
+        shape: Shape of one input without the batch dimension.
+        classes: Number of classes; their numbers of examples differ by at most one.
+        examples: Number of training examples.
+        test_examples: Number of test examples, from the same centres.
+        noise: Standard deviation around a centre; that of the centres' coordinates is 1.
 
     Raises:
-        OptionError: A shape that is neither of an image nor of a vector, or a number too small.
+        OptionError: The shape is neither that of an image nor that of a vector, or a number is
+            too small.
     """
     problems = []
     if len(shape) not in (1, 3) or any(side < 1 for side in shape):
@@ -44,23 +45,30 @@ def synthetic(
         problems.append(f"noise is {noise}; give 0 or more")
     if problems:
         raise OptionError(listed("cannot make synthetic data", problems))
-    chance = generator(seed, "examples")
-    centres_M = torch.randn(classes, *shape, generator=chance)
+    rng = make_generator(seed, "examples")
+    centres_M = torch.randn(classes, *shape, generator=rng)
     kind: Kind = "images" if len(shape) == 3 else "vectors"
     return Data(
         name="synthetic",
         train=Batches(
-            _around(centres_M, examples, noise, chance), batch_size, seed=seed, shuffle=True
+            _sample_around(centres_M, examples, noise, rng), batch_size, seed=seed, shuffle=True
         ),
-        test=Batches(_around(centres_M, test_examples, noise, chance), batch_size),
+        test=Batches(_sample_around(centres_M, test_examples, noise, rng), batch_size),
         classes=classes,
         shape=shape,
         kind=kind,
     )
 
 
-def _around(centres_M: Tensor, examples: int, noise: float, chance: Generator) -> InMemory:
-    """Examples of all classes in turn, each noise around its centre."""
+def _sample_around(centres_M: Tensor, examples: int, noise: float, rng: Generator) -> InMemory:
+    """Draw examples around the centres (M, ...), their classes in turn.
+
+    Args:
+        centres_M: Centre of each class, (M, ...).
+        examples: Number of examples.
+        noise: Standard deviation around a centre.
+        rng: Generator to draw from.
+    """
     targets_N = torch.arange(examples) % len(centres_M)
-    noise_N = torch.randn(examples, *centres_M.shape[1:], generator=chance)
+    noise_N = torch.randn(examples, *centres_M.shape[1:], generator=rng)
     return InMemory(centres_M[targets_N] + noise * noise_N, targets_N)

@@ -1,4 +1,4 @@
-"""A text file, one token for each character: predict the next one."""
+"""Text files for next-token prediction, with one token for each character."""
 
 # Shapes: N characters, B batch, T context.
 
@@ -16,13 +16,13 @@ from hocket.errors import DataError, OptionError
 
 @final
 class Windows:
-    """Pieces of T + 1 consecutive tokens, as T inputs and the T tokens that follow them.
+    """Windows of T + 1 consecutive tokens: T inputs and, for each, the token that follows it.
 
     Args:
-        tokens_N: The text, at least T + 1 tokens.
-        context: T, inputs in a window.
-        jitter: Whether each window starts up to T - 1 tokens later than its place in the grid,
-            which gives every epoch its own windows; False keeps to the grid.
+        tokens_N: Text of at least T + 1 tokens, (N,).
+        context: T, the number of inputs in a window.
+        jitter: Whether each window starts up to T - 1 tokens later than its regular position,
+            so that every epoch has other windows.
     """
 
     def __init__(self, tokens_N: Tensor, context: int, *, jitter: bool) -> None:
@@ -33,25 +33,25 @@ class Windows:
     def __len__(self) -> int:
         return (len(self.tokens_N) - 1) // self.context
 
-    def take(self, rows_B: Tensor, chance: Generator) -> tuple[Tensor, Tensor]:
-        """Inputs (B, T) and targets (B, T), int64."""
+    def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
+        """Return inputs (B, T) and targets (B, T), int64."""
         starts_B = rows_B * self.context
         if self.jitter:
-            starts_B += torch.randint(self.context, rows_B.shape, generator=chance)
+            starts_B += torch.randint(self.context, rows_B.shape, generator=rng)
             starts_B.clamp_(max=len(self.tokens_N) - self.context - 1)
         windows = self.tokens_N[starts_B[:, None] + torch.arange(self.context + 1)].long()
-        # Copies, for else inputs and targets would share memory.
+        # Copies, because inputs and targets would share memory otherwise.
         return windows[:, :-1].clone(), windows[:, 1:].clone()
 
 
 def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -> Data:
-    """The first nine tenths of a UTF-8 text for training, the rest for the test.
+    """Load a UTF-8 text: its first nine tenths for training, the rest for the test.
 
     Args:
         data_dir: The text file, or a folder with exactly one file `*.txt`.
-        batch_size: Windows in a batch.
-        seed: Decides where the training windows start and their order.
-        context: Characters in one input.
+        batch_size: Number of windows in a batch.
+        seed: Seed of the positions and the order of training windows.
+        context: Number of characters in one input.
 
     Raises:
         DataError: The file is missing, ambiguous, not UTF-8, or too short for one window.
@@ -59,7 +59,7 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
     """
     if context < 1:
         raise OptionError(f"context is {context}; give 1 or more characters")
-    path = _text_file(data_dir)
+    path = _find_text_file(data_dir)
     try:
         characters = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -88,17 +88,17 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
     )
 
 
-def _text_file(data_dir: Path) -> Path:
-    """The file itself, or the only text file of a folder."""
+def _find_text_file(data_dir: Path) -> Path:
+    """Return the file itself, or the only text file of a folder."""
     if data_dir.is_file():
         return data_dir
     if not data_dir.is_dir():
         raise DataError(f"no text at {data_dir}; give a text file or a folder with one *.txt")
-    found = sorted(data_dir.glob("*.txt"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    files = sorted(data_dir.glob("*.txt"))
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
         raise DataError(
-            f"{data_dir} has {len(found)} text files ({names}), wanted exactly 1; "
+            f"{data_dir} has {len(files)} text files ({names}), wanted exactly 1; "
             "give the path of the file itself"
         )
-    return found[0]
+    return files[0]

@@ -1,25 +1,25 @@
-"""Augmentation equals a naive loop over images, and every image has a fate of its own."""
+"""Augmentation equals a naive loop over images, and every image has its own random numbers."""
 
 import pytest
 import torch
 
 from hocket.data.augment import Chain, Crop, Flip, Normalise
-from hocket.data.randomness import generator
+from hocket.data.randomness import make_generator
 
 
-def chance():
-    return generator(0, "augmentation", 0)
+def new_generator():
+    return make_generator(0, "augmentation", 0)
 
 
 @pytest.fixture
 def images():
-    return torch.randint(1, 256, (64, 3, 9, 7), dtype=torch.uint8, generator=chance())
+    return torch.randint(1, 256, (64, 3, 9, 7), dtype=torch.uint8, generator=new_generator())
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
 def test_crop_equals_a_loop_over_images(images, padding):
-    cropped = Crop(padding)(images, chance())
-    y, x = torch.randint(2 * padding + 1, (2, len(images)), generator=chance())
+    cropped = Crop(padding)(images, new_generator())
+    y, x = torch.randint(2 * padding + 1, (2, len(images)), generator=new_generator())
     for n, image in enumerate(images):
         canvas = torch.zeros(3, 9 + 2 * padding, 7 + 2 * padding, dtype=torch.uint8)
         canvas[:, padding : padding + 9, padding : padding + 7] = image
@@ -29,7 +29,7 @@ def test_crop_equals_a_loop_over_images(images, padding):
 
 def test_crop_uses_all_offsets_and_pads_with_black():
     white = torch.full((2000, 1, 6, 6), 255, dtype=torch.uint8)
-    cropped = Crop(4)(white, chance())
+    cropped = Crop(4)(white, new_generator())
     shown = {
         (int(r), int(c))
         for r, c in zip(
@@ -41,8 +41,8 @@ def test_crop_uses_all_offsets_and_pads_with_black():
 
 
 def test_flip_equals_a_loop_over_images(images):
-    flipped = Flip()(images, chance())
-    mirrored = torch.rand(len(images), generator=chance()) < 0.5
+    flipped = Flip()(images, new_generator())
+    mirrored = torch.rand(len(images), generator=new_generator()) < 0.5
     for n, image in enumerate(images):
         assert torch.equal(flipped[n], image.flip(-1) if mirrored[n] else image)
     assert 16 < int(mirrored.sum()) < 48
@@ -53,24 +53,24 @@ def test_normalise_is_the_formula(images):
     expected = images.double() / 255
     for c in range(3):
         expected[:, c] = (expected[:, c] - mean[c]) / std[c]
-    got = Normalise(mean, std)(images, chance())
+    got = Normalise(mean, std)(images, new_generator())
     assert got.dtype == torch.float32
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_normalise_leaves_its_input_alone(images):
     floats = images.float()
-    Normalise((0.5,) * 3, (0.5,) * 3)(floats, chance())
+    Normalise((0.5,) * 3, (0.5,) * 3)(floats, new_generator())
     assert torch.equal(floats, images.float())
 
 
 def test_padding_is_black_before_normalisation():
     white = torch.full((200, 1, 6, 6), 255, dtype=torch.uint8)
-    got = Chain((Crop(4), Normalise((0.5,), (0.5,))))(white, chance())
+    got = Chain((Crop(4), Normalise((0.5,), (0.5,))))(white, new_generator())
     assert set(got.unique().tolist()) == {-1.0, 1.0}
 
 
 def test_chain_passes_one_generator_through(images):
-    got = Chain((Crop(2), Flip()))(images, chance())
-    shared = chance()
+    got = Chain((Crop(2), Flip()))(images, new_generator())
+    shared = new_generator()
     assert torch.equal(got, Flip()(Crop(2)(images, shared), shared))

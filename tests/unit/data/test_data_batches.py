@@ -1,4 +1,4 @@
-"""Batches: seed and epoch decide the order; nothing is lost, doubled or shared."""
+"""Seed and epoch decide the order of batches; no example is lost, duplicated or shared."""
 
 from itertools import islice
 
@@ -6,26 +6,26 @@ import pytest
 import torch
 
 from hocket.data import Batches, InMemory
-from hocket.data.randomness import generator
+from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError
 
 
 def numbered(examples: int = 10) -> InMemory:
-    """Input and target of each example are its number."""
+    """Return examples whose input and target are their number."""
     return InMemory(torch.arange(examples).float()[:, None], torch.arange(examples))
 
 
 def noisy(examples: int = 10) -> InMemory:
-    """As numbered, but the transform adds random numbers."""
+    """Return numbered examples with a transform that adds random numbers."""
 
-    def add_noise(inputs, chance):
-        return inputs + torch.rand(inputs.shape, generator=chance)
+    def add_noise(inputs, rng):
+        return inputs + torch.rand(inputs.shape, generator=rng)
 
-    return InMemory(*numbered(examples).take(torch.arange(examples), chance=None), add_noise)
+    return InMemory(*numbered(examples).take(torch.arange(examples), rng=None), add_noise)
 
 
 def same(one, other) -> bool:
-    """Whether two lists of batches are bit-equal."""
+    """Return whether two lists of batches are bit-equal."""
     return len(one) == len(other) and all(
         torch.equal(a, b)
         for pair, twin in zip(one, other, strict=True)
@@ -63,7 +63,7 @@ def test_equal_seeds_give_equal_batches_and_others_others():
         assert not same(batches, list(third))
 
 
-def test_epochs_differ_and_can_be_had_again():
+def test_epochs_differ_and_can_be_repeated():
     batches = Batches(noisy(), 4, seed=1, shuffle=True)
     epochs = [list(batches) for _ in range(3)]
     assert batches.epoch == 3
@@ -133,11 +133,11 @@ def test_dropping_the_only_batch_is_refused():
 def test_streams_of_different_keys_differ():
     keys = [(0, "order", 0), (0, "order", 1), (0, "augmentation", 0), (1, "order", 0)]
     keys += [(0, "order"), (0, "order", 0, 0), (2**40, "order", 0)]
-    draws = [tuple(torch.rand(3, generator=generator(*key)).tolist()) for key in keys]
+    draws = [tuple(torch.rand(3, generator=make_generator(*key)).tolist()) for key in keys]
     assert len(set(draws)) == len(keys)
 
 
 @pytest.mark.parametrize("key", [(-1, "order"), (0, "order", -2)])
 def test_negative_keys_are_refused(key):
     with pytest.raises(OptionError, match=r"a number is negative; use numbers from 0 on"):
-        generator(*key)
+        make_generator(*key)

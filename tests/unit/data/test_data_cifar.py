@@ -1,4 +1,4 @@
-"""CIFAR in all its layouts gives the same images, and nothing damaged gets through."""
+"""All layouts of CIFAR yield the same images, and damaged files are refused."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ from PIL import Image
 
 from hocket.data import load
 from hocket.data.augment import Chain, Normalise
-from hocket.data.cifar import find, open_release
+from hocket.data.cifar import load_release, read_release
 from hocket.data.cifar_release import CIFAR10, CIFAR100
 from hocket.errors import DataError, OptionError
 
@@ -25,7 +25,7 @@ PIXELS = np.random.RandomState(0).randint(0, 256, (12, 3072)).astype(np.uint8)
 
 
 def original_pickle(rows, labels, key=b"labels"):
-    """The bytes that the authors' Python 2 wrote, opcode by opcode: str is SHORT_BINSTRING."""
+    """Return a pickle as the authors' Python 2 wrote it; str is SHORT_BINSTRING there."""
 
     def text(value):
         return b"U" + bytes([len(value)]) + value
@@ -46,15 +46,15 @@ def md5(content):
 
 
 def pickled(names=FILES):
-    """Content of each batch file: four images."""
+    """Return the content of each batch file, four images."""
     return {
         name: original_pickle(PIXELS[FILES[name] :][:4], LABELS[FILES[name] :][:4])
         for name in names
     }
 
 
-def release_of(contents, **changes):
-    """CIFAR-10 as if it had been published with these files: 8 and 4 images in 2 classes."""
+def make_release(contents, **changes):
+    """Return CIFAR-10 as if published with these files: 8 and 4 images in 2 classes."""
     sums = {name: md5(content) for name, content in contents.items()}
     fake = replace(
         CIFAR10,
@@ -67,7 +67,7 @@ def release_of(contents, **changes):
     return replace(fake, **changes)
 
 
-RELEASE = release_of(pickled())
+RELEASE = make_release(pickled())
 
 
 def write_folder(root, contents):
@@ -108,10 +108,10 @@ def write_parquet(root, *, image="img", label="label", shards=(0, 4, 8, 12), suf
     return root
 
 
-def opened(data_dir, release=RELEASE, **options):
+def load_small(data_dir, release=RELEASE, **options):
     chosen = {"batch_size": 4, "seed": 0, "subset": None, "augment": True}
     chosen |= {"normalisation": "fdg", **options}
-    return open_release(release, data_dir=data_dir, **chosen)
+    return load_release(release, data_dir=data_dir, **chosen)
 
 
 def check_all_images(parts):
@@ -124,11 +124,11 @@ def check_all_images(parts):
 @pytest.mark.parametrize("below", ["", "cifar10"])
 def test_folder_of_pickles(tmp_path, below):
     write_folder(tmp_path / below, pickled())
-    check_all_images(find(RELEASE, tmp_path))
+    check_all_images(read_release(RELEASE, tmp_path))
 
 
 def test_the_folder_itself_may_be_given(tmp_path):
-    check_all_images(find(RELEASE, write_folder(tmp_path, pickled())))
+    check_all_images(read_release(RELEASE, write_folder(tmp_path, pickled())))
 
 
 def test_pickles_of_this_numpy_are_read_too(tmp_path):
@@ -139,7 +139,7 @@ def test_pickles_of_this_numpy_are_read_too(tmp_path):
         for name, n in FILES.items()
     }
     write_folder(tmp_path, contents)
-    check_all_images(find(release_of(contents), tmp_path))
+    check_all_images(read_release(make_release(contents), tmp_path))
 
 
 def test_fine_labels_of_pickles_are_found(tmp_path):
@@ -148,11 +148,13 @@ def test_fine_labels_of_pickles_are_found(tmp_path):
         for name, n in FILES.items()
     }
     write_folder(tmp_path, contents)
-    check_all_images(find(release_of(contents, pickled_label=b"fine_labels"), tmp_path))
+    check_all_images(
+        read_release(make_release(contents, pickled_label=b"fine_labels"), tmp_path)
+    )
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_both_releases_are_looked_for_under_their_names(tmp_path, name):
+def test_both_releases_are_searched_under_their_names(tmp_path, name):
     with pytest.raises(
         DataError, match=rf"no {name} in .*: found nothing, wanted the folder cifa"
     ):
@@ -162,8 +164,8 @@ def test_both_releases_are_looked_for_under_their_names(tmp_path, name):
 def test_archive(tmp_path):
     path = write_archive(tmp_path, pickled())
     release = replace(RELEASE, archive_md5=md5(path.read_bytes()))
-    check_all_images(find(release, tmp_path))
-    check_all_images(find(release, path))
+    check_all_images(read_release(release, tmp_path))
+    check_all_images(read_release(release, path))
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
@@ -171,19 +173,21 @@ def test_archive(tmp_path):
 @pytest.mark.parametrize(("image", "suffix"), [("img", "WEBP"), ("image", "PNG")])
 def test_parquet(tmp_path, below, image, suffix):
     write_parquet(tmp_path / below, image=image, suffix=suffix)
-    check_all_images(find(RELEASE, tmp_path))
+    check_all_images(read_release(RELEASE, tmp_path))
 
 
 def test_fine_labels_of_cifar100_are_preferred(tmp_path):
     write_parquet(tmp_path, label="fine_label")
-    check_all_images(find(replace(RELEASE, label_columns=CIFAR100.label_columns), tmp_path))
+    check_all_images(
+        read_release(replace(RELEASE, label_columns=CIFAR100.label_columns), tmp_path)
+    )
 
 
 @pytest.mark.parametrize("write", [write_parquet, lambda root: write_folder(root, pickled())])
 @pytest.mark.parametrize("subset", [1, 3, 6])
 def test_subset_takes_the_first_training_images(tmp_path, write, subset):
     write(tmp_path)
-    train, test = find(RELEASE, tmp_path, subset)
+    train, test = read_release(RELEASE, tmp_path, subset)
     assert torch.equal(train.inputs.flatten(1), torch.from_numpy(PIXELS[:subset]))
     assert train.targets.tolist() == LABELS[:subset].tolist()
     assert len(test.inputs) == 4
@@ -191,13 +195,13 @@ def test_subset_takes_the_first_training_images(tmp_path, write, subset):
 
 def test_data_are_augmented_for_training_and_normalised(tmp_path):
     write_folder(tmp_path, pickled())
-    data = opened(tmp_path)
+    data = load_small(tmp_path)
     assert (data.name, data.shape, data.classes) == ("cifar10", (3, 32, 32), 2)
     assert isinstance(data.train.examples.transform, Chain)
     normalise = Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
     assert data.test.examples.transform == normalise
-    assert opened(tmp_path, augment=False).train.examples.transform == normalise
-    adl = opened(tmp_path, normalisation="adl").test.examples.transform
+    assert load_small(tmp_path, augment=False).train.examples.transform == normalise
+    adl = load_small(tmp_path, normalisation="adl").test.examples.transform
     assert adl.std == (0.2470, 0.2435, 0.2616)
 
 
@@ -208,7 +212,7 @@ def test_a_damaged_batch_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"data_batch_2 is damaged: its md5 sum is \w+, the publ"
     ):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 def test_a_damaged_archive_is_refused(tmp_path):
@@ -216,7 +220,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"cifar-10-python.tar.gz is damaged: .*; fetch it again"
     ):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 @pytest.mark.parametrize("length", [40, -4000])
@@ -225,7 +229,7 @@ def test_an_unreadable_archive_is_refused(tmp_path, length):
     path.write_bytes(path.read_bytes()[:length])
     release = replace(RELEASE, archive_md5=md5(path.read_bytes()))
     with pytest.raises(DataError, match=r"is no readable .tar.gz: .*; fetch it again"):
-        find(release, tmp_path)
+        read_release(release, tmp_path)
 
 
 def test_missing_batches_are_named(tmp_path):
@@ -233,7 +237,7 @@ def test_missing_batches_are_named(tmp_path):
     with pytest.raises(
         DataError, match=r"lacks data_batch_2, test_batch; wanted data_batch_1, d"
     ):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 def test_a_pickle_must_not_name_anything_but_arrays(tmp_path):
@@ -242,7 +246,7 @@ def test_a_pickle_must_not_name_anything_but_arrays(tmp_path):
     contents["data_batch_1"] = b"cpathlib\nPath\n" + f"(V{done}\n".encode() + b"tR."
     write_folder(tmp_path, contents)
     with pytest.raises(DataError, match=r"asks for pathlib.Path, which no CIFAR file needs"):
-        find(release_of(contents), tmp_path)
+        read_release(make_release(contents), tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02}(U\x04da", b"nonsense"])
@@ -252,7 +256,7 @@ def test_an_unreadable_pickle_is_refused(tmp_path, content):
     with pytest.raises(
         DataError, match=r"data_batch_1 is no readable pickle: .*; fetch it again"
     ):
-        find(release_of(contents), tmp_path)
+        read_release(make_release(contents), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -272,14 +276,14 @@ def test_a_pickle_of_something_else_is_refused(tmp_path, found):
     with pytest.raises(
         DataError, match=r"is no CIFAR batch: wanted 'data', uint8 of N rows of"
     ):
-        find(release_of(contents), tmp_path)
+        read_release(make_release(contents), tmp_path)
 
 
 def test_wrong_counts_of_pickled_images_are_refused(tmp_path):
     write_folder(tmp_path, pickled())
     expected = r"holds 8 training and 4 test images, wanted 9 and 4; fetch cifar-10-python"
     with pytest.raises(DataError, match=expected):
-        find(replace(RELEASE, train_images=9), tmp_path)
+        read_release(replace(RELEASE, train_images=9), tmp_path)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -290,7 +294,7 @@ def test_missing_parquet_parts_are_named(tmp_path, part):
     with pytest.raises(
         DataError, match=rf"lacks {part}-\*.parquet \(found t.*\); copy all files"
     ):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 def test_wrong_counts_of_parquet_rows_are_refused(tmp_path):
@@ -299,7 +303,7 @@ def test_wrong_counts_of_parquet_rows_are_refused(tmp_path):
         r"has 7 rows in train-00000.*, train-00001.*parquet, wanted 8; a file is missing, tr"
     )
     with pytest.raises(DataError, match=expected):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 @pytest.mark.parametrize("keep", [100, -100])
@@ -310,7 +314,7 @@ def test_a_truncated_parquet_file_is_refused(tmp_path, keep):
     with pytest.raises(
         DataError, match=r"a parquet file of .* cannot be read: .*; fetch it again"
     ):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +325,7 @@ def test_missing_columns_are_named(tmp_path, columns, wanted):
     write_parquet(tmp_path, **columns)
     expected = rf"has the columns {columns.get('image', 'img')}, .*, wanted {wanted}; is this"
     with pytest.raises(DataError, match=expected):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 def test_rows_that_are_no_cifar_images_are_refused(tmp_path):
@@ -345,16 +349,19 @@ def test_rows_that_are_no_cifar_images_are_refused(tmp_path):
         table = pa.table({"img": [{"bytes": image}] * 4, "label": pa.array([label] * 4)})
         pq.write_table(table, tmp_path / "train-00000-of-00002.parquet")
         with pytest.raises(DataError, match=expected):
-            find(RELEASE, tmp_path)
+            read_release(RELEASE, tmp_path)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+@pytest.mark.parametrize("package", ["pyarrow", "PIL"])
+def test_parquet_without_its_packages_names_what_to_install(tmp_path, monkeypatch, package):
     write_parquet(tmp_path)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(
-        OptionError, match=r"pip install pyarrow, or use the original cifar-10-py"
-    ):
-        find(RELEASE, tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    expected = (
+        rf"train-00000.* needs the package {package}, which is not installed; "
+        r"pip install 'hocket\[data\]', or use the original cifar-10-py"
+    )
+    with pytest.raises(OptionError, match=expected):
+        read_release(RELEASE, tmp_path)
 
 
 @pytest.mark.parametrize("below", ["", "cifar10/"])
@@ -365,14 +372,14 @@ def test_listed_sums_are_verified(tmp_path, below):
         f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {below}{f.name}" for f in files[1:]
     ]
     (tmp_path / "SHA256SUMS").write_text("\n".join([*lines, "0" * 64 + " *other.txt", ""]))
-    check_all_images(find(RELEASE, tmp_path))
+    check_all_images(read_release(RELEASE, tmp_path))
     lines[0] = "0" * 64 + lines[0][64:]
     (tmp_path / "SHA256SUMS").write_text("\n".join(lines))
     expected = (
         r"(?s)files differ from their listed sums; .*train-00000.*: its sum is \w+, .* says 0"
     )
     with pytest.raises(DataError, match=expected):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 def test_a_list_of_sums_in_another_format_is_refused(tmp_path):
@@ -381,17 +388,17 @@ def test_a_list_of_sums_in_another_format_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"SHA256SUMS, line 1: found 'train-0.*', wanted '<sha256"
     ):
-        find(RELEASE, tmp_path)
+        read_release(RELEASE, tmp_path)
 
 
 @pytest.mark.parametrize(("below", "found"), [("", "notes.txt"), ("nowhere", "nothing")])
-def test_an_empty_place_says_what_it_should_hold(tmp_path, below, found):
+def test_an_empty_folder_is_refused_with_what_it_should_hold(tmp_path, below, found):
     (tmp_path / "notes.txt").write_text("hello")
     expected = (
         rf"no cifar10 in .*: found {found}, wanted the folder cifar-10-batches-py, the file"
     )
     with pytest.raises(DataError, match=expected):
-        find(RELEASE, tmp_path / below)
+        read_release(RELEASE, tmp_path / below)
 
 
 def test_labels_of_another_data_set_are_refused(tmp_path):
@@ -399,21 +406,21 @@ def test_labels_of_another_data_set_are_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"are of 2 classes, wanted 3; is this another data set"
     ):
-        opened(tmp_path, replace(RELEASE, classes=3))
+        load_small(tmp_path, replace(RELEASE, classes=3))
     with pytest.raises(
         DataError, match=r"targets range from 0 to 1, but 1 classes want 0 to 0"
     ):
-        opened(tmp_path, replace(RELEASE, classes=1))
+        load_small(tmp_path, replace(RELEASE, classes=1))
 
 
 def test_unknown_normalisations_are_refused(tmp_path):
     with pytest.raises(
         OptionError, match=r"knows no normalisation 'x'; choose one of: fdg, adl"
     ):
-        opened(tmp_path, normalisation="x")
+        load_small(tmp_path, normalisation="x")
 
 
 @pytest.mark.parametrize("subset", [0, 9])
 def test_a_subset_must_fit(tmp_path, subset):
     with pytest.raises(OptionError, match=rf"subset is {subset}; give 1 to 8, or None for all"):
-        opened(tmp_path, subset=subset)
+        load_small(tmp_path, subset=subset)

@@ -1,4 +1,4 @@
-"""The real CIFAR-10, where it is at hand: see HOCKET_DATA."""
+"""The real CIFAR-10 has the published statistics, if it is in the folder HOCKET_DATA."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hocket.data import load
-from hocket.data.cifar import find
+from hocket.data.cifar import read_release
 from hocket.data.cifar_release import CIFAR10
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ def test_a_part_of_cifar10_has_the_known_labels_and_normalisation():
     "HOCKET_SLOW" not in os.environ, reason="decodes 60,000 images; set HOCKET_SLOW=1 to run"
 )
 def test_all_of_cifar10_has_the_published_statistics():
-    train, test = find(CIFAR10, DATA_DIR)
+    train, test = read_release(CIFAR10, DATA_DIR)
     assert train.targets.bincount().tolist() == [5000] * 10
     assert test.targets.bincount().tolist() == [1000] * 10
     pixels = train.inputs.float() / 255

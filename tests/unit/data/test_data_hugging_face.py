@@ -1,4 +1,4 @@
-"""Hugging Face data sets: rows become tensors, and what is no such row is refused."""
+"""Rows of Hugging Face data sets become tensors, and unsuitable rows are refused."""
 
 import importlib.util
 import io
@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from hocket.data import load
-from hocket.data.hugging_face import normalise_by, read_rows
-from hocket.data.randomness import generator
+from hocket.data.hugging_face import measure_normalisation, read_rows
+from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError
 
 needs_datasets = pytest.mark.skipif(
@@ -22,7 +22,7 @@ PIXELS = np.random.RandomState(0).randint(0, 256, (12, 6, 5, 3)).astype(np.uint8
 
 
 def rows(mode="RGB", size=(5, 6)):
-    """Twelve images in three classes."""
+    """Return rows of twelve images in three classes."""
     images = [Image.fromarray(pixels).convert(mode).resize(size) for pixels in PIXELS]
     return [{"image": image, "label": n % 3} for n, image in enumerate(images)]
 
@@ -57,14 +57,14 @@ def test_lists_of_numbers_become_vectors():
 
 def test_normalisation_is_measured():
     images = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
-    got = normalise_by(images)(images, generator(0, "augmentation"))
+    got = measure_normalisation(images)(images, make_generator(0, "augmentation"))
     torch.testing.assert_close(got.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     deviation = got.std((0, 2, 3), correction=0)
     torch.testing.assert_close(deviation, torch.ones(3), atol=1e-5, rtol=0)
 
 
 def test_a_channel_of_one_colour_stays_finite():
-    assert normalise_by(torch.zeros(2, 1, 3, 3, dtype=torch.uint8)).std == (1.0,)
+    assert measure_normalisation(torch.zeros(2, 1, 3, 3, dtype=torch.uint8)).std == (1.0,)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,15 @@ def test_the_missing_package_is_named_with_its_extra(monkeypatch):
         load("hf", batch_size=4, dataset="someone/something")
 
 
+def test_missing_pillow_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(OptionError, match=r"'hf' needs the package PIL, .* 'hocket\[data\]'"):
+        read_rows([], "image", "label")
+
+
 @pytest.fixture
 def local(tmp_path, monkeypatch):
-    """A local data set as the hub stores it: 12 rows to train on and 6 to test."""
+    """Return a function that writes a data set of 12 training and 6 test rows."""
     datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -124,7 +130,7 @@ def local(tmp_path, monkeypatch):
 
 
 def png(image):
-    """An image as the bytes of a file."""
+    """Encode an image as PNG."""
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

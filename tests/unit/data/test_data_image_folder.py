@@ -1,4 +1,6 @@
-"""Image folders: classes by name, decoded when due, and files that cannot be are named."""
+"""Image folders: classes by name, images decoded when served, errors name the file."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -7,12 +9,12 @@ from PIL import Image
 
 from hocket.data import load
 from hocket.data.image_folder import NORMALISE, centre_box, random_box
-from hocket.data.randomness import generator
+from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError
 
 
 def write_images(root, test="test", size=(40, 32)):
-    """Two classes: cats are red, dogs are blue."""
+    """Write images of two classes: red cats and blue dogs."""
     for part, number in (("train", 6), (test, 2)):
         for name, colour in (("dog", (0, 0, 255)), ("cat", (255, 0, 0))):
             folder = root / part / name
@@ -31,7 +33,7 @@ def test_images_come_with_their_class(tmp_path, test, augment):
     assert (data.classes, data.shape, data.kind) == (2, (3, 16, 16), "images")
     assert [len(batches.examples) for batches in (data.train, data.test)] == [12, 4]
     colours = torch.tensor([[255, 0, 0], [0, 0, 255]]).view(2, 3, 1, 1)
-    expected = NORMALISE(colours, generator(0, "augmentation"))
+    expected = NORMALISE(colours, make_generator(0, "augmentation"))
     for inputs, targets in [*data.train, *data.test]:
         assert torch.equal(inputs, expected[targets].expand(-1, 3, 16, 16))
 
@@ -45,10 +47,10 @@ def test_the_test_shows_the_centre(tmp_path):
     inputs, _ = next(iter(data.test))
     # 7/8 of 32 is 28: no resampling.
     centre = torch.from_numpy(pixels[2:30, 10:38]).permute(2, 0, 1)[None]
-    assert torch.equal(inputs, NORMALISE(centre, generator(0, "augmentation")))
+    assert torch.equal(inputs, NORMALISE(centre, make_generator(0, "augmentation")))
 
 
-def test_training_images_are_cropped_and_flipped_each_in_its_way(tmp_path):
+def test_training_images_are_cropped_and_flipped_independently(tmp_path):
     write_images(tmp_path)
     ramp = np.tile(np.arange(64, dtype=np.uint8)[None, :, None], (64, 1, 3))
     for file in (tmp_path / "train").glob("*/*.png"):
@@ -62,10 +64,10 @@ def test_training_images_are_cropped_and_flipped_each_in_its_way(tmp_path):
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (100, 100), (30, 200)])
 def test_random_boxes_lie_inside_and_keep_their_proportions(width, height):
-    chance = generator(0, "augmentation")
+    rng = make_generator(0, "augmentation")
     shares = []
     for _ in range(300):
-        left, top, right, bottom = random_box(width, height, chance)
+        left, top, right, bottom = random_box(width, height, rng)
         assert 0 <= left < right <= width
         assert 0 <= top < bottom <= height
         assert 3 / 4 - 1e-9 <= (right - left) / (bottom - top) <= 4 / 3 + 1e-9
@@ -75,8 +77,8 @@ def test_random_boxes_lie_inside_and_keep_their_proportions(width, height):
 
 
 def test_a_box_that_never_fits_becomes_the_central_square():
-    box = random_box(1000, 10, generator(0, "augmentation"))
-    assert box == centre_box(1000, 10, None, part=1.0) == (495, 0, 505, 10)
+    box = random_box(1000, 10, make_generator(0, "augmentation"))
+    assert box == centre_box(1000, 10, None, fraction=1.0) == (495, 0, 505, 10)
 
 
 def test_missing_parts_are_named(tmp_path):
@@ -116,7 +118,7 @@ def test_classes_of_training_and_test_must_agree(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])
-def test_an_unreadable_file_is_named_when_its_batch_is_due(tmp_path, content):
+def test_an_unreadable_file_is_named_when_its_batch_is_served(tmp_path, content):
     write_images(tmp_path)
     file = tmp_path / "test" / "dog" / "1.png"
     file.write_bytes(file.read_bytes()[:60] if content is None else content)
@@ -126,6 +128,14 @@ def test_an_unreadable_file_is_named_when_its_batch_is_due(tmp_path, content):
         next(served)
     with pytest.raises(DataError, match=r"dog.1.png cannot be decoded: .*; replace or remove"):
         next(served)
+
+
+def test_missing_pillow_is_named_with_its_extra(tmp_path, monkeypatch):
+    write_images(tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    expected = r"'folder' needs the package PIL, .* 'hocket\[data\]'"
+    with pytest.raises(OptionError, match=expected):
+        load("folder", data_dir=tmp_path, batch_size=4)
 
 
 def test_image_size_must_be_positive(tmp_path):

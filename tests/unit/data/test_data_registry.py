@@ -1,4 +1,4 @@
-"""Data sets by name: every slip is answered with what was meant and what there is."""
+"""Data sets by name: wrong names and options are refused with the valid ones."""
 
 from pathlib import Path
 

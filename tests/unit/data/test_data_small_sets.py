@@ -1,7 +1,9 @@
-"""The data sets that need no files: digits and synthetic examples."""
+"""Digits and synthetic examples, which need no files."""
 
+import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,12 +12,12 @@ from hocket.errors import OptionError
 
 
 def everything(batches):
-    """All inputs and all targets of the first epoch."""
+    """Return all inputs and all targets of the first epoch."""
     inputs, targets = zip(*batches.serve(0), strict=True)
     return torch.cat(inputs), torch.cat(targets)
 
 
-def test_digits_are_split_once_and_for_all():
+def test_the_split_of_digits_is_always_the_same():
     one, other = (load("digits", batch_size=100, seed=s) for s in (0, 1))
     assert len(one.train.examples) + len(one.test.examples) == 1797
     assert torch.equal(everything(one.test)[0], everything(other.test)[0])
@@ -33,9 +35,32 @@ def test_digits_are_normalised_by_their_training_images():
 
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(OptionError, match=r"scikit-learn, which is not installed; pip install"):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    expected = (
+        r"data set 'digits' needs the package scikit-learn, which is not installed; "
+        r"pip install 'hocket\[data\]', or choose 'synthetic'"
+    )
+    with pytest.raises(OptionError, match=expected):
         load("digits", batch_size=4)
+
+
+def test_digits_are_those_of_scikit_learn_and_do_not_import_it(monkeypatch):
+    code = (
+        "import sys, hocket.data; hocket.data.load('digits', batch_size=4); "
+        "print({'sklearn', 'scipy', 'PIL', 'pyarrow', 'datasets'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "set()\n", done.stderr
+    datasets = pytest.importorskip("sklearn.datasets")
+    images, labels = datasets.load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(images))
+    data = load("digits", batch_size=4)
+    examples = [data.train.examples, data.test.examples]
+    inputs = torch.cat([e.inputs for e in examples]).flatten(1)
+    assert inputs.tolist() == images[order].tolist()
+    assert torch.cat([e.targets for e in examples]).tolist() == labels[order].tolist()
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 5, 4)])

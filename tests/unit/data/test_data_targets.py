@@ -1,4 +1,4 @@
-"""Targets that a network cannot predict are refused with what was found and wanted."""
+"""Targets that a network cannot predict are refused."""
 
 import pytest
 import torch

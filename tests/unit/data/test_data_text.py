@@ -1,4 +1,4 @@
-"""Windows of text: targets are the inputs one character later; no window crosses the split."""
+"""Targets of text windows are the next characters; no window crosses the split."""
 
 import pytest
 import torch
@@ -33,12 +33,12 @@ def test_split_is_nine_to_one(path):
 
 def test_windows_without_jitter_tile_the_text():
     windows = Windows(torch.arange(11), 5, jitter=False)
-    inputs, targets = windows.take(torch.arange(len(windows)), chance=None)
+    inputs, targets = windows.take(torch.arange(len(windows)), rng=None)
     assert inputs.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert targets.tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
-def test_windows_with_jitter_stay_near_their_place_and_inside_the_text():
+def test_windows_with_jitter_stay_near_their_position_and_inside_the_text():
     batches = Batches(Windows(torch.arange(23), 5, jitter=True), 4)
     starts = torch.stack([next(batches.serve(epoch))[0][:, 0] for epoch in range(200)])
     for row in range(4):

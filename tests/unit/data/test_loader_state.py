@@ -1,4 +1,4 @@
-"""The rest of an epoch is what would have come, whatever the loader is."""
+"""The rest of an epoch is the same after a resume, for any loader."""
 
 import random
 
@@ -13,18 +13,18 @@ from hocket.errors import DataError
 
 
 class Drawing:
-    """A loader that draws from every global generator."""
+    """Loader that draws from every global generator."""
 
     def __iter__(self):
         for _ in range(6):
             yield torch.rand(2), random.random(), np.random.rand()
 
 
-def noisy(inputs, chance):
-    return inputs + torch.rand(inputs.shape, generator=chance)
+def noisy(inputs, rng):
+    return inputs + torch.rand(inputs.shape, generator=rng)
 
 
-def served():
+def hocket_loader():
     rows = torch.arange(12.0)
     return Batches(InMemory(rows, rows, noisy), 2, seed=3, shuffle=True)
 
@@ -35,7 +35,7 @@ def shuffling(**options):
 
 LOADERS = {
     "a list": lambda: [1, 2, 3, 4, 5, 6],
-    "Hocket's own": served,
+    "Hocket's own": hocket_loader,
     "global generators": Drawing,
     "a DataLoader": shuffling,
     "a DataLoader with a generator": lambda: shuffling(
@@ -46,19 +46,19 @@ LOADERS = {
 
 @pytest.mark.parametrize("first", [0, 1, 4])
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
-def test_it_is_what_would_have_come_in_this_epoch_and_the_next(make, first):
+def test_this_epoch_and_the_next_are_the_same_after_a_resume(make, first):
     loader = make()
     list(remaining_batches(loader, 0))  # an epoch before
-    chance = loader_state(loader)
+    state = loader_state(loader)
     whole = list(remaining_batches(loader, 0))
     after = list(remaining_batches(loader, 0))
     another = make()
-    restore_loader(chance, another)
+    restore_loader(state, another)
     assert str(list(remaining_batches(another, first))) == str(whole[first:])
     assert str(list(remaining_batches(another, 0))) == str(after)
 
 
-def test_data_that_are_too_few_are_refused():
+def test_epochs_that_are_too_short_are_refused():
     with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
         list(remaining_batches([1, 2], 3))
 
@@ -66,10 +66,10 @@ def test_data_that_are_too_few_are_refused():
 def test_batches_that_are_skipped_are_not_made():
     made = []
 
-    def seen(inputs, chance):
+    def record(inputs, rng):
         made.append(inputs.tolist())
         return inputs
 
     rows = torch.arange(6.0)
-    list(remaining_batches(Batches(InMemory(rows, rows, seen), 2), 2))
+    list(remaining_batches(Batches(InMemory(rows, rows, record), 2), 2))
     assert made == [[4.0, 5.0]]
