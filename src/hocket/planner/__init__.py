@@ -1,1 +1,1 @@
-"""What to expect of a cut network before it trains: speed, memory and staleness."""
+"""Predictions for a cut network before it trains: speed, memory and staleness."""

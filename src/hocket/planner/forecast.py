@@ -1,4 +1,4 @@
-"""What to expect of a method on a cut network, from what its stages took in a rehearsal."""
+"""Forecast of a method on a cut network, from the profiles of its stages."""
 
 import math
 from collections.abc import Sequence
@@ -6,24 +6,26 @@ from dataclasses import astuple, dataclass
 
 from hocket.methods.method import Method
 from hocket.partition.link import Link
-from hocket.planner.rehearse import Rehearsed
-from hocket.planner.simulate import StageTimes, shared, tick_s
+from hocket.planner.rehearse import StageProfile
+from hocket.planner.simulate import StageTimes, contended_times, tick_s
 
 MIB = 2**20
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+# Ticks that differ by less cannot be told apart: measured times are off by that much.
+TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage holds at its fullest, in MiB.
+    """Peak memory of a stage, in MiB, by what it is used for.
 
     Attributes:
-        weights: Parameters, their gradients, and buffers, of heads and synthesizers too.
-        optimizer: A momentum.
-        versions: Copies of weights, for graphs that began with them.
-        inputs: What was received, for batches in flight or in a buffer.
-        graphs: What forwards keep for their backwards, and what comes and goes with them.
-        packets: What travels while it computes, one each way over each border.
+        weights: Parameters, their gradients, and buffers, with those of heads and synthesizers.
+        optimizer: State of the optimizer, with momentum.
+        versions: Copies of weights, for graphs that were built with them.
+        inputs: Received activations of the batches in flight or in a buffer.
+        graphs: Tensors that forwards save for their backwards, and temporary ones.
+        packets: Packets in transit while the stage computes, one each way over each edge.
     """
 
     weights: float
@@ -35,43 +37,43 @@ class StageMemory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all."""
         return math.fsum(astuple(self))
 
 
 @dataclass(frozen=True)
 class StageProfiles:
-    """What was rehearsed for one forecast, all of it in the same company.
+    """Profiles that a forecast is computed from, all measured under the same conditions.
 
     Attributes:
-        own: The stages of the method.
-        plain: The stages of the same cuts by back-propagation.
-        whole: The network as one stage.
+        method: Stages of the method.
+        backpropagation: Stages of the same cut, trained by back-propagation.
+        uncut: The network as one stage, trained by back-propagation.
     """
 
-    own: Sequence[Rehearsed]
-    plain: Sequence[Rehearsed]
-    whole: Rehearsed
+    method: Sequence[StageProfile]
+    backpropagation: Sequence[StageProfile]
+    uncut: StageProfile
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What to expect.
+    """Predicted speed, memory and staleness of a method on a cut network.
 
     Attributes:
-        method: Its name, with options.
-        cuts: The modules at which stages 1, 2, ... begin.
-        times: Forward, backward, update and packets of each stage.
-        packet_bytes: Over each border, each way.
-        memory: Of each stage.
+        method: Name of the method, with options.
+        cuts: Names of the modules at which stages 1, 2, ... begin.
+        times: Durations of the actions and packets of each stage.
+        packet_bytes: Size of a packet over each edge, each way.
+        memory: Peak memory of each stage.
         delay: Ticks of each stage between forward and backward of a batch.
-        staleness: Updates of each stage in between.
-        tick_s: From one batch to the next, in seconds.
-        bp_s: The same of plain back-propagation on one device.
-        ddp_s: Of as many devices that share the batch and then sum their gradients over the
-            link, one after the other.
-        pipeline_s: Of as many devices in a pipeline that is flushed at every update, with the
-            best number of micro-batches.
+        staleness: Updates of each stage between forward and backward of a batch.
+        tick_s: Seconds from one batch to the next.
+        bp_s: The same for plain back-propagation on one device.
+        ddp_s: The same for data parallelism on as many devices, which add up their gradients
+            over the link after the backward.
+        pipeline_s: The same for a pipeline of as many devices that is flushed at every update,
+            with the best number of micro-batches.
     """
 
     method: str
@@ -88,133 +90,148 @@ class Forecast:
 
     @property
     def imbalance(self) -> float:
-        """By how much the longest stage is longer than the mean; 0 is even."""
+        """Relative excess of the longest stage over the mean; 0 if all are equally long."""
         seconds = [stage.total_s for stage in self.times]
         return max(seconds) * len(seconds) / sum(seconds) - 1
 
     @property
     def speed_up(self) -> float:
-        """Over plain back-propagation on one device."""
+        """Speed compared with plain back-propagation on one device."""
         return self.bp_s / self.tick_s
+
+    @property
+    def peak_mib(self) -> float:
+        """Memory of the stage that needs the most, in MiB."""
+        return max(stage.total for stage in self.memory)
 
 
 def forecast(
     name: str,
     method: Method,
     cuts: Sequence[str],
-    alone: StageProfiles,
+    profiles: StageProfiles,
     *,
     link: Link,
-    together: StageProfiles | None = None,
+    contended_profiles: StageProfiles | None = None,
 ) -> Forecast:
-    """What to expect of a method on stages that are cut at these modules.
+    """Forecast a method on stages cut at the given modules.
 
     Args:
-        name: What the method is called, with options.
+        name: Name of the method, with options.
         method: The method.
-        cuts: Where stages 1, 2, ... begin.
-        alone: What was rehearsed with nothing else at work.
-        link: What packets go over.
-        together: The same while as many others rehearsed as there are other stages, where they
-            share a machine; each stage has a device of its own if not given.
+        cuts: Names of the modules at which stages 1, 2, ... begin.
+        profiles: Profiles measured while nothing else was running.
+        link: Link that packets go over.
+        contended_profiles: Profiles measured while as many processes as stages were running,
+            if the stages share a machine; None if each has a device of its own.
     """
-    count = len(alone.own)
-    busy = together or alone
-    times = _times(alone.own, link)
-    if together is not None:
-        times = shared(method, times, _times(together.own, link))
-    sent = [stage.sent_bytes for stage in alone.own]
+    count = len(profiles.method)
+    times = _stage_times(profiles.method, link)
+    if contended_profiles is not None:
+        slow_times = _stage_times(contended_profiles.method, link)
+        times = contended_times(method, times, slow_times)
+    busy = contended_profiles or profiles
+    sent_bytes = [stage.sent_bytes for stage in profiles.method]
+    pipeline_times = _stage_times(busy.backpropagation, link)
     return Forecast(
         method=name,
         cuts=tuple(cuts),
         times=times,
-        packet_bytes=tuple(sent[:-1]),
-        memory=tuple(_held(method, k, stage, count) for k, stage in enumerate(alone.own)),
+        packet_bytes=tuple(sent_bytes[:-1]),
+        memory=tuple(
+            _stage_memory(method, k, stage, count) for k, stage in enumerate(profiles.method)
+        ),
         delay=tuple(method.delay(k, count) for k in range(count)),
         staleness=tuple(method.staleness(k, count) for k in range(count)),
-        tick_s=tick_s(method, times, [stage.jitter for stage in busy.own]),
-        bp_s=sum(map(alone.whole.usual_s, alone.whole.seconds)),
-        ddp_s=_ddp_s(busy.whole, count, link),
+        tick_s=tick_s(method, times, [stage.jitter for stage in busy.method]),
+        bp_s=sum(map(profiles.uncut.median_s, profiles.uncut.seconds)),
+        ddp_s=_ddp_s(busy.uncut, count, link),
         pipeline_s=min(
-            _pipeline_s(_times(busy.plain, link), sent, link, parts) for parts in MICRO_BATCHES
+            _pipeline_s(pipeline_times, sent_bytes, link, micro_batches)
+            for micro_batches in MICRO_BATCHES
         ),
     )
 
 
-def _times(stages: Sequence[Rehearsed], link: Link) -> tuple[StageTimes, ...]:
+def _stage_times(profiles: Sequence[StageProfile], link: Link) -> tuple[StageTimes, ...]:
     return tuple(
         StageTimes(
-            forward_s=stage.usual_s("F"),
-            backward_s=stage.usual_s("B"),
-            update_s=stage.usual_s("U"),
-            packet_s=link.seconds(stage.sent_bytes),
-            learn_s=stage.usual_s("T"),
+            forward_s=profile.median_s("F"),
+            backward_s=profile.median_s("B"),
+            update_s=profile.median_s("U"),
+            packet_s=link.seconds(profile.sent_bytes),
+            learn_s=profile.median_s("T"),
         )
-        for stage in stages
+        for profile in profiles
     )
 
 
-def _held(method: Method, stage: int, rehearsed: Rehearsed, stages: int) -> StageMemory:
-    """What is held, by what it is for: as rehearsed, and in buffers and packets beside it."""
-    memory, weights = method.memory(stage, stages), rehearsed.weight_bytes
-    buffered = memory.inputs - 1 if method.replay is not None else 0
-    known = {
+def _stage_memory(
+    method: Method, stage: int, profile: StageProfile, stages: int
+) -> StageMemory:
+    """Split the measured peak by use, and add buffers and packets, which were not measured."""
+    memory, weights = method.memory(stage, stages), profile.weight_bytes
+    buffered = memory.inputs - 1 if method.free_running else 0
+    sizes = {
         "weights": 2 * weights,
-        "optimizer": rehearsed.optimizer_bytes,
+        "optimizer": profile.optimizer_bytes,
         # The newest graph has a copy too, as the weights will change before its backward.
         "versions": memory.versions * weights if memory.versions > 1 else 0,
-        "inputs": memory.inputs * rehearsed.received_bytes,
+        "inputs": memory.inputs * profile.received_bytes,
     }
-    total = rehearsed.peak_bytes + buffered * rehearsed.received_bytes
-    known["graphs"] = max(0, total - sum(known.values()))
+    total = profile.peak_bytes + buffered * profile.received_bytes
+    sizes["graphs"] = max(0, total - sum(sizes.values()))
     answered = method.signal.needs_gradient or method.signal.learns_from_gradient
-    crossing = rehearsed.received_bytes * (stage > 0)
-    crossing += rehearsed.sent_bytes * (stage < stages - 1)
-    known["packets"] = crossing * (2 if answered else 1)
-    return StageMemory(**{name: size / MIB for name, size in known.items()})
+    one_way = profile.received_bytes * (stage > 0)
+    one_way += profile.sent_bytes * (stage < stages - 1)
+    sizes["packets"] = one_way * (2 if answered else 1)
+    return StageMemory(**{name: size / MIB for name, size in sizes.items()})
 
 
-def _ddp_s(whole: Rehearsed, devices: int, link: Link) -> float:
-    """A share of the batch each, then a ring of 2 (K - 1) steps with a K-th of the weights."""
-    passes_s = whole.usual_s("F") + whole.usual_s("B")
-    ring_s = 2 * (devices - 1) * link.seconds(whole.weight_bytes / devices)
-    return passes_s / devices + ring_s + whole.usual_s("U")
+def _ddp_s(uncut: StageProfile, devices: int, link: Link) -> float:
+    """Return the seconds of a batch that K devices share, with a ring all-reduce.
+
+    The ring has 2 (K - 1) steps, each of which transfers a K-th of the weights.
+    """
+    passes_s = uncut.median_s("F") + uncut.median_s("B")
+    ring_s = 2 * (devices - 1) * link.seconds(uncut.weight_bytes / devices)
+    return passes_s / devices + ring_s + uncut.median_s("U")
 
 
 def _pipeline_s(
-    times: Sequence[StageTimes], sent: Sequence[int], link: Link, parts: int
+    times: Sequence[StageTimes], sent_bytes: Sequence[int], link: Link, micro_batches: int
 ) -> float:
-    """All parts through the longest stage, and one through each of the others."""
+    """Return the seconds of a batch in a pipeline that is flushed at the end.
+
+    All micro-batches pass the longest stage, and one of them each of the others.
+    """
     last = len(times) - 1
     each_s = [
-        (stage.forward_s + stage.backward_s) / parts
-        + (2 * link.seconds(sent[k] / parts) if k < last else 0.0)
+        (stage.forward_s + stage.backward_s) / micro_batches
+        + (2 * link.seconds(sent_bytes[k] / micro_batches) if k < last else 0.0)
         for k, stage in enumerate(times)
     ]
-    return sum(each_s) + (parts - 1) * max(each_s) + max(stage.update_s for stage in times)
+    update_s = max(stage.update_s for stage in times)
+    return sum(each_s) + (micro_batches - 1) * max(each_s) + update_s
 
 
-def best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
-    """The one to choose, and why.
+def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
+    """Return the forecast to choose, and the reason as text.
 
-    Speed decides, but what is less than 3 % quicker is not worth more stale gradients, and
-    then not more memory: that much a measured time is off by.
+    Speed decides; among those within 3 % of the fastest, which is the error of measured times,
+    first the staleness of gradients decides and then the memory.
     """
-    quickest = min(forecasts, key=lambda f: f.tick_s)
-    alike = [f for f in forecasts if f.tick_s <= 1.03 * quickest.tick_s]
-    chosen = min(alike, key=lambda f: (max(f.staleness), _largest(f), f.tick_s))
-    why = f"{chosen.speed_up:.2f} times back-propagation on one device"
-    if chosen is not quickest:
-        why += (
-            f", within 3 % of the quickest ({quickest.method} on {len(quickest.times)} "
-            f"stages), with gradients {max(chosen.staleness):g} updates late instead of "
-            f"{max(quickest.staleness):g} and {_largest(chosen):.0f} MiB in the fullest stage "
-            f"instead of {_largest(quickest):.0f}"
+    fastest = min(forecasts, key=lambda f: f.tick_s)
+    equal = [f for f in forecasts if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]
+    chosen = min(equal, key=lambda f: (max(f.staleness), f.peak_mib, f.tick_s))
+    reason = f"{chosen.speed_up:.2f} times as fast as back-propagation on one device"
+    if chosen is not fastest:
+        reason += (
+            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.method} on "
+            f"{len(fastest.times)} stages), with gradients {max(chosen.staleness):g} updates "
+            f"stale instead of {max(fastest.staleness):g}, and at most {chosen.peak_mib:.0f} "
+            f"MiB in a stage instead of {fastest.peak_mib:.0f}"
         )
     else:
-        why += "; nothing that is as quick has less stale gradients or holds less"
-    return chosen, why
-
-
-def _largest(found: Forecast) -> float:
-    return max(held.total for held in found.memory)
+        reason += "; no other that is as fast has less stale gradients or needs less memory"
+    return chosen, reason

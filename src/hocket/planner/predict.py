@@ -1,4 +1,4 @@
-"""From a network to what is expected of it: cut by times, rehearsed, forecast."""
+"""Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,114 +11,146 @@ from hocket.partition.profile import LayerCost, merge_costs
 from hocket.partition.recording import USUAL
 from hocket.planner.forecast import Forecast, StageProfiles, forecast
 from hocket.planner.rehearsals import (
-    Build,
     Candidate,
-    Stages,
-    Through,
-    rehearsed,
-    rehearsed_together,
+    CandidateProfile,
+    NetworkFactory,
+    Track,
+    rehearse_candidates,
+    rehearse_together,
 )
 from hocket.runs.build import parse_method
 
-# What the others are compared with.
-PLAIN = "bp"
+# Method that the others are compared with.
+BASELINE = "bp"
 
 
 def cut_by_time(
-    build: Build,
+    build: NetworkFactory,
     counts: Sequence[int],
     methods: Sequence[str],
     *,
     link: Link = ONE_MACHINE,
     memory_limit_mib: float = float("inf"),
 ) -> list[list[Candidate]]:
-    """Where to cut for each number of stages and each method, by measured times of layers.
+    """Cut for each number of stages and each method, by measured times of layers.
 
     Args:
-        build: Gives the network and a batch.
+        build: Builds the network and a batch.
         counts: Numbers of stages.
-        methods: Each as name or name:option=value.
-        link: What packets go over.
-        memory_limit_mib: What a stage may hold.
+        methods: Methods, each as name or name:option=value.
+        link: Link that packets go over.
+        memory_limit_mib: Memory that a stage may hold, in MiB.
+
+    Returns:
+        For each number of stages, a candidate for each method.
 
     Raises:
-        CutError: The network cannot be cut so.
+        CutError: The network cannot be cut into that number of stages.
     """
     network, inputs, _ = build()
-    seen = find_cut_points(network, inputs)
+    graph = find_cut_points(network, inputs)
     for count in counts:
-        require_enough_layers(count, seen)
-    costs = measure_layers(seen)
-    # A signal of a stage's own takes one tensor.
-    single = [border.name for border in seen.cut_points if len(border.keys[USUAL]) == 1]
-    ways = {True: costs, False: merge_costs(costs, single)}
-    waits = {name: parse_method(name).signal.needs_gradient for name in methods}
-    found = []
+        require_enough_layers(count, graph)
+    costs = measure_layers(graph)
+    # A stage with a local error signal must have one tensor as its output.
+    single = [point.name for point in graph.cut_points if len(point.keys[USUAL]) == 1]
+    # By whether a method waits for gradients.
+    costs_by_signal = {True: costs, False: merge_costs(costs, single)}
+    needs_gradient = {name: parse_method(name).signal.needs_gradient for name in methods}
+    candidates = []
     for count in counts:
         cuts = {
-            way: _cuts(ways[way], count, link, memory_limit_mib) for way in set(waits.values())
+            needed: _fastest_cuts(costs_by_signal[needed], count, link, memory_limit_mib)
+            for needed in set(needs_gradient.values())
         }
-        found.append([Candidate(name, cuts[waits[name]]) for name in methods])
-    return found
+        candidates.append([Candidate(name, cuts[needs_gradient[name]]) for name in methods])
+    return candidates
 
 
 def predict(
-    build: Build,
-    cases: Sequence[Candidate],
+    build: NetworkFactory,
+    candidates: Sequence[Candidate],
     *,
     link: Link = ONE_MACHINE,
     contended: bool = False,
-    returns: bool = True,
-    through: Through = iter,
+    repeat_reversed: bool = True,
+    track: Track = iter,
 ) -> list[Forecast]:
-    """What to expect of some methods, all on the same number of stages.
+    """Forecast some candidates, all with the same number of stages.
 
     Args:
-        build: Gives the network and a batch.
-        cases: The methods, and where they are cut.
-        link: What packets go over.
-        contended: Whether the stages share this machine.
-        returns: Whether to rehearse there and back, against a drift of the machine's speed.
-        through: Goes through what is to be rehearsed.
+        build: Builds the network and a batch.
+        candidates: Methods and cuts.
+        link: Link that packets go over.
+        contended: The stages share this machine.
+        repeat_reversed: Rehearse all candidates a second time in reverse order, so that a
+            machine whose speed drifts affects all of them equally.
+        track: Iterates over what is to be rehearsed.
 
     Raises:
-        CutError: The network cannot be cut so.
-        OptionError: A stage cannot honour a method.
-        HocketError: A process that rehearsed failed.
+        CutError: The network cannot be cut there.
+        OptionError: A stage is not compatible with a method.
+        HocketError: A process of the rehearsal failed.
     """
-    plain = [Candidate(PLAIN, case.cuts) for case in cases]
-    every = list(dict.fromkeys([Candidate(PLAIN, ()), *plain, *cases]))
-    # Stages that share a machine are alone where a method makes them wait, and slower after it.
-    seen = rehearsed(build, every, through, with_idle=contended, returns=returns)
-    alone = dict(zip(every, seen, strict=True))
-    together: dict[Candidate, Stages] | None = None
+    baselines = [Candidate(BASELINE, candidate.cuts) for candidate in candidates]
+    rehearsed = list(dict.fromkeys([Candidate(BASELINE, ()), *baselines, *candidates]))
+    # With contention, stages of a method that waits are idle at times, and slower afterwards.
+    profiles = dict(
+        zip(
+            rehearsed,
+            rehearse_candidates(
+                build, rehearsed, track, with_idle=contended, repeat_reversed=repeat_reversed
+            ),
+            strict=True,
+        )
+    )
+    contended_profiles: dict[Candidate, CandidateProfile] | None = None
     if contended:
-        stages = len(cases[0].cuts) + 1
-        threads = torch.get_num_threads()
-        own = rehearsed_together(build, every, stages, threads, returns=returns)
-        together = dict(zip(every, own, strict=True))
+        contended_profiles = dict(
+            zip(
+                rehearsed,
+                rehearse_together(
+                    build,
+                    rehearsed,
+                    processes=len(candidates[0].cuts) + 1,
+                    threads=torch.get_num_threads(),
+                    repeat_reversed=repeat_reversed,
+                ),
+                strict=True,
+            )
+        )
     return [
         forecast(
-            case.method,
-            parse_method(case.method),
-            case.cuts,
-            _scene(alone, case),
+            candidate.method,
+            parse_method(candidate.method),
+            candidate.cuts,
+            _select_profiles(profiles, candidate),
             link=link,
-            together=_scene(together, case) if together is not None else None,
+            contended_profiles=(
+                None
+                if contended_profiles is None
+                else _select_profiles(contended_profiles, candidate)
+            ),
         )
-        for case in cases
+        for candidate in candidates
     ]
 
 
-def _cuts(
+def _fastest_cuts(
     costs: Mapping[str, LayerCost], count: int, link: Link, memory_limit_mib: float
 ) -> tuple[str, ...]:
-    """Where the stages begin whose longest is shortest."""
+    """Return the names of the layers that begin stages, with the fastest slowest stage."""
     names = list(costs)
-    borders = fastest_cut(list(costs.values()), count, link, memory_limit_mib)
-    return tuple(names[border + 1] for border in borders)
+    last_layers = fastest_cut(list(costs.values()), count, link, memory_limit_mib)
+    return tuple(names[last + 1] for last in last_layers)
 
 
-def _scene(rehearsed: Mapping[Candidate, Stages], case: Candidate) -> StageProfiles:
-    plain, (whole,) = rehearsed[Candidate(PLAIN, case.cuts)], rehearsed[Candidate(PLAIN, ())]
-    return StageProfiles(own=rehearsed[case], plain=plain, whole=whole)
+def _select_profiles(
+    profiles: Mapping[Candidate, CandidateProfile], candidate: Candidate
+) -> StageProfiles:
+    (uncut,) = profiles[Candidate(BASELINE, ())]
+    return StageProfiles(
+        method=profiles[candidate],
+        backpropagation=profiles[Candidate(BASELINE, candidate.cuts)],
+        uncut=uncut,
+    )

@@ -1,4 +1,4 @@
-"""What is rehearsed for a plan, by this process alone or by several at the same time."""
+"""Rehearsals of several candidates, in this process or in several processes at once."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -12,131 +12,134 @@ import torch
 from torch import distributed, nn
 
 from hocket.distributed.launch import launch
-from hocket.engine.setup import Setup
 from hocket.errors import HocketError
 from hocket.losses import cross_entropy
 from hocket.partition import Plan, divide
-from hocket.planner.rehearse import Rehearsed, rehearse
+from hocket.planner.rehearse import StageProfile, rehearse
 from hocket.runs.build import parse_method
-from hocket.transport.codecs import Exact
+from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
 
-Build: TypeAlias = Callable[[], tuple[nn.Module, Tree, Tree]]
-"""Gives the network and a batch of inputs and targets; the same in every process."""
-Stages: TypeAlias = tuple[Rehearsed, ...]
-Through: TypeAlias = Callable[[Sequence["Candidate"]], Iterable["Candidate"]]
-"""Goes through cases, and may show how far it has come."""
+NetworkFactory: TypeAlias = Callable[[], tuple[nn.Module, Tree, Tree]]
+"""Builds the network and a batch of inputs and targets; the same in every process."""
+CandidateProfile: TypeAlias = tuple[StageProfile, ...]
+"""Profile of each stage of a candidate."""
+Track: TypeAlias = Callable[[Sequence["Candidate"]], Iterable["Candidate"]]
+"""Iterates over candidates, and may display the progress, as `rich.progress.track` does."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method on a cut network.
+    """A method and a cut of the network, to be compared with others.
 
     Attributes:
-        method: Its name, with options.
-        cuts: The modules at which stages 1, 2, ... begin.
+        method: Name of the method, with options.
+        cuts: Names of the modules at which stages 1, 2, ... begin.
     """
 
     method: str
     cuts: tuple[str, ...]
 
 
-def rehearsed(
-    build: Build,
-    cases: Sequence[Candidate],
-    through: Through = iter,
+def rehearse_candidates(
+    build: NetworkFactory,
+    candidates: Sequence[Candidate],
+    track: Track = iter,
     *,
     with_idle: bool = False,
-    returns: bool = True,
-) -> list[Stages]:
-    """What the stages of each case take and hold, in this process.
+    repeat_reversed: bool = True,
+) -> list[CandidateProfile]:
+    """Measure the stages of each candidate in this process.
 
     Args:
-        build: Gives the network and a batch.
-        cases: The methods, and where they are cut.
-        through: Goes through what is to be rehearsed.
-        with_idle: Whether a stage rests before whatever takes a packet, as one that waits does.
-        returns: Whether to go there and back, so that a machine that becomes slower is so for
-            all of them.
+        build: Builds the network and a batch.
+        candidates: Methods and cuts.
+        track: Iterates over what is to be rehearsed.
+        with_idle: Sleep before each action that needs a packet, as a stage that waits does.
+        repeat_reversed: Rehearse all candidates a second time in reverse order, so that a
+            machine whose speed drifts affects all of them equally.
 
     Raises:
-        CutError: The network cannot be cut so.
-        OptionError: A stage cannot honour a method.
+        CutError: The network cannot be cut there.
+        OptionError: A stage is not compatible with a method.
     """
     network, inputs, targets = build()
-    divided: dict[tuple[str, ...], list[nn.Module]] = {}
-    found: dict[Candidate, list[Stages]] = {case: [] for case in cases}
-    for case in through([*cases, *(reversed(cases) if returns else ())]):
-        if case.cuts not in divided:
-            _, divided[case.cuts] = divide(network, Plan(case.cuts), inputs)
-        modules = divided[case.cuts]
-        stages = rehearse(_setup(case, inputs), modules, inputs, targets, with_idle=with_idle)
-        found[case].append(stages)
-    return [_all(found[case]) for case in cases]
+    modules: dict[tuple[str, ...], list[nn.Module]] = {}
+    profiles: dict[Candidate, list[CandidateProfile]] = {one: [] for one in candidates}
+    order = [*candidates, *(reversed(candidates) if repeat_reversed else ())]
+    for candidate in track(order):
+        if candidate.cuts not in modules:
+            _, modules[candidate.cuts] = divide(network, Plan(candidate.cuts), inputs)
+        setup, stages = _build_setup(candidate, inputs), modules[candidate.cuts]
+        profiles[candidate].append(
+            rehearse(setup, stages, inputs, targets, with_idle=with_idle)
+        )
+    return [_merge_seconds(profiles[candidate]) for candidate in candidates]
 
 
-def rehearsed_together(
-    build: Build,
-    cases: Sequence[Candidate],
+def rehearse_together(
+    build: NetworkFactory,
+    candidates: Sequence[Candidate],
     processes: int,
     threads: int,
     *,
-    returns: bool = True,
-) -> list[Stages]:
-    """The same where so many processes of this machine rehearse the same at the same time.
+    repeat_reversed: bool = True,
+) -> list[CandidateProfile]:
+    """Measure the stages of each candidate while other processes do the same.
+
+    Args:
+        build: Builds the network and a batch.
+        candidates: Methods and cuts.
+        processes: Number of processes of this machine.
+        threads: Number of PyTorch's threads in each process.
+        repeat_reversed: Rehearse all candidates a second time in reverse order.
 
     Raises:
         HocketError: A process failed.
     """
     with TemporaryDirectory(prefix="hocket-") as folder:
-        asked = folder, build, cases, returns
-        if launch(_rehearse, *asked, processes=processes, threads=threads):
-            raise HocketError("a process that rehearsed failed; what it said is above")
+        arguments = folder, build, candidates, repeat_reversed
+        if launch(_rehearse_process, *arguments, processes=processes, threads=threads):
+            raise HocketError("a process of the rehearsal failed; its error is printed above")
         files = [Path(folder, str(rank)) for rank in range(processes)]
-        told = [json.loads(file.read_text()) for file in files]
-        each: list[list[Stages]] = [
-            [tuple(Rehearsed(**stage) for stage in stages) for stages in own] for own in told
+        profiles: list[list[CandidateProfile]] = [
+            [
+                tuple(StageProfile(**stage) for stage in stages)
+                for stages in json.loads(file.read_text())
+            ]
+            for file in files
         ]
-    return [_all(stages) for stages in zip(*each, strict=True)]
+    return [_merge_seconds(of_candidate) for of_candidate in zip(*profiles, strict=True)]
 
 
-def _rehearse(folder: str, build: Build, cases: Sequence[Candidate], returns: bool) -> int:
-    """What each process does."""
-    found = rehearsed(build, cases, returns=returns)
-    plain = [[asdict(stage) for stage in stages] for stages in found]
+def _rehearse_process(
+    folder: str, build: NetworkFactory, candidates: Sequence[Candidate], repeat_reversed: bool
+) -> int:
+    """Rehearse in one of several processes, and write the profiles to a file."""
+    profiles = rehearse_candidates(build, candidates, repeat_reversed=repeat_reversed)
+    plain = [[asdict(stage) for stage in stages] for stages in profiles]
     Path(folder, str(distributed.get_rank())).write_text(json.dumps(plain))
     return 0
 
 
-def _all(seen: Sequence[Stages]) -> Stages:
-    """The same stages as they were seen several times: with all of their times."""
-    found = []
-    for stage in zip(*seen, strict=True):
+def _merge_seconds(profiles: Sequence[CandidateProfile]) -> CandidateProfile:
+    """Merge repeated profiles of the same stages: keep the durations of all of them."""
+    merged = []
+    for repeated in zip(*profiles, strict=True):
         seconds = {
-            kind: tuple(chain.from_iterable(one.seconds[kind] for one in stage))
-            for kind in stage[0].seconds
+            kind: tuple(chain.from_iterable(profile.seconds[kind] for profile in repeated))
+            for kind in repeated[0].seconds
         }
-        found.append(replace(stage[0], seconds=seconds))
-    return tuple(found)
+        merged.append(replace(repeated[0], seconds=seconds))
+    return tuple(merged)
 
 
-def _setup(case: Candidate, inputs: Tree) -> Setup:
-    """As for a training, by SGD with a momentum, at a rate that hardly changes weights."""
+def _build_setup(candidate: Candidate, inputs: Tree) -> Setup:
+    """Return the options of a training by SGD with momentum that hardly changes the weights."""
     return Setup(
-        method=parse_method(case.method),
+        method=parse_method(candidate.method),
         loss=cross_entropy,
         optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-9, momentum=0.9),
-        scheduler=None,
-        scheduler_unit="epoch",
-        seed=0,
         device=tensors(inputs)[0].device,
-        precision="fp32",
-        record_timeline=False,
-        codec=Exact(),
-        resumable=False,
-        batchnorm="local",
-        stage_speeds=None,
-        on_nan="stop",
-        skip_batches=frozenset(),
         checksum=False,
     )

@@ -1,7 +1,7 @@
-"""Stages at work one by one, with the parts of their neighbours played from a script.
+"""Rehearsal of single stages: each runs alone, between simulated neighbours, and is measured.
 
-A stage is that of the engines and does what its column of the program says. So whatever it
-takes and holds is in the numbers: copies of weights, heads, synthesizers, norms, updates.
+The stages are those of the engines and follow their schedule of the program. So the measured
+time and memory include copies of weights, heads, synthesizers, norms and updates.
 """
 
 import copy
@@ -13,36 +13,38 @@ from statistics import fmean, median
 import torch
 from torch import Tensor, nn
 
-from hocket.engine.setup import Setup, build_signals, build_stage
+from hocket.engine.build_stage import build_signals, build_stage
 from hocket.partition.profile import synchronized_clock
 from hocket.planner.simulate import Jitter
 from hocket.planner.tensor_memory import LiveTensorMemory
 from hocket.program import Kind, StageSchedule, dependency
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Recorder
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree, copy_tensors, tensors
 
-# Ticks that are timed, and updates in them at least.
+# Least numbers of ticks, and of updates in them, that are timed.
 REPETITIONS = 5
 UPDATES = 2
-# About what a stage waits for where some batches are done in a second.
-REST_S = 0.05
-# Of gradients that come back: small, as those of a mean over a batch are.
-SCALE = 1e-4
+# Typical time that a stage waits for a packet, at some batches per second.
+IDLE_S = 0.05
+# Standard deviation of simulated gradients: small, as those of a mean over a batch are.
+GRADIENT_SCALE = 1e-4
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """What a stage took and held.
+class StageProfile:
+    """Measured time and memory of a stage.
 
     Attributes:
-        seconds: Of each kind of action, every time; none for what it never does.
-        received_bytes: Of a batch, from before.
-        sent_bytes: Of a batch, to the stage behind.
+        seconds: All durations of each kind of action; empty for actions that it never does.
+        received_bytes: Bytes of a batch received from the previous stage.
+        sent_bytes: Bytes of a batch sent to the next stage.
         weight_bytes: Parameters and buffers, with those of its head or synthesizer.
-        optimizer_bytes: What the optimizers remember.
-        peak_bytes: All that it held at its fullest, with its weights.
+        optimizer_bytes: State of the optimizers.
+        peak_bytes: Peak of all tensors of the stage, with its weights.
     """
 
     seconds: dict[Kind, tuple[float, ...]]
@@ -52,20 +54,20 @@ class Rehearsed:
     optimizer_bytes: int
     peak_bytes: int
 
-    def usual_s(self, kind: Kind) -> float:
-        """Seconds of an action, the median; 0 of what it never does.
+    def median_s(self, kind: Kind) -> float:
+        """Return the median duration of an action in seconds; 0 if the stage never does it.
 
-        Not the mean: ticks in which memory is taken for the first time are slower, and fewer
-        in a training than in a rehearsal.
+        The mean would be too long: ticks that allocate memory for the first time are slower,
+        and rarer in a training than in a rehearsal.
         """
         return median(self.seconds[kind] or (0.0,))
 
     @property
     def jitter(self) -> Jitter:
-        """How its times vary."""
+        """Durations of each kind of action, divided by their mean."""
         return {
-            kind: tuple(one / fmean(seen) for one in seen)
-            for kind, seen in self.seconds.items()
+            kind: tuple(duration_s / fmean(durations_s) for duration_s in durations_s)
+            for kind, durations_s in self.seconds.items()
         }
 
 
@@ -76,147 +78,161 @@ def rehearse(
     targets: Tree,
     *,
     with_idle: bool = False,
-) -> tuple[Rehearsed, ...]:
-    """What each stage takes and holds, where it is and with the present number of threads.
+) -> tuple[StageProfile, ...]:
+    """Measure each stage on its device, with PyTorch's current number of threads.
 
-    Copies are trained: the modules stay as they are.
+    Copies are trained: the modules do not change.
 
     Args:
-        setup: As for a training.
-        modules: The layers of each stage.
-        inputs: A batch, of the size that training will use.
+        setup: Options of the training.
+        modules: Layers of each stage.
+        inputs: A batch of the size that the training will use, with tensors of shape (B, ...).
         targets: Its targets.
-        with_idle: Whether a stage rests before whatever takes a packet, as one that waits does.
+        with_idle: Sleep before each action that needs a packet, as a stage that waits does.
 
     Raises:
-        OptionError: A stage cannot honour the method.
+        OptionError: A stage is not compatible with the method.
     """
-    # Together, so that what they share is still shared by their copies.
-    stages = copy.deepcopy(list(modules))
-    signals, networks = build_signals(setup, stages, inputs)
-    given = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
-    found = []
-    for k, module in enumerate(stages):
-        earlier, later = _Earlier(given), _Later()
-        own = [*_weights(module), *_weights(networks[k])]
-        stage = build_stage(
-            setup, k, len(stages), module, signals[k], networks[k], earlier, later,
-            Recorder(k, keep=False),
-        )  # fmt: skip
-        column = StageSchedule(setup.method, len(stages), k)
-        with LiveTensorMemory(*own, *tensors((given.values, targets))) as living:
-            _until_full(stage, column)
-        found.append(
-            Rehearsed(
-                seconds=_timed(stage, column, synchronized_clock(inputs), with_idle),
-                received_bytes=_bytes(given.values),
-                sent_bytes=_bytes(later.seen.values),
-                weight_bytes=_bytes(own),
-                optimizer_bytes=_remembered(stage),
-                peak_bytes=_bytes(own) + living.peak - later.own_bytes,
+    # Copied together, so that shared parameters stay shared.
+    copies = copy.deepcopy(list(modules))
+    signals, networks = build_signals(setup, copies, inputs)
+    activation = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
+    profiles = []
+    for k, module in enumerate(copies):
+        next_stage = _NextStage()
+        weights = [*_parameters_and_buffers(module), *_parameters_and_buffers(networks[k])]
+        parts = StageParts(
+            index=k,
+            count=len(copies),
+            module=module,
+            signal=signals[k],
+            signal_network=networks[k],
+            to_previous=_PreviousStage(activation),
+            to_next=next_stage,
+            recorder=Recorder(k, keep=False),
+        )
+        stage = build_stage(setup, parts)
+        schedule = StageSchedule(setup.method, len(copies), k)
+        with LiveTensorMemory(*weights, *tensors((activation.values, targets))) as memory:
+            _fill(stage, schedule)
+        sent = next_stage.first_activation
+        profiles.append(
+            StageProfile(
+                seconds=_time_actions(stage, schedule, synchronized_clock(inputs), with_idle),
+                received_bytes=_size_bytes(activation.values),
+                sent_bytes=_size_bytes(sent.values),
+                weight_bytes=_size_bytes(weights),
+                optimizer_bytes=_optimizer_bytes(stage),
+                peak_bytes=_size_bytes(weights) + memory.peak_bytes - next_stage.kept_bytes,
             )
         )
-        given = later.seen
-    return tuple(found)
+        activation = sent
+    return tuple(profiles)
 
 
-class _Earlier:
-    """The stage before: sends the same batch again and again, and is sent gradients."""
+class _PreviousStage:
+    """Simulated previous stage: sends the same activation for every batch."""
 
-    def __init__(self, given: Activation) -> None:
-        self._given = given
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
 
     def receive(self, batch: int) -> Activation:
-        """The batch, under this number."""
-        values = copy_tensors(self._given.values)
-        return Activation(batch, 0, values, self._given.differentiable, self._given.targets)
+        """Return a copy of the activation, as that of this batch."""
+        values = copy_tensors(self._activation.values)
+        return Activation(
+            batch, 0, values, self._activation.differentiable, self._activation.targets
+        )
 
     def send(self, packet: Gradient) -> None:
-        """Nobody needs it."""
+        """Discard the gradient."""
 
     def state_dict(self) -> Tree:
-        """Nothing is remembered."""
+        """Return None: there is no state."""
 
     def load_state_dict(self, state: Tree) -> None:
-        """Nothing is remembered."""
+        """Do nothing: there is no state."""
 
 
-class _Later:
-    """The stage behind: sends gradients of whatever it was sent first."""
+class _NextStage:
+    """Simulated next stage: sends random gradients of the first activation it received."""
 
     def __init__(self) -> None:
-        self._seen: Activation | None = None
+        self._first_activation: Activation | None = None
         self._gradients: tuple[Tensor | None, ...] = ()
 
     @property
-    def seen(self) -> Activation:
-        """What was sent first."""
-        assert self._seen is not None, "nothing was forwarded"
-        return self._seen
+    def first_activation(self) -> Activation:
+        """Activation that was received first."""
+        assert self._first_activation is not None, "nothing was forwarded"
+        return self._first_activation
 
     @property
-    def own_bytes(self) -> int:
-        """Of what is kept for the script."""
-        return _bytes(self.seen.values) + _bytes(self._gradients)
+    def kept_bytes(self) -> int:
+        """Bytes kept by this simulation, which the stage itself would not hold."""
+        return _size_bytes(self.first_activation.values) + _size_bytes(self._gradients)
 
     def send(self, packet: Activation) -> None:
-        """Keeps the first one."""
-        if self._seen is None:
-            self._seen = Activation(
+        """Keep a copy of the first activation, and draw its gradients."""
+        if self._first_activation is None:
+            self._first_activation = Activation(
                 0, 0, copy_tensors(packet.values), packet.differentiable, packet.targets
             )
             self._gradients = tuple(
-                torch.randn_like(value) * SCALE if flag else None
+                torch.randn_like(value) * GRADIENT_SCALE if flag else None
                 for value, flag in zip(
                     tensors(packet.values), packet.differentiable, strict=True
                 )
             )
 
     def receive(self, batch: int) -> Gradient:
-        """Some gradient."""
-        mine = self._gradients
-        return Gradient(batch, tuple(g if g is None else g.clone() for g in mine))
+        """Return a copy of the gradients, as those of this batch."""
+        gradients = self._gradients
+        return Gradient(batch, tuple(g if g is None else g.clone() for g in gradients))
 
     def state_dict(self) -> Tree:
-        """Nothing is remembered."""
+        """Return None: there is no state."""
 
     def load_state_dict(self, state: Tree) -> None:
-        """Nothing is remembered."""
+        """Do nothing: there is no state."""
 
 
-def _until_full(stage: Stage, column: StageSchedule) -> None:
-    """Until as many batches are in flight as there will be, and two updates were made."""
+def _fill(stage: Stage, schedule: StageSchedule) -> None:
+    """Run a stage until its batches are in flight, and it was updated twice."""
     updates = 0
     while updates < 2:
-        for action in column.tick():
+        for action in schedule.tick():
             stage.execute(action)
             updates += action.kind == "U"
 
 
-def _timed(
-    stage: Stage, column: StageSchedule, now: Callable[[], float], rests: bool
+def _time_actions(
+    stage: Stage, schedule: StageSchedule, now: Callable[[], float], with_idle: bool
 ) -> dict[Kind, tuple[float, ...]]:
-    """Seconds of each kind of action, over some forwards and updates at least."""
-    times_s: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
-    while len(times_s["F"]) < REPETITIONS or len(times_s["U"]) < UPDATES:
-        for action in column.tick():
-            if rests and dependency(action, column.method, column.stages):
-                time.sleep(REST_S)
+    """Return the durations of each kind of action, in seconds."""
+    seconds: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
+    while len(seconds["F"]) < REPETITIONS or len(seconds["U"]) < UPDATES:
+        for action in schedule.tick():
+            if with_idle and dependency(action, schedule.method, schedule.stages):
+                time.sleep(IDLE_S)
             start_s = now()
             stage.execute(action)
-            times_s[action.kind].append(now() - start_s)
-    return {kind: tuple(seen) for kind, seen in times_s.items()}
+            seconds[action.kind].append(now() - start_s)
+    return {kind: tuple(durations_s) for kind, durations_s in seconds.items()}
 
 
-def _remembered(stage: Stage) -> int:
-    """Bytes of the optimizers' states."""
+def _optimizer_bytes(stage: Stage) -> int:
+    """Return the bytes of the states of a stage's optimizers."""
     optimizers = (stage.updater.optimizer, stage.signal_updater.optimizer)
-    return sum(_bytes(list(own.state.values())) for own in optimizers if own is not None)
+    return sum(
+        _size_bytes(list(optimizer.state.values()))
+        for optimizer in optimizers
+        if optimizer is not None
+    )
 
 
-def _weights(module: nn.Module) -> list[Tensor]:
+def _parameters_and_buffers(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _bytes(values: Tree) -> int:
+def _size_bytes(values: Tree) -> int:
     return sum(value.numel() * value.element_size() for value in tensors(values))

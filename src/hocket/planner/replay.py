@@ -1,4 +1,4 @@
-"""A measured training once more, as it would have been with a core for every stage."""
+"""Replay of a recorded timeline, as it would be with a core for every stage."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,34 +6,36 @@ from collections.abc import Callable
 from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program import Action, dependency
-from hocket.timeline.span import ACTIONS, Span
+from hocket.timeline.span import ACTION_KINDS, Span
 from hocket.timeline.timeline import Timeline
 
 
-def replay(
+def replay_timeline(
     timeline: Timeline,
     method: Method,
     stages: int,
     *,
     packet_s: Callable[[Action], float] = lambda _: 0.0,
 ) -> Timeline:
-    """The same actions in the same order at each stage, at the same time as those of others.
+    """Schedule the recorded actions of all stages in parallel.
 
-    An action takes as long as it took, without its waits; it begins when its stage is free and
-    the packet that it takes has come. What stages that share a core, or take turns in one
-    process, would do on cores of their own is computed by this.
+    The actions of each stage keep their order and their durations without waits. An action
+    begins when its stage is free and the packet that it needs has arrived. So the timeline of
+    stages that share a core, or take turns in one process, becomes that of stages on cores of
+    their own.
 
     Args:
         timeline: Recorded from the beginning of a training, in any number of processes.
         method: The method that was recorded.
-        stages: K.
-        packet_s: How long what an action sends is on its way, in seconds; no time if not given.
+        stages: Number of stages K.
+        packet_s: Returns the seconds that a packet sent by an action is in transit; 0 by
+            default.
 
     Raises:
-        DataError: Actions wait for each other; the timeline is of another method.
+        DataError: Actions wait for each other, because the timeline is of another method.
     """
-    queues = {stage: _actions(timeline, stage) for stage in timeline.stages}
-    known = {_action(span) for queue in queues.values() for span, _ in queue}
+    queues = {stage: _stage_actions(timeline, stage) for stage in timeline.stages}
+    recorded = {_action(span) for queue in queues.values() for span, _ in queue}
     ends_s: dict[Action, float] = {}
     free_s = dict.fromkeys(queues, 0.0)
     spans: list[Span] = []
@@ -41,45 +43,46 @@ def replay(
         done = len(ends_s)
         for stage, queue in queues.items():
             while queue:
-                span, took_s = queue[0]
-                need = dependency(_action(span), method, stages)
-                if need in known and need not in ends_s:
+                span, duration_s = queue[0]
+                needed = dependency(_action(span), method, stages)
+                if needed in recorded and needed not in ends_s:
                     break
                 queue.popleft()
                 now_s = free_s[stage]
                 start_s = now_s
-                if need in known:
-                    start_s = max(now_s, ends_s[need] + packet_s(need))
+                if needed in recorded:
+                    start_s = max(now_s, ends_s[needed] + packet_s(needed))
                 if start_s > now_s:
                     spans.append(Span(stage, "wait", span.batch, span.tick, now_s, start_s))
-                free_s[stage] = ends_s[_action(span)] = start_s + took_s
+                free_s[stage] = ends_s[_action(span)] = start_s + duration_s
                 spans.append(
                     Span(stage, span.kind, span.batch, span.tick, start_s, free_s[stage])
                 )
         if len(ends_s) == done:
             first = next(queue[0][0] for queue in queues.values() if queue)
             raise DataError(
-                f"{first.name} of stage {first.stage} waits for what comes after it; give the "
-                f"method that was recorded, which is not {method.name!r} with these delays"
+                f"{first.name} of stage {first.stage} waits for an action that comes after it; "
+                f"give the method that was recorded, which is not {method.name!r} with these "
+                "delays"
             )
     return Timeline(tuple(spans))
 
 
-def _actions(timeline: Timeline, stage: int) -> deque[tuple[Span, float]]:
-    """What a stage did, in order, and how long each took without waiting."""
-    found: list[tuple[Span, float]] = []
+def _stage_actions(timeline: Timeline, stage: int) -> deque[tuple[Span, float]]:
+    """Return the actions of a stage in order, and their seconds without waits."""
+    actions: list[tuple[Span, float]] = []
     for span in timeline.spans:
-        length_s = span.end_s - span.start_s
+        duration_s = span.end_s - span.start_s
         if span.stage != stage:
             continue
-        if span.kind in ACTIONS:
-            found.append((span, length_s))
-        elif span.kind == "wait" and found and span.start_s < found[-1][0].end_s:
-            action, took_s = found[-1]
-            found[-1] = action, took_s - length_s
-    return deque(found)
+        if span.kind in ACTION_KINDS:
+            actions.append((span, duration_s))
+        elif span.kind == "wait" and actions and span.start_s < actions[-1][0].end_s:
+            action, working_s = actions[-1]
+            actions[-1] = action, working_s - duration_s
+    return deque(actions)
 
 
 def _action(span: Span) -> Action:
-    assert span.kind in ACTIONS
+    assert span.kind in ACTION_KINDS
     return Action(span.kind, span.stage, span.batch)  # type: ignore[arg-type]

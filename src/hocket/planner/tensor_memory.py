@@ -1,4 +1,4 @@
-"""How many bytes of tensors are alive, and how many have been at most."""
+"""Memory of live tensors, counted in bytes: the current amount and the peak."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,29 +13,30 @@ from hocket.tree import tensors
 
 @final
 class LiveTensorMemory(TorchDispatchMode):
-    """Counts the memory of tensors that are met inside, each once, until it is freed.
+    """Context manager that counts the memory of all tensors used in it, until they are freed.
 
-    What kernels take for themselves and give back is not seen.
+    Memory that is shared by several tensors counts once. Temporary memory inside a kernel is
+    not counted.
 
     Args:
-        outside: Tensors whose memory does not count.
+        excluded: Tensors whose memory does not count.
 
     Attributes:
-        now: Bytes alive.
-        peak: The most that have been alive at a time.
+        live_bytes: Bytes of the tensors that are alive.
+        peak_bytes: Maximum of ``live_bytes`` so far.
 
-    >>> with Living() as living:
+    >>> with LiveTensorMemory() as memory:
     ...     a = torch.ones(4) + torch.ones(4)
-    >>> living.now, living.peak
+    >>> memory.live_bytes, memory.peak_bytes
     (16, 48)
     """
 
-    def __init__(self, *outside: Tensor) -> None:
+    def __init__(self, *excluded: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
-        self.now = 0
-        self.peak = 0
-        self._outside = [tensor.untyped_storage() for tensor in outside]
-        self._known = {storage._cdata for storage in self._outside}
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._excluded = [tensor.untyped_storage() for tensor in excluded]
+        self._known = {storage._cdata for storage in self._excluded}
 
     def __torch_dispatch__(
         self,
@@ -44,23 +45,23 @@ class LiveTensorMemory(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do what is asked, and count what came of it."""
+        """Call the operator, and count the tensors that it reads and returns."""
         output = func(*args, **(kwargs or {}))
-        # Arguments too: memory can be taken, and filled, without a tensor to show for it.
+        # Arguments too: a storage can be allocated and filled before any operator returns it.
         for tensor in tensors((args, kwargs, output)):
             self._count(tensor.untyped_storage())
         return output
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        place = storage._cdata
-        if place in self._known or storage.device.type == "meta":
+        address = storage._cdata
+        if address in self._known or storage.device.type == "meta":
             return
-        self._known.add(place)
+        self._known.add(address)
         size = storage.nbytes()
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._free, place, size)
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        weakref.finalize(storage, self._free, address, size)
 
-    def _free(self, place: int, size: int) -> None:
-        self._known.discard(place)
-        self.now -= size
+    def _free(self, address: int, size: int) -> None:
+        self._known.discard(address)
+        self.live_bytes -= size

@@ -1,4 +1,4 @@
-"""A stage is rehearsed as it trains: it takes time, and holds what its method says."""
+"""The rehearsal of a stage measures the time and memory of its training."""
 
 import copy
 from statistics import fmean, median
@@ -8,13 +8,13 @@ import torch
 
 from hocket.methods import METHODS, build_method
 from hocket.planner import rehearse
-from hocket.planner.rehearsals import Candidate, rehearsed, rehearsed_together
-from unit.planner.scenes import BATCH, FLOAT, NETWORK, WIDTH, scene
+from hocket.planner.rehearsals import Candidate, rehearse_candidates, rehearse_together
+from unit.planner.workload import BATCH, FLOAT, NETWORK, WIDTH, build_workload
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_stage_of_every_method_takes_time_and_holds_memory(name):
-    (stages,) = rehearsed(scene, [Candidate(name, ("1.0", "2"))])
+def test_every_stage_of_every_method_has_time_and_memory(name):
+    (stages,) = rehearse_candidates(build_workload, [Candidate(name, ("1.0", "2"))])
     method = build_method(name)
     before = copy.deepcopy(NETWORK.state_dict())
     assert len(stages) == 3
@@ -23,9 +23,9 @@ def test_every_stage_of_every_method_takes_time_and_holds_memory(name):
         assert kinds == {"F", "B", "U"} | (
             {"T"} if method.signal.learns_from_gradient and k < 2 else set()
         )
-        helped = method.signal.learns_from_gradient or not method.signal.needs_gradient
+        has_auxiliary = method.signal.learns_from_gradient or not method.signal.needs_gradient
         layers = FLOAT * (WIDTH**2 if k < 2 else 5 * (WIDTH + 1))
-        assert (stage.weight_bytes > layers) == (helped and k < 2)
+        assert (stage.weight_bytes > layers) == (has_auxiliary and k < 2)
         assert stage.optimizer_bytes >= FLOAT * WIDTH * 5
         assert stage.peak_bytes > stage.weight_bytes + stage.optimizer_bytes
         assert stage.received_bytes == FLOAT * BATCH * WIDTH
@@ -34,46 +34,52 @@ def test_every_stage_of_every_method_takes_time_and_holds_memory(name):
 
 
 def test_graphs_in_flight_and_old_weights_are_held():
-    fdg, bp = rehearsed(scene, [Candidate(name, ("1.0", "2")) for name in ("fdg", "bp")])
+    fdg, bp = rehearse_candidates(
+        build_workload, [Candidate(name, ("1.0", "2")) for name in ("fdg", "bp")]
+    )
     activation, weights = FLOAT * BATCH * WIDTH, FLOAT * WIDTH**2
-    more = [one.peak_bytes - other.peak_bytes for one, other in zip(fdg, bp, strict=True)]
-    # Four graphs instead of one: of what was received, a copy of it, and the output.
-    assert more[0] == 3 * 3 * activation
-    # Two of them, each with a copy of its weights.
-    assert more[1] == 3 * activation + 2 * weights
+    difference = [one.peak_bytes - other.peak_bytes for one, other in zip(fdg, bp, strict=True)]
+    # Four graphs instead of one: each holds the received tensor, a copy, and the output.
+    assert difference[0] == 3 * 3 * activation
+    # Two graphs instead of one, each with a copy of its weights.
+    assert difference[1] == 3 * activation + 2 * weights
     assert fdg[2].peak_bytes == bp[2].peak_bytes
 
 
 @pytest.mark.parametrize(
-    ("name", "rests"), [("fdg", [1, 2, 1]), ("dgl", [0, 1, 1])], ids=["fdg", "dgl"]
+    ("name", "idles"), [("fdg", [1, 2, 1]), ("dgl", [0, 1, 1])], ids=["fdg", "dgl"]
 )
-def test_a_stage_rests_before_it_takes_a_packet(name, rests, monkeypatch):
-    cases = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
+def test_with_idle_a_stage_sleeps_before_it_receives_a_packet(name, idles, monkeypatch):
+    candidates = [Candidate(name, ("1.0", "2")), Candidate(name, ())]
     slept = []
     monkeypatch.setattr(rehearse.time, "sleep", slept.append)
-    stages, (whole,) = rehearsed(scene, cases, with_idle=True, returns=False)
+    stages, (whole,) = rehearse_candidates(
+        build_workload, candidates, with_idle=True, repeat_reversed=False
+    )
     ticks = rehearse.REPETITIONS
     assert [len(one.seconds["F"]) for one in (*stages, whole)] == [ticks] * 4
-    assert slept == [rehearse.REST_S] * (sum(rests) * ticks)
+    assert slept == [rehearse.IDLE_S] * (sum(idles) * ticks)
     slept.clear()
-    rehearsed(scene, cases)
+    rehearse_candidates(build_workload, candidates)
     assert not slept
 
 
-def test_there_and_back_each_stage_is_seen_twice():
-    case = Candidate("bp", ("2",))
-    for returns, visits in ((True, 2), (False, 1)):
-        (stages,) = rehearsed(scene, [case], returns=returns)
+def test_with_repeat_reversed_each_stage_is_timed_twice():
+    candidate = Candidate("bp", ("2",))
+    for repeat_reversed, visits in ((True, 2), (False, 1)):
+        (stages,) = rehearse_candidates(
+            build_workload, [candidate], repeat_reversed=repeat_reversed
+        )
         for stage in stages:
             assert len(stage.seconds["F"]) == visits * rehearse.REPETITIONS
 
 
-def test_how_times_vary_is_told_apart_from_how_long_they_are():
-    (stages,) = rehearsed(scene, [Candidate("bp", ("2",))])
+def test_jitter_is_relative_to_the_mean():
+    (stages,) = rehearse_candidates(build_workload, [Candidate("bp", ("2",))])
     for stage in stages:
         assert stage.jitter["T"] == ()
         for kind in "FBU":
-            assert median(stage.seconds[kind]) == stage.usual_s(kind)
+            assert median(stage.seconds[kind]) == stage.median_s(kind)
             assert fmean(stage.jitter[kind]) == pytest.approx(1.0)
             assert stage.jitter[kind] == pytest.approx(
                 [one / fmean(stage.seconds[kind]) for one in stage.seconds[kind]]
@@ -81,11 +87,11 @@ def test_how_times_vary_is_told_apart_from_how_long_they_are():
 
 
 def test_several_processes_rehearse_the_same():
-    cases = [Candidate("bp", ("2",)), Candidate("dgl", ("2",))]
-    found = rehearsed_together(scene, cases, processes=2, threads=1)
-    alone = rehearsed(scene, cases)
-    for case, other in zip(found, alone, strict=True):
-        for stage, same in zip(case, other, strict=True):
+    candidates = [Candidate("bp", ("2",)), Candidate("dgl", ("2",))]
+    together = rehearse_together(build_workload, candidates, processes=2, threads=1)
+    alone = rehearse_candidates(build_workload, candidates)
+    for stages, same_stages in zip(together, alone, strict=True):
+        for stage, same in zip(stages, same_stages, strict=True):
             assert stage.peak_bytes == same.peak_bytes
             assert stage.seconds.keys() == same.seconds.keys()
             assert min(stage.seconds["B"]) > 0

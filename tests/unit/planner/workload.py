@@ -1,4 +1,4 @@
-"""A network and a batch that other processes can build as well."""
+"""A small network and a batch, for rehearsals in this process or in others."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ BATCH, WIDTH = 32, 64
 FLOAT = 4
 
 
-def network():
+def build_network():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layers = [
@@ -16,8 +16,8 @@ def network():
         return nn.Sequential(*layers, nn.Linear(WIDTH, 5))
 
 
-NETWORK = network()
+NETWORK = build_network()
 
 
-def scene():
+def build_workload():
     return NETWORK, torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.long)
