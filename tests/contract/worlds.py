@@ -128,8 +128,8 @@ def directly() -> Iterator[None]:
     """As if every process had a GPU of its own, with gloo in the place of NCCL."""
     own = f"gpu {torch.distributed.get_rank()}"
     with (
-        patch.object(backends, "direct_backend_name", lambda device: "gloo"),
-        patch.object(backends, "_identity", lambda device: own),
+        patch.object(backends, "gpu_backend_name", lambda device: "gloo"),
+        patch.object(backends, "_device_id", lambda device: own),
     ):
         yield
 

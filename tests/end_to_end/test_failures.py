@@ -98,7 +98,7 @@ def test_a_killed_process_ends_all_where_stages_run_freely(capfd, line):
 def test_a_damaged_packet_ends_all_where_stages_run_freely(failure):
     """Though nobody waits for that one."""
     err = failure(failing.damaged_freely, code=TransitError.exit_code)
-    told = r"stage [12], from stage [01]: activation \d+ was damaged on its way"
+    told = r"stage [12], from stage [01]: activation \d+ was damaged in transit"
     assert re.search(told, err)
 
 

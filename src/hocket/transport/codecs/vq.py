@@ -120,13 +120,13 @@ class _VQEncoder:
 
     def encode(self, tensor: Tensor) -> Tree:
         """Return the indices, the tensor's form, and the codebooks if they have changed."""
-        vectors = _vectors(tensor, self._codec.group_count(_channels(tensor)))
+        vectors = _to_vectors(tensor, self._codec.group_count(_channel_count(tensor)))
         require_finite(tensor.abs().amax())
         if self._books is None:
             self._books = self._initialise(vectors)
         books = self._books
-        indices = nearest(vectors, books)
-        # The decoder restores the memory format, but not the strides of a view.
+        indices = nearest_codes(vectors, books)
+        # Decoded maps are channels_last, and made contiguous if these were not.
         channels_last = tensor.dim() == 4 and tensor.is_contiguous(
             memory_format=torch.channels_last
         )
@@ -171,17 +171,19 @@ class _VQEncoder:
         # With a code for each vector k-means would only add rounding errors.
         exact = torch.tensor(has_few, device=books.device)[:, None, None]
         for _ in range(KMEANS_ROUNDS):
-            counts, sums = _totals(vectors, nearest(vectors, books), codes)
+            counts, sums = _counts_and_sums(vectors, nearest_codes(vectors, books), codes)
             means = sums / counts.clamp(min=1).unsqueeze(-1)
             books = torch.where(exact | (counts == 0).unsqueeze(-1), books, means)
-        self._counts, self._sums = _totals(vectors, nearest(vectors, books), codes)
+        self._counts, self._sums = _counts_and_sums(
+            vectors, nearest_codes(vectors, books), codes
+        )
         return books
 
     def _learn(self, vectors: Tensor, indices: Tensor) -> None:
         """Update the moving averages, and move unused codes to vectors of this batch."""
         assert self._books is not None
         decay = self._codec.decay
-        counts, sums = _totals(vectors, indices, self._codec.codes)
+        counts, sums = _counts_and_sums(vectors, indices, self._codec.codes)
         self._counts = decay * self._counts + (1 - decay) * counts
         self._sums = decay * self._sums + (1 - decay) * sums
         books = self._sums / self._counts.clamp(min=UNUSED).unsqueeze(-1)
@@ -261,14 +263,14 @@ class _VQDecoder:
         return maps if encoded["channels_last"] else maps.contiguous()
 
 
-def nearest(vectors: Tensor, books: Tensor) -> Tensor:
+def nearest_codes(vectors: Tensor, books: Tensor) -> Tensor:
     """Return the indices (G, P) of the codes nearest to the vectors; the first of equals.
 
     Args:
         vectors: Vectors (G, P, D).
         books: Codebooks (G, K, D).
 
-    >>> nearest(torch.tensor([[[0.9], [0.1]]]), torch.tensor([[[0.0], [1.0]]]))
+    >>> nearest_codes(torch.tensor([[[0.9], [0.1]]]), torch.tensor([[[0.0], [1.0]]]))
     tensor([[1, 0]])
     """
     squares = books.square().sum(-1).unsqueeze(1)
@@ -283,7 +285,7 @@ def nearest(vectors: Tensor, books: Tensor) -> Tensor:
     )
 
 
-def _totals(vectors: Tensor, indices: Tensor, codes: int) -> tuple[Tensor, Tensor]:
+def _counts_and_sums(vectors: Tensor, indices: Tensor, codes: int) -> tuple[Tensor, Tensor]:
     """Return the number of vectors of each code (G, K), and their sums (G, K, D)."""
     groups, _, width = vectors.shape
     counts = vectors.new_zeros(groups, codes)
@@ -293,7 +295,7 @@ def _totals(vectors: Tensor, indices: Tensor, codes: int) -> tuple[Tensor, Tenso
     return counts, sums
 
 
-def _channels(tensor: Tensor) -> int:
+def _channel_count(tensor: Tensor) -> int:
     """Return the second size of maps (B, C, H, W), and the last of all other tensors."""
     if tensor.dim() < 2:
         raise OptionError(
@@ -303,9 +305,9 @@ def _channels(tensor: Tensor) -> int:
     return tensor.shape[1] if tensor.dim() == 4 else tensor.shape[-1]
 
 
-def _vectors(tensor: Tensor, groups: int) -> Tensor:
+def _to_vectors(tensor: Tensor, groups: int) -> Tensor:
     """Return the vectors (G, P, D) of a tensor, in float32."""
-    channels = _channels(tensor)
+    channels = _channel_count(tensor)
     last = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
     rows = last.reshape(-1, groups, channels // groups)
     return rows.transpose(0, 1).to(torch.float32).contiguous()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import OptionError, PacketError
 from hocket.transport.codecs import VQ
-from hocket.transport.codecs.vq import KEPT_VERSIONS, UNUSED, nearest
+from hocket.transport.codecs.vq import KEPT_VERSIONS, UNUSED, nearest_codes
 
 
 def vectors(count, width, seed=0):
@@ -26,15 +26,15 @@ def naive_nearest(rows, book):
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3))
 def test_every_vector_gets_its_nearest_code(seed, count, codes, width):
     rows, book = vectors(count, width, seed), vectors(codes, width, seed + 1)
-    (indices,) = nearest(rows.unsqueeze(0), book.unsqueeze(0)).tolist()
+    (indices,) = nearest_codes(rows.unsqueeze(0), book.unsqueeze(0)).tolist()
     assert indices == naive_nearest(rows, book)
 
 
 def test_many_vectors_are_searched_in_chunks(monkeypatch):
     rows, books = vectors(50, 4).reshape(2, 25, 4), vectors(12, 4, 1).reshape(2, 6, 4)
-    whole = nearest(rows, books)
+    whole = nearest_codes(rows, books)
     monkeypatch.setattr("hocket.transport.codecs.vq.CHUNK", 30)
-    assert torch.equal(nearest(rows, books), whole)
+    assert torch.equal(nearest_codes(rows, books), whole)
 
 
 def test_a_code_for_every_distinct_vector_loses_nothing():
