@@ -25,6 +25,7 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
+from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.world import World
 from hocket.errors import CheckpointError, OptionError, listed
 from hocket.options import wrong_choice
@@ -91,22 +92,21 @@ class CheckpointWriter:
 
     Args:
         checkpoints: Where to write them, and how many to keep.
-        world: The processes of the training; None if there is only this one.
+        world: The processes of the training.
 
     Attributes:
         last_name: Name of the newest checkpoint whose writing has begun.
     """
 
-    def __init__(self, checkpoints: Checkpoints, world: World | None) -> None:
+    def __init__(self, checkpoints: Checkpoints, world: World | SoloWorld) -> None:
         self._checkpoints = checkpoints
         self._world = world
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self.last_name = ""
-        if world is None or world.is_main:
+        if world.is_main:
             remove_unfinished(checkpoints.folder)
-        if world is not None:
-            world.gather(None)  # no process writes before the old files are removed
+        world.gather(None)  # no process writes before the old files are removed
 
     def is_due(self, ticks: int) -> bool:
         """Return True if a checkpoint is to be written after this number of ticks."""
@@ -133,7 +133,7 @@ class CheckpointWriter:
         self.wait()
         packed = {part: pack(state, part) for part, state in parts.items()}
         self.last_name = name
-        flag = "" if self._world is None else self._world.flags.new_name()
+        flag = self._world.flags.new_name()
         job = _Job(name, packed, manifest, flag, refusal)
         self._thread = threading.Thread(
             target=self._write, args=(job,), name="hocket-saver", daemon=True
@@ -171,11 +171,7 @@ class CheckpointWriter:
                 report = {part: asdict(digest) for part, digest in digests.items()}
             except OSError as error:
                 report = _describe_failure(job, folder, error)
-        reports = (
-            [report]
-            if self._world is None
-            else self._exchange_reports(self._world, job.flag, report)
-        )
+        reports = self._exchange_reports(job.flag, report)
         if reports is None:  # rank 0 finishes the checkpoint
             self._failure = report if isinstance(report, str) else None
             return
@@ -198,12 +194,13 @@ class CheckpointWriter:
         # Unfinished files would fill the disk.
         shutil.rmtree(unfinished, ignore_errors=True)
 
-    def _exchange_reports(self, world: World, flag: str, report: Any) -> list[Any] | None:
+    def _exchange_reports(self, flag: str, report: Any) -> list[Any] | None:
         """Publish a report; return those of all processes at rank 0, and None elsewhere."""
+        world = self._world
         world.flags.set(flag, json.dumps(report))
         if not world.is_main:
             return None
-        end_s = time.monotonic() + world.failures.timeout_s
+        end_s = time.monotonic() + world.timeout_s
         while (reports := world.flags.values(flag)) is None:
             if time.monotonic() > end_s:
                 return ["a process did not write its part of a checkpoint in time"]

@@ -1,5 +1,6 @@
 """A world of one process, so that nobody has to ask whether there are others."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ class SoloWorld:
         reads_data: True, as this process has the first stage.
         rejoined: False, as there is nobody to return to.
         process_name: None, as a name would tell it from nobody.
+        timeout_s: Infinity, as nobody is waited for.
         flags: Flags that are read by nobody else.
     """
 
@@ -52,6 +54,7 @@ class SoloWorld:
     reads_data: Literal[True] = True
     rejoined: Literal[False] = False
     process_name: None = None
+    timeout_s = math.inf
 
     def __init__(self) -> None:
         self.flags = SoloFlags()

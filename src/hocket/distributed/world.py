@@ -160,6 +160,11 @@ class World:
         return self.rank == 0
 
     @property
+    def timeout_s(self) -> float:
+        """Seconds that a process may let another one wait."""
+        return self.failures.timeout_s
+
+    @property
     def reads_data(self) -> bool:
         """True if this process has the first stage, which reads the data."""
         return self.stage == 0

@@ -1,1 +1,1 @@
-"""What executes a program."""
+"""Engines, which execute programs in one process or in many."""

@@ -1,16 +1,17 @@
-"""Stages at their own pace in one process: a simulation of the times at which they would run.
+"""The engine that simulates, in one process, stages that run at their own pace.
 
-Equal seeds give equal turns and equal bits. At equal rates every stage finds what the one
+Equal seeds give equal turns and equal bits. At equal speeds every stage draws what the one
 before it has just sent, and the training is that of stages that keep step.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.async_clock import EventClock, StageSpeeds
+from hocket.engine.async_clock import EventClock
 from hocket.engine.async_stage import AsyncStage, DataEpoch
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.serial import predict_in_order
+from hocket.methods.stage_speeds import StageSpeeds
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
@@ -18,91 +19,108 @@ from hocket.tree import Tree
 
 
 class AsyncSimulation:
-    """Gives stages their turns in the order of simulated time.
+    """Lets stages take their turns in the order of simulated time.
 
     Args:
-        runners: All stages, in order.
-        source: Where batches enter.
-        passes: The data as the first stage goes through them.
-        pace: How fast each is.
+        stages: All stages, in order.
+        source: Source of batches.
+        data: Position of the first stage in the training data.
+        speeds: Speed of each stage.
     """
 
     def __init__(
         self,
-        runners: Sequence[AsyncStage],
+        stages: Sequence[AsyncStage],
         source: Source,
-        passes: DataEpoch,
-        pace: StageSpeeds,
+        data: DataEpoch,
+        speeds: StageSpeeds,
     ) -> None:
-        self._runners = runners
+        self._stages = stages
         self._source = source
-        self._passes = passes
-        self._clock = EventClock(pace)
-        self._now = 0
+        self._data = data
+        self._clock = EventClock(speeds)
+        self._tick_count = 0
 
     @property
     def stages(self) -> Sequence[Stage]:
         """All stages, in order."""
-        return [runner.stage for runner in self._runners]
+        return [stage.stage for stage in self._stages]
 
     @property
     def tick_count(self) -> int:
-        """How many turns the first stage has had."""
-        return self._now
+        """Number of turns that the first stage has taken."""
+        return self._tick_count
 
     @property
     def sent_bytes(self) -> int:
-        """Nothing is sent anywhere."""
+        """0, as nothing is sent to other processes."""
         return 0
 
     def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
-        """Have each stage learn for so many more epochs of its own, of so many batches."""
-        self._passes.length = length or self._passes.length
-        for runner in self._runners:
-            runner.set_goal(epochs, again=again)
+        """Let each stage train for a number of epochs of its own.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in an epoch, if known.
+            again: True to count from where the goal was set before a restart.
+        """
+        self._data.length = length or self._data.length
+        for stage in self._stages:
+            stage.set_goal(epochs, again=again)
 
     @property
     def finished(self) -> bool:
-        """Whether every stage has learned enough."""
-        return all(runner.finished for runner in self._runners)
+        """True once every stage has reached its goal."""
+        return all(stage.finished for stage in self._stages)
+
+    def stop(self) -> None:
+        """Do nothing: all stages of this engine stop with the batches."""
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches to train on, one for each turn of the first stage."""
+        """Return the batches, one for each turn of the first stage."""
         count = 0
         for batch in batches:
             yield batch
             count += 1
-        self._passes.length = self._passes.length or count
+        self._data.length = self._data.length or count
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """A turn of the first stage, at which a batch enters, and all turns until its next."""
-        self._passes.epoch = epoch
-        self._source.send(self._runners[0].turns, epoch, inputs, targets)
+        """Take a turn of the first stage, at which a batch enters, and all until its next.
+
+        Args:
+            inputs: Inputs of the batch, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            epoch: Epoch of the data that the batch belongs to.
+        """
+        self._data.epoch = epoch
+        self._source.send(self._stages[0].turns, epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.
         events = self._others() + self._turn() + self._others()
-        self._now += 1
+        self._tick_count += 1
         return events
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """What each stage makes of each batch; nothing is kept."""
+        """Forward batches for evaluation; return what each stage predicts."""
         return predict_in_order(self.stages, batches)
 
     def finish(self) -> list[Event]:
         """Apply gradients that were too few for an update; nothing else is in flight."""
-        return [event for runner in self._runners for event in runner.final_update(self._now)]
+        return [
+            event for stage in self._stages for event in stage.final_update(self._tick_count)
+        ]
 
     def state_dict(self) -> list[Tree]:
-        """What each stage remembers; with the first one, the clock of all."""
-        parts = [runner.state_dict() for runner in self._runners]
+        """Return the state of each stage; that of the first one has the clock of all."""
+        parts = [stage.state_dict() for stage in self._stages]
         parts[0]["clock"] = self._clock.state_dict()
         return parts
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
-        """Go on from what the same stages remembered, at the same pace."""
-        for runner, part in zip(self._runners, parts, strict=True):
-            runner.load_state_dict(part)
+        """Continue from the states of the same stages at the same speeds."""
+        for stage, part in zip(self._stages, parts, strict=True):
+            stage.load_state_dict(part)
         self._clock.load_state_dict(parts[0]["clock"])
-        self._now = self._runners[0].turns
+        self._tick_count = self._stages[0].turns
 
     def _others(self) -> list[Event]:
         events = []
@@ -111,4 +129,4 @@ class AsyncSimulation:
         return events
 
     def _turn(self) -> list[Event]:
-        return self._runners[self._clock.next()].take_turn(self._now)
+        return self._stages[self._clock.next()].take_turn(self._tick_count)

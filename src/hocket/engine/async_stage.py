@@ -1,4 +1,4 @@
-"""One stage at its own pace: its turns, its epochs, and when it has learned enough."""
+"""A stage at its own pace: its turns, its epochs and its goal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from hocket.tree import Tree
 
 @dataclass
 class DataEpoch:
-    """The data as the first stage goes through them.
+    """Position of the first stage in the training data.
 
     Attributes:
-        epoch: The epoch of the data that the first stage is in.
-        length: Batches of an epoch; unknown while the first one has not ended.
+        epoch: Epoch of the data that the first stage is in.
+        length: Batches in an epoch; None until the first epoch has ended, if it is not known.
     """
 
     epoch: int = 0
@@ -26,95 +26,100 @@ class DataEpoch:
 
 
 class AsyncStage:
-    """Gives a stage its turns, one after the other.
+    """A stage that takes its turns one after the other.
 
     Args:
         stage: The stage.
-        lower: Where it draws from; None for the first stage, whose batches are sent to it.
-        passes: The data as the first stage goes through them.
+        draw: Port that draws from the buffer; None for the first stage, which is sent batches.
+        data: Position of the first stage in the training data.
         accumulate: Gradients per update.
         watchers: Called after every action.
+
+    Attributes:
+        stage: The stage.
+        turns: Turns taken.
+        trained: Turns in which the stage trained.
     """
 
     def __init__(
         self,
         stage: Stage,
-        lower: BufferToPrevious | None,
-        passes: DataEpoch,
+        draw: BufferToPrevious | None,
+        data: DataEpoch,
         accumulate: int,
         watchers: Sequence[Watcher],
     ) -> None:
         self.stage = stage
         self.turns = 0
-        self.learned = 0
-        self._lower = lower
-        self._passes = passes
+        self.trained = 0
+        self._draw = draw
+        self._data = data
         self._accumulate = accumulate
         self._watchers = watchers
-        self._gathered = 0
-        self._begun = 0  # the epoch from which on it learns for the present goal
+        self._accumulated = 0
+        self._first_epoch = 0  # epoch at which the present goal was set
         self._goal: int | None = None
 
     @property
     def epoch(self) -> int:
-        """The epoch of its own that the stage is in."""
-        return (
-            self.learned // self._passes.length if self._passes.length else self._passes.epoch
-        )
+        """Epoch of its own that the stage is in."""
+        return self.trained // self._data.length if self._data.length else self._data.epoch
 
     @property
     def finished(self) -> bool:
-        """Whether the stage has learned enough, and only forwards for those behind it."""
-        length = self._passes.length
+        """True once the stage has reached its goal, and only forwards for those behind it."""
+        length = self._data.length
         return self._goal is not None and bool(length) and self.epoch >= self._goal
 
     def set_goal(self, epochs: int, *, again: bool = False) -> None:
-        """Learn for so many epochs from now on; again, from where the last aim was taken."""
+        """Train for a number of epochs; ``again`` counts from where the goal was last set."""
         if not again:
-            self._begun = self.epoch
-        self._goal = self._begun + epochs
+            self._first_epoch = self.epoch
+        self._goal = self._first_epoch + epochs
 
     def state_dict(self) -> Tree:
-        """All that the stage remembers between two turns, with its counts."""
+        """Return the state of the stage between two turns, with its counts."""
         return self.stage.state_dict() | {
-            "runner": {
+            "turns": {
                 "turns": self.turns,
-                "learned": self.learned,
-                "gathered": self._gathered,
-                "begun": self._begun,
+                "trained": self.trained,
+                "accumulated": self._accumulated,
+                "first_epoch": self._first_epoch,
             }
         }
 
     def load_state_dict(self, state: Tree) -> None:
-        """Go on from what the runner of such a stage remembered."""
-        own: dict[str, Any] = state["runner"]
-        self.turns, self.learned = own["turns"], own["learned"]
-        self._gathered, self._begun = own["gathered"], own["begun"]
+        """Continue from the state of such a stage."""
+        counts: dict[str, Any] = state["turns"]
+        self.turns, self.trained = counts["turns"], counts["trained"]
+        self._accumulated, self._first_epoch = counts["accumulated"], counts["first_epoch"]
         self.stage.load_state_dict(state)
 
-    def take_turn(self, now: int) -> list[Event]:
-        """Take a turn, if there is anything to draw; what it came to."""
+    def take_turn(self, tick: int) -> list[Event]:
+        """Take a turn if there is a packet to draw; return its events."""
         number, k = self.turns, self.stage.index
-        if self._lower is not None and not self._lower.draw(number, self.epoch):
+        if self._draw is not None and not self._draw.draw(number, self.epoch):
             return []
         if self.finished:
-            events = self.final_update(now)
+            events = self.final_update(tick)
             self.turns += 1
             forward = Action("F", k, number)
-            return [*events, self._execute(forward, now, pass_on=True)]
+            return [*events, self._execute(forward, tick, pass_on=True)]
         self.turns += 1
-        self.learned += 1
-        self._gathered += 1
-        events = [self._execute(Action(kind, k, number), now) for kind in ("F", "B")]
-        return events + (self.final_update(now) if self._gathered == self._accumulate else [])
+        self.trained += 1
+        self._accumulated += 1
+        events = [self._execute(Action(kind, k, number), tick) for kind in ("F", "B")]
+        return events + (
+            self.final_update(tick) if self._accumulated == self._accumulate else []
+        )
 
-    def final_update(self, now: int) -> list[Event]:
-        """Update with what was gathered, however little it is."""
-        waiting, self._gathered = self._gathered, 0
-        if not waiting:
+    def final_update(self, tick: int) -> list[Event]:
+        """Update with the gradients accumulated so far, if there are any."""
+        count, self._accumulated = self._accumulated, 0
+        if not count:
             return []
-        return [self._execute(Action("U", self.stage.index, self.turns - 1), now)]
+        return [self._execute(Action("U", self.stage.index, self.turns - 1), tick)]
 
-    def _execute(self, action: Action, now: int, *, pass_on: bool = False) -> Event:
+    def _execute(self, action: Action, tick: int, *, pass_on: bool = False) -> Event:
         do = self.stage.pass_on if pass_on else None
-        return execute(self.stage, action, now, self._watchers, do)
+        return execute(self.stage, action, tick, self._watchers, do)

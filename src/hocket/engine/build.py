@@ -1,26 +1,31 @@
 """From a method and the stages' modules to an engine that is ready for its first batch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import nn
 
+from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.sync_batchnorm import convert_batchnorm
 from hocket.distributed.world import World
-from hocket.engine.async_clock import equal_speeds
 from hocket.engine.async_process import AsyncProcess
 from hocket.engine.async_simulated import AsyncSimulation
 from hocket.engine.async_stage import AsyncStage, DataEpoch
+from hocket.engine.build_stage import build_signals, build_stage, share_with_replicas
 from hocket.engine.distributed import DistributedEngine
+from hocket.engine.engine import Engine
 from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.serial import SerialEngine
-from hocket.engine.setup import ROOM, Setup, build_signals, build_stage
 from hocket.errors import HocketError, OptionError
+from hocket.methods.stage_speeds import equal_speeds
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
 from hocket.transport.backends import Backend, Backends, HostBackend
-from hocket.transport.connection import (
-    Connection,
+from hocket.transport.connection import Connection
+from hocket.transport.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
     Lookahead,
@@ -35,220 +40,226 @@ from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
 from hocket.tree import Tree
 
+SPARE_CAPACITY = 4
+"""Places of an inbox beside activations: for an opening, and the messages of an evaluation."""
 
-def build_serial(
-    setup: Setup,
-    modules: Sequence[nn.Module],
-    sample: Tree,
-    watchers: Sequence[Watcher],
-    compare: GradientErrorMeter | None,
-) -> SerialEngine:
-    """All stages in this process, wired up by mailboxes.
 
-    Args:
-        setup: What the stages have in common.
-        modules: Their layers.
-        sample: A small batch of inputs, on the device.
-        watchers: Called after every action.
-        compare: Compares late gradients with the true ones.
+@dataclass(frozen=True)
+class EngineParts:
+    """All that an engine is built from.
+
+    Attributes:
+        setup: Options that all stages share.
+        modules: Layers of every stage.
+        sample: A small batch of inputs where the layers are, the same in all processes.
+        watchers: Called after every action of this process.
+        world: This process among the others.
+        meter: Compares late gradients with the true ones; None to compare none.
+    """
+
+    setup: Setup
+    modules: Sequence[nn.Module]
+    sample: Tree
+    watchers: Sequence[Watcher]
+    world: World | SoloWorld
+    meter: GradientErrorMeter | None = None
+
+
+def build_engine(parts: EngineParts) -> Engine:
+    """Build the engine for these stages, in lockstep or free, in one process or several.
 
     Raises:
-        OptionError: A stage cannot honour the method.
+        OptionError: A stage is not compatible with the method, or an option needs ticks.
     """
-    count, source = len(modules), Source()
-    signals, networks = build_signals(setup, modules, sample)
+    free = parts.setup.method.free_running
+    if isinstance(parts.world, SoloWorld):
+        return build_async_simulation(parts) if free else build_serial(parts)
+    build = build_async_process if free else build_distributed
+    return build(parts, parts.world)
+
+
+def build_serial(parts: EngineParts) -> SerialEngine:
+    """Build all stages in this process, connected by mailboxes.
+
+    Raises:
+        OptionError: A stage is not compatible with the method.
+    """
+    setup, count, source = parts.setup, len(parts.modules), Source()
+    signals, networks = build_signals(setup, parts.modules, parts.sample)
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
-    befores = [source.port(), *(edge.to_previous() for edge in edges)]
-    afters: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
+    to_previous = [source.port(), *(edge.to_previous() for edge in edges)]
+    to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
     stages = [
         build_stage(
             setup,
-            k,
-            count,
-            module,
-            signals[k],
-            networks[k],
-            before,
-            after,
-            Recorder(k, keep=setup.record_timeline),
+            StageParts(
+                index=k,
+                count=count,
+                module=module,
+                signal=signals[k],
+                signal_network=networks[k],
+                to_previous=to_previous[k],
+                to_next=to_next[k],
+                recorder=Recorder(k, keep=setup.record_timeline),
+            ),
         )
-        for k, (module, before, after) in enumerate(zip(modules, befores, afters, strict=True))
+        for k, module in enumerate(parts.modules)
     ]
-    return SerialEngine(setup.method, stages, source, watchers, compare)
+    return SerialEngine(setup.method, stages, source, parts.watchers, parts.meter)
 
 
-def build_distributed(
-    setup: Setup,
-    modules: Sequence[nn.Module],
-    sample: Tree,
-    watchers: Sequence[Watcher],
-    world: World,
-) -> DistributedEngine:
-    """The stage of this process, connected to those before and after it.
-
-    Args:
-        setup: What the stages have in common.
-        modules: The layers of all stages.
-        sample: A small batch of inputs, where the layers are; the same in all processes.
-        watchers: Called after every action of this stage.
-        world: This process among the others.
+def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
+    """Build the stage of this process, connected to the processes of its neighbours.
 
     Raises:
-        OptionError: The stage cannot honour the method.
+        OptionError: The stage is not compatible with the method.
     """
-    k, count, method = world.stage, len(modules), setup.method
-    signals, networks = build_signals(setup, modules, sample)
+    setup, method = parts.setup, parts.setup.method
+    k, count = world.stage, len(parts.modules)
+    signals, networks = build_signals(setup, parts.modules, parts.sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
-        convert_batchnorm(nn.ModuleList([modules[k], networks[k]]), world)
-    # What a neighbour can be ahead by, an opening, and what it may send of an evaluation.
-    room = method.forward_delay + method.backward_delay + ROOM
+        convert_batchnorm(nn.ModuleList([parts.modules[k], networks[k]]), world)
+    # A neighbour can be ahead by so many messages, and sends some for an evaluation.
+    capacity = method.forward_delay + method.backward_delay + SPARE_CAPACITY
+    backends = Backends(world, setup.device)
 
-    carriers = Backends(world, setup.device)
+    def connect(offset: int) -> Connection:
+        rank = world.neighbour(offset)
+        backend = backends.for_peer(rank)
+        return Connection(world, rank, capacity, setup.device, backend, checksum=setup.checksum)
 
-    def connect(step: int) -> Connection:
-        rank = world.neighbour(step)
-        carrier = carriers.to(rank)
-        return Connection(world, rank, room, setup.device, carrier, checksum=setup.checksum)
-
-    source, horizon = Source(), Lookahead()
+    source, lookahead = Source(), Lookahead()
     recorder = Recorder(k, keep=setup.record_timeline)
-    before = connect(-1) if k > 0 else None
-    after = connect(1) if k < count - 1 else None
-    ahead = method.forward_delay if setup.resumable else 0
-    back = method.backward_delay if setup.resumable else 0
-    stage = build_stage(
-        setup,
-        k,
-        count,
-        modules[k],
-        signals[k],
-        networks[k],
-        ConnectionToPrevious(before, horizon, recorder, back)
-        if before is not None
+    previous = connect(-1) if k > 0 else None
+    following = connect(1) if k < count - 1 else None
+    forward_delay = method.forward_delay if setup.resumable else 0
+    backward_delay = method.backward_delay if setup.resumable else 0
+    stage_parts = StageParts(
+        index=k,
+        count=count,
+        module=parts.modules[k],
+        signal=signals[k],
+        signal_network=networks[k],
+        to_previous=ConnectionToPrevious(previous, lookahead, recorder, backward_delay)
+        if previous is not None
         else source.port(),
-        ConnectionToNext(after, horizon, recorder, ahead)
-        if after is not None
+        to_next=ConnectionToNext(following, lookahead, recorder, forward_delay)
+        if following is not None
         else NoNextStage(),
-        recorder,
-        world,
-        carriers,
+        recorder=recorder,
     )
+    stage = build_stage(setup, share_with_replicas(stage_parts, world, backends))
     world.sync_replicas([stage.module, stage.signal_network])
-    return DistributedEngine(method, stage, world, source, before, after, horizon, watchers)
+    return DistributedEngine(
+        method, stage, world, source, previous, following, lookahead, parts.watchers
+    )
 
 
-def build_async_simulation(
-    setup: Setup, modules: Sequence[nn.Module], sample: Tree, watchers: Sequence[Watcher]
-) -> AsyncSimulation:
-    """All stages in this process, each at its own pace, with buffers between them.
-
-    Args:
-        setup: What the stages have in common.
-        modules: Their layers.
-        sample: A small batch of inputs, on the device.
-        watchers: Called after every action.
+def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
+    """Build all stages in this process, each at its own pace, with buffers between them.
 
     Raises:
-        OptionError: A stage cannot honour the method.
+        OptionError: A stage is not compatible with the method.
     """
-    count, rule, passes = len(modules), setup.method.replay, DataEpoch()
-    assert rule is not None, "stages that keep step have no buffers"
-    signals, networks = build_signals(setup, modules, sample)
+    setup, count, data = parts.setup, len(parts.modules), DataEpoch()
+    replay = setup.method.replay
+    assert replay is not None, "stages that keep step have no buffers"
+    signals, networks = build_signals(setup, parts.modules, parts.sample)
     source = Source()
-    buffers = [ReplayBuffer(rule) for _ in modules[1:]]
-    lowers = [None, *map(replay_buffer.BufferToPrevious, buffers)]
-    afters: list[ToNext] = [*map(replay_buffer.BufferToNext, buffers), NoNextStage()]
+    buffers = [ReplayBuffer(replay) for _ in parts.modules[1:]]
+    draws = [None, *map(replay_buffer.BufferToPrevious, buffers)]
+    to_next: list[ToNext] = [*map(replay_buffer.BufferToNext, buffers), NoNextStage()]
     stages = [
         build_stage(
             setup,
-            k,
-            count,
-            module,
-            signals[k],
-            networks[k],
-            lower or source.port(),
-            after,
-            Recorder(k, keep=setup.record_timeline),
-            uses=buffers[k - 1].stats if k else None,
+            StageParts(
+                index=k,
+                count=count,
+                module=module,
+                signal=signals[k],
+                signal_network=networks[k],
+                to_previous=draws[k] or source.port(),
+                to_next=to_next[k],
+                recorder=Recorder(k, keep=setup.record_timeline),
+                receive_stats=buffers[k - 1].stats if k else None,
+            ),
         )
-        for k, (module, lower, after) in enumerate(zip(modules, lowers, afters, strict=True))
+        for k, module in enumerate(parts.modules)
     ]
-    runners = [
-        AsyncStage(stage, lower, passes, setup.method.accumulate, watchers)
-        for stage, lower in zip(stages, lowers, strict=True)
+    async_stages = [
+        AsyncStage(stage, draw, data, setup.method.accumulate, parts.watchers)
+        for stage, draw in zip(stages, draws, strict=True)
     ]
-    return AsyncSimulation(runners, source, passes, setup.stage_speeds or equal_speeds(count))
+    speeds = setup.stage_speeds or equal_speeds(count)
+    return AsyncSimulation(async_stages, source, data, speeds)
 
 
-def build_async_process(
-    setup: Setup,
-    modules: Sequence[nn.Module],
-    sample: Tree,
-    watchers: Sequence[Watcher],
-    world: World,
-) -> AsyncProcess:
-    """The stage of this process at its own pace, connected to those before and after it.
-
-    Args:
-        setup: What the stages have in common.
-        modules: The layers of all stages.
-        sample: A small batch of inputs, where the layers are; the same in all processes.
-        watchers: Called after every action of this stage.
-        world: This process among the others.
+def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
+    """Build the stage of this process at its own pace, connected to its neighbours.
 
     Raises:
-        OptionError: The stage cannot honour the method, or what is asked for needs ticks.
+        OptionError: The stage is not compatible with the method, or an option needs ticks.
     """
-    k, count, rule = world.stage, len(modules), setup.method.replay
-    assert rule is not None, "stages that keep step have no buffers"
-    pace = setup.stage_speeds or equal_speeds(count)
-    if world.replicas > 1 or pace.timing != "regular":
+    setup, k, count = parts.setup, world.stage, len(parts.modules)
+    replay, speeds = setup.method.replay, setup.stage_speeds or equal_speeds(count)
+    assert replay is not None, "stages that keep step have no buffers"
+    if world.replicas > 1 or speeds.timing != "regular":
         raise OptionError(
-            f"among processes the stages of method {setup.method.name!r} have no replicas, and "
-            "their turns fall as they will; leave replicas at 1 and turns at 'regular'"
+            f"in several processes the stages of method {setup.method.name!r} have no "
+            "replicas, and the machines decide when they take their turns; leave replicas at "
+            "1 and stage_timing at 'regular'"
         )
-    signals, networks = build_signals(setup, modules, sample)
-    # Whoever comes back finds ways that the others have made long since closed to it.
-    carriers = None if world.rejoined else Backends(world, setup.device)
-    passes, ledger = DataEpoch(), SendStats()
-    kept = ReplayBuffer(rule) if k > 0 else None
+    signals, networks = build_signals(setup, parts.modules, parts.sample)
+    # Process groups of the others are closed to a process that comes back.
+    backends = None if world.rejoined else Backends(world, setup.device)
+    data, send_stats = DataEpoch(), SendStats()
+    buffer = ReplayBuffer(replay) if k > 0 else None
 
-    def line(step: int, keep: Callable[[Activation], None] | None = None) -> ReconnectingLink:
-        rank = world.neighbour(step)
+    def link(
+        offset: int, on_activation: Callable[[Activation], None] | None = None
+    ) -> ReconnectingLink:
+        rank = world.neighbour(offset)
 
-        def connect(gone: Callable[[str], HocketError], host: HostBackend | None) -> Connection:
-            by: Backend | None = host or (carriers.to(rank) if carriers is not None else None)
+        def connect(
+            lost_error: Callable[[str], HocketError], host: HostBackend | None
+        ) -> Connection:
+            first = backends.for_peer(rank) if backends is not None and host is None else None
+            backend: Backend | None = host or first
             return Connection(
                 world,
                 rank,
-                ROOM,
+                SPARE_CAPACITY,
                 setup.device,
-                by,
-                keep,
+                backend,
+                on_activation,
                 checksum=setup.checksum,
-                headers=host,
-                gone=gone,
+                header_backend=host,
+                lost_error=lost_error,
             )
 
         return ReconnectingLink(world, rank, connect)
 
-    before = line(-1, kept.put) if kept is not None else None
-    after = line(1) if k < count - 1 else None
+    previous = link(-1, buffer.put) if buffer is not None else None
+    following = link(1) if k < count - 1 else None
     source, recorder = Source(), Recorder(k, keep=setup.record_timeline)
-    lower = replay_buffer.BufferToPrevious(kept) if kept is not None else None
+    draw = replay_buffer.BufferToPrevious(buffer) if buffer is not None else None
     stage = build_stage(
         setup,
-        k,
-        count,
-        modules[k],
-        signals[k],
-        networks[k],
-        lower or source.port(),
-        DroppingPort(after, recorder, ledger) if after is not None else NoNextStage(),
-        recorder,
-        uses=kept.stats if kept is not None else None,
-        ledger=ledger,
+        StageParts(
+            index=k,
+            count=count,
+            module=parts.modules[k],
+            signal=signals[k],
+            signal_network=networks[k],
+            to_previous=draw or source.port(),
+            to_next=DroppingPort(following, recorder, send_stats)
+            if following is not None
+            else NoNextStage(),
+            recorder=recorder,
+            receive_stats=buffer.stats if buffer is not None else None,
+            send_stats=send_stats,
+        ),
     )
-    runner = AsyncStage(stage, lower, passes, setup.method.accumulate, watchers)
-    rate = pace.speeds[k] / max(pace.speeds)
-    return AsyncProcess(runner, source, kept, before, after, passes, rate, world)
+    async_stage = AsyncStage(stage, draw, data, setup.method.accumulate, parts.watchers)
+    speed = speeds.speeds[k] / max(speeds.speeds)
+    return AsyncProcess(async_stage, source, buffer, previous, following, data, speed, world)

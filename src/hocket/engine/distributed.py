@@ -1,7 +1,7 @@
-"""One stage's column of the program in this process; neighbours are other processes.
+"""The engine that executes the schedule of one stage; its neighbours are other processes.
 
-It does what :class:`hocket.engine.serial.Serial` does for this stage, in the same order, and
-waits only where an action needs a packet that is not there yet.
+It does what :class:`hocket.engine.serial.SerialEngine` does for this stage, in the same order,
+and waits only where an action needs a packet that is not there yet.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,22 +18,23 @@ from hocket.methods.method import Method
 from hocket.program import Action, StageSchedule, drain
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Connection, Lookahead
+from hocket.transport.connection import Connection
+from hocket.transport.connection_ports import Lookahead
 from hocket.transport.source import Source
 from hocket.tree import Tree, map_tensors, tensors
 
 
 class DistributedEngine:
-    """Executes one stage's part of a program, beside others that do the same.
+    """Executes the schedule of one stage, while other processes execute those of the others.
 
     Args:
         method: The method.
         stage: The stage of this process.
         world: This process among the others.
-        source: Where batches enter, at the first stage.
-        before: The connection to the stage before, if there is one.
-        after: The connection to the stage after, if there is one.
-        horizon: Until when batches are known to enter; the ports share it.
+        source: Source of batches, for the first stage.
+        previous: Connection to the stage before; None for the first stage.
+        following: Connection to the next stage; None for the last stage.
+        lookahead: Tick until which batches are known to enter; the ports share it.
         watchers: Called after every action.
     """
 
@@ -43,92 +44,108 @@ class DistributedEngine:
         stage: Stage,
         world: World,
         source: Source,
-        before: Connection | None,
-        after: Connection | None,
-        horizon: Lookahead,
+        previous: Connection | None,
+        following: Connection | None,
+        lookahead: Lookahead,
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.stages = [stage]
-        self._column = StageSchedule(method, world.stages, stage.index)
+        self._schedule = StageSchedule(method, world.stages, stage.index)
         self._world = world
         self._source = source
-        self._before = before
-        self._after = after
-        self._horizon = horizon
+        self._previous = previous
+        self._following = following
+        self._lookahead = lookahead
         self._watchers = watchers
-        # A packet's word of the ticks to come must reach the last stage before it needs it.
+        # News of the ticks to come must reach the last stage before it needs them.
         self._ahead = (world.stages - 1) * method.forward_delay + 2
-        self._announce = BatchAnnouncer(before, after)
+        self._announce = BatchAnnouncer(previous, following)
         world.on_close(self._close)
 
     def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
-        """Nothing to do: all stages train for as long as batches enter."""
+        """Do nothing: all stages train for as long as batches enter.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in an epoch, if known.
+            again: True to count from where the goal was set before a restart.
+        """
 
     @property
     def finished(self) -> bool:
-        """Always: no stage falls behind."""
+        """True, as no stage falls behind."""
         return True
 
+    def stop(self) -> None:
+        """Do nothing: all stages of this engine stop with the batches."""
+
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches to train on, one for each tick; placeholders but at the first stage."""
-        return self._announce(batches, self._horizon, self._column.tick_count, self._ahead)
+        """Return a batch for each tick at the first stage, placeholders at the others."""
+        return self._announce(batches, self._lookahead, self._schedule.tick_count, self._ahead)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """One tick, at which a batch enters.
+        """Do one tick, at which a batch enters.
+
+        Args:
+            inputs: Inputs of the batch, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            epoch: Epoch that the batch belongs to.
 
         Raises:
             DataError: The batch has fewer inputs than there are replicas.
         """
-        if self._before is None:
-            share, own = self._share((inputs, targets))
-            self._source.send(self._column.batch_count, epoch, *own, share)
-        return self._execute(self._column.tick_count, self._column.tick())
+        if self._previous is None:
+            share, (inputs, targets) = self._share((inputs, targets))
+            self._source.send(self._schedule.batch_count, epoch, inputs, targets, share)
+        return self._execute(self._schedule.tick_count, self._schedule.tick())
 
     def finish(self) -> list[Event]:
-        """The ticks that complete every batch in flight and apply every gradient."""
+        """Complete every batch in flight and apply every gradient."""
         events = []
-        for actions in drain(self._column):
-            events += self._execute(self._column.tick_count - 1, actions)
+        for actions in drain(self._schedule):
+            events += self._execute(self._schedule.tick_count - 1, actions)
         return events
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """What this stage makes of each batch; nothing is kept."""
-        return predict_stage(self.stages[0], self._before, self._after, self._announce, batches)
+        """Forward batches for evaluation; return what this stage predicts."""
+        return predict_stage(
+            self.stages[0], self._previous, self._following, self._announce, batches
+        )
 
     @property
     def tick_count(self) -> int:
-        """How many ticks have been done."""
-        return self._column.tick_count
+        """Number of ticks done."""
+        return self._schedule.tick_count
 
-    def start_at(self, now: int, fed: int) -> None:
-        """Count ticks and batches on from these, with nothing in flight."""
-        self._column.start_at(now, fed)
-        self._horizon.tick = now - 1
+    def start_at(self, ticks: int, batches: int) -> None:
+        """Count ticks and batches on from these numbers, with nothing in flight."""
+        self._schedule.start_at(ticks, batches)
+        self._lookahead.tick = ticks - 1
 
     def state_dict(self) -> list[Tree]:
-        """What the stage remembers, with its column of the program."""
-        return [self.stages[0].state_dict() | {"column": self._column.state_dict()}]
+        """Return the state of the stage, with that of its schedule."""
+        return [self.stages[0].state_dict() | {"schedule": self._schedule.state_dict()}]
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
-        """Go on from what such a stage remembered; what was under way is sent again."""
+        """Continue from the state of such a stage; packets under way are sent again."""
         (part,) = parts
-        self._column.load_state_dict(part["column"])
-        self._horizon.tick = self._column.tick_count - 1
+        self._schedule.load_state_dict(part["schedule"])
+        self._lookahead.tick = self._schedule.tick_count - 1
         self.stages[0].load_state_dict(part)
 
     @property
     def sent_bytes(self) -> int:
-        """What was sent to the neighbours so far."""
-        return sum(c.sent_bytes for c in (self._before, self._after) if c is not None)
+        """Bytes sent to the neighbours so far."""
+        return sum(c.sent_bytes for c in (self._previous, self._following) if c is not None)
 
     def _close(self) -> None:
-        """Part from the neighbours."""
-        for connection in (self._before, self._after):
+        """Close the connections to the neighbours."""
+        for connection in (self._previous, self._following):
             if connection is not None:
                 connection.close()
 
     def _share(self, batch: Batch) -> tuple[float, Batch]:
-        """What part of a batch is this replica's: how much, and which."""
+        """Return this replica's fraction of a batch, and that part of it."""
         replica, replicas = self._world.replica, self._world.replicas
         if replicas == 1:
             return 1.0, batch
@@ -146,13 +163,13 @@ class DistributedEngine:
 
         return (last - first) / whole, map_tensors(part, batch)
 
-    def _execute(self, now: int, actions: list[Action]) -> list[Event]:
+    def _execute(self, tick: int, actions: list[Action]) -> list[Event]:
         events = []
         stage = self.stages[0]
-        self._horizon.tick = now
+        self._lookahead.tick = tick
         for action in actions:
-            self._world.failures.set_activity(f"executing {action} in tick {now}")
-            event = execute(stage, action, now, self._watchers)
-            self._world.failures.set_activity(f"going on after {action} in tick {now}")
+            self._world.failures.set_activity(f"executing {action} in tick {tick}")
+            event = execute(stage, action, tick, self._watchers)
+            self._world.failures.set_activity(f"continuing after {action} in tick {tick}")
             events.append(event)
         return events

@@ -1,7 +1,7 @@
-"""What a trainer asks of whatever executes the program."""
+"""The protocol of whatever executes a program for a trainer."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from hocket.engine.event import Event
 from hocket.stage.prediction import Prediction
@@ -12,55 +12,68 @@ Batch: TypeAlias = tuple[Tree, Tree]
 
 
 class Engine(Protocol):
-    """Executes a program, or one stage's column of it."""
+    """Executes a program, or the schedule of one of its stages."""
 
     @property
     def stages(self) -> Sequence[Stage]:
-        """The stages of this process."""
+        """Stages of this process."""
 
     @property
     def sent_bytes(self) -> int:
-        """What was sent to other processes so far."""
-
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
-        """Have every stage train for so many more epochs, of so many batches if known.
-
-        Again: for so many from where an aim was taken before a restart.
-        """
-
-    @property
-    def finished(self) -> bool:
-        """Whether every stage has, at the end of the data."""
-
-    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches to train on, one for each tick; placeholders where no data are read."""
-
-    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """One tick, at which a batch enters; the events of this process."""
-
-    def finish(self) -> list[Event]:
-        """The ticks that complete every batch in flight and apply every gradient."""
+        """Bytes sent to other processes so far."""
 
     @property
     def tick_count(self) -> int:
-        """How many ticks have been done."""
+        """Number of ticks done."""
+
+    @property
+    def finished(self) -> bool:
+        """True if every stage has trained for all its epochs, at the end of the data."""
+
+    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+        """Let every stage train for a number of epochs more.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in an epoch, if known.
+            again: True to count from where the goal was set before a restart.
+        """
+
+    def stop(self) -> None:
+        """Let all stages that run freely stop where they are."""
+
+    def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return a batch for each tick; a placeholder in processes that read no data."""
+
+    def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
+        """Do one tick, at which a batch enters; return the events of this process.
+
+        Args:
+            inputs: Inputs of the batch, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            epoch: Epoch that the batch belongs to.
+        """
+
+    def finish(self) -> list[Event]:
+        """Complete every batch in flight and apply every gradient."""
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """What each stage of this process makes of each batch; nothing is kept."""
+        """Forward batches for evaluation; return what each stage of this process predicts."""
 
     def state_dict(self) -> list[Tree]:
-        """What each stage of this process remembers between two ticks, as plain values.
+        """Return the state of each stage of this process between two ticks, as plain values.
 
         Raises:
             CheckpointError: It was not kept.
         """
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
-        """Go on from what the stages of this process remembered, in this engine or another."""
+        """Continue from the states of the stages of this process, in this engine or another."""
 
 
+@runtime_checkable
 class LockstepEngine(Engine, Protocol):
-    """An engine whose stages keep step, so that stages cut elsewhere can go on with it."""
+    """An engine whose stages keep step, so that stages cut elsewhere can continue with it."""
 
-    def start_at(self, now: int, fed: int) -> None:
-        """Count ticks and batches on from these, with nothing in flight."""
+    def start_at(self, ticks: int, batches: int) -> None:
+        """Count ticks and batches on from these numbers, with nothing in flight."""

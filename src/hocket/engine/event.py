@@ -1,22 +1,22 @@
-"""What an engine tells of a training: an event for every action it has executed."""
+"""Events of a training: one for every action that an engine has executed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from hocket.program import Action
-from hocket.stage.report import Report
+from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 
 
 @dataclass(frozen=True)
 class Event:
-    """An executed action, the tick it fell into and its report."""
+    """An executed action, its tick and its report."""
 
     tick: int
     action: Action
-    report: Report
+    report: ActionReport
 
 
 Watcher: TypeAlias = Callable[[Event, Stage], None]
-"""Called after every action, when the stage still holds what the action left."""
+"""Called after every action, while the stage still holds the results of the action."""

@@ -1,39 +1,39 @@
-"""One action of one stage: what it came to, where it failed, and who is told."""
+"""Execution of one action of one stage, with its time span, its errors and its watchers."""
 
 from collections.abc import Callable, Sequence
 
 from hocket.engine.event import Event, Watcher
 from hocket.errors import NonFiniteError
 from hocket.program import Action
-from hocket.stage.report import Report
+from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 
 
 def execute(
     stage: Stage,
     action: Action,
-    now: int,
+    tick: int,
     watchers: Sequence[Watcher],
-    do: Callable[[int], Report] | None = None,
+    do: Callable[[int], ActionReport] | None = None,
 ) -> Event:
-    """Have a stage do an action in a tick; an error says which one it was.
+    """Let a stage do an action; an error gets a note that names the action.
 
     Args:
         stage: The stage.
-        action: What it is to do.
-        now: The tick.
+        action: The action.
+        tick: Number of the tick.
         watchers: Called afterwards.
-        do: What does it to the batch, if not the stage's own ``execute``.
+        do: Does the action to the batch of this number; None for ``stage.execute``.
     """
     try:
-        with stage.recorder.span(action.kind, action.batch, now):
+        with stage.recorder.span(action.kind, action.batch, tick):
             report = do(action.batch) if do is not None else stage.execute(action)
     except Exception as error:
         if isinstance(error, NonFiniteError):
             error.batch = action.batch
-        error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {now}: {action})")
+        error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {tick}: {action})")
         raise
-    event = Event(now, action, report)
+    event = Event(tick, action, report)
     for watch in watchers:
         watch(event, stage)
     return event

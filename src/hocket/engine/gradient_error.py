@@ -1,4 +1,4 @@
-"""How far a delayed gradient is from the true one, batch by batch.
+"""The error of delayed gradients: their angle to the true ones, batch by batch.
 
 The true gradient of a batch is that of the whole network's loss at the weights that all stages
 have at the beginning of the tick in which a stage uses its late gradient (compare the error
@@ -24,11 +24,11 @@ from hocket.tree import Tree, map_tensors
 
 @dataclass(frozen=True)
 class GradientError:
-    """One late gradient beside the true one.
+    """One late gradient compared with the true one.
 
     Attributes:
-        stage: The stage.
-        batch: The batch.
+        stage: Number of the stage.
+        batch: Number of the batch.
         cosine: Cosine of the angle between the two, over all weights of the stage.
         ratio: Norm of the late gradient over the norm of the true one.
     """
@@ -48,6 +48,11 @@ class GradientErrorMeter:
     The true gradient is taken before the tick, so that it does not matter which stage updates
     first. It costs a forward and a backward of the whole network for each tick in which a
     compared batch is back-propagated.
+
+    Args:
+        every: Compare every batch whose number this divides.
+        loss: The objective of the network.
+        listener: Called with each comparison.
     """
 
     def __init__(self, every: int, loss: Loss, listener: GradientErrorListener) -> None:
@@ -57,46 +62,52 @@ class GradientErrorMeter:
         self._listener = listener
         self._batches: dict[int, tuple[Tree, Tree]] = {}
         self._true: dict[tuple[int, int], Tensor] = {}  # (stage, batch), of this tick
-        self._left: dict[int, int] = {}  # stages whose gradient of a batch is still to come
+        self._missing: dict[int, int] = {}  # stages whose gradient of a batch is still to come
 
     def enter(self, batch: int, inputs: Tree, targets: Tree) -> None:
-        """Keep a batch that is to be compared."""
+        """Keep a batch that is to be compared.
+
+        Args:
+            batch: Number of the batch.
+            inputs: Its inputs, with tensors of shape (B, ...).
+            targets: Its targets.
+        """
         if batch % self._every == 0:
             self._batches[batch] = inputs, targets
-            self._left[batch] = len(self.stages)
+            self._missing[batch] = len(self.stages)
 
     def state_dict(self) -> dict[str, Any]:
-        """The batches that are still to be compared, as plain values."""
-        return {"batches": dict(self._batches), "left": dict(self._left)}
+        """Return the batches that are still to be compared, as plain values."""
+        return {"batches": dict(self._batches), "missing": dict(self._missing)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the batches of another one, if it had any."""
+        """Continue with the batches of another meter, if it had any."""
         weights = (p for stage in self.stages for p in stage.module.parameters())
         device = next((weight.device for weight in weights), torch.device("cpu"))
         self._batches = map_tensors(lambda t: t.to(device), dict(state.get("batches", {})))
-        self._left = dict(state.get("left", {}))
+        self._missing = dict(state.get("missing", {}))
 
     def before(self, tick: Tick) -> None:
-        """Find the true gradients of the batches that will be back-propagated."""
+        """Compute the true gradients of the batches that the tick back-propagates."""
         due = [a for a in tick if a.kind == "B" and a.batch in self._batches]
         for batch in {action.batch for action in due}:
             stages = [self.stages[a.stage] for a in due if a.batch == batch]
             self._true |= self._gradients(batch, stages)
 
     def __call__(self, event: Event, stage: Stage) -> None:
-        """Compare, when a gradient is there."""
+        """Compare a gradient as soon as its backward is done."""
         batch = event.action.batch
         if event.action.kind != "B" or batch not in self._batches:
             return
         true = self._true.pop((stage.index, batch))
         if not event.report.skipped:
-            self._tell(stage, batch, true)
-        self._left[batch] -= 1
-        if not self._left[batch]:
-            del self._batches[batch], self._left[batch]
+            self._compare(stage, batch, true)
+        self._missing[batch] -= 1
+        if not self._missing[batch]:
+            del self._batches[batch], self._missing[batch]
 
-    def _tell(self, stage: Stage, batch: int, true: Tensor) -> None:
-        """Compare the gradient that the stage has just found."""
+    def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
+        """Compare the gradient that the stage has just computed."""
         trained = _trained(stage)
         late = _flat(stage.gradients[: len(trained)], trained)
         product = late.norm() * true.norm()
@@ -110,18 +121,18 @@ class GradientErrorMeter:
         )
 
     def _gradients(self, batch: int, stages: Sequence[Stage]) -> dict[tuple[int, int], Tensor]:
-        """The true gradients of one batch at some stages."""
+        """Compute the true gradients of one batch at some stages."""
         value, targets = self._batches[batch]
         for each in self.stages:
             value = each.replay(batch, value)
         trained = [_trained(stage) for stage in stages]
-        weights = [weight for own in trained for weight in own]
+        weights = [weight for group in trained for weight in group]
         loss = self._loss(value, targets)
         flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
         gradients = iter(flat)
         return {
-            (stage.index, batch): _flat(list(islice(gradients, len(own))), own)
-            for stage, own in zip(stages, trained, strict=True)
+            (stage.index, batch): _flat(list(islice(gradients, len(group))), group)
+            for stage, group in zip(stages, trained, strict=True)
         }
 
 
@@ -130,7 +141,7 @@ def _trained(stage: Stage) -> list[nn.Parameter]:
 
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
-    """All gradients as one vector in float64, zeros where there is none."""
+    """Return all gradients as one vector (D,) in float64, zeros for those that are None."""
     parts = [
         torch.zeros(p.numel(), dtype=torch.float64)
         if g is None
@@ -143,16 +154,22 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 def build_gradient_error_meter(
     method: Method, every: int, loss: Loss, listener: GradientErrorListener | None
 ) -> GradientErrorMeter | None:
-    """What compares the gradients of every n-th batch, if that is asked for.
+    """Build the meter for the gradients of every n-th batch; return None if none is wanted.
+
+    Args:
+        method: The method.
+        every: Compare every batch whose number this divides; 0 for none.
+        loss: The objective of the network.
+        listener: Called with each comparison.
 
     Raises:
-        OptionError: A number goes without a listener, or the stages do not keep step.
+        OptionError: A number is given without a listener, or stages run freely.
     """
     if every < 0 or bool(every) != bool(listener):
         raise OptionError(
             "gradient_error_every and on_gradient_error belong together; give both"
         )
-    if every and method.replay is not None:
+    if every and method.free_running:
         raise OptionError(
             f"gradient_error_every compares gradients tick by tick, but the stages of method "
             f"{method.name!r} run freely; leave it at 0"

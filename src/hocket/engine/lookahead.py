@@ -1,4 +1,4 @@
-"""How all stages go through the same batches, though only the first one reads them."""
+"""The number of batches to come, announced by the first stage, which alone reads the data."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -10,87 +10,106 @@ from torch import Tensor
 from hocket.engine.engine import Batch
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
-from hocket.transport.connection import Connection, Lookahead
+from hocket.transport.connection import Connection
+from hocket.transport.connection_ports import Lookahead
 from hocket.tree import Tree
 
-NOTHING: Batch = (None, None)
-"""Stands for a batch in processes that do not read the data."""
+NO_BATCH: Batch = (None, None)
+"""Placeholder for a batch in processes that do not read the data."""
 
 Evaluated: TypeAlias = tuple[Tree, Tree, Tensor | None]
-"""What crosses an edge in an evaluation: values, targets, and the votes of exits so far."""
+"""Message of an evaluation: values, targets, and the ensemble of exits so far."""
 
 
 class BatchAnnouncer:
-    """Gives batches at the first stage, which reads ahead; as many placeholders at the others.
+    """Gives batches at the first stage, which reads ahead, and placeholders at the others.
 
-    Every stage goes on until what the horizon says, and hears of a new one in time.
+    Every stage continues until the tick in the lookahead, and hears of later ticks in time.
 
     Args:
-        before: The connection to the stage before, if there is one.
-        after: The connection to the stage after, if there is one.
+        previous: Connection to the stage before; None for the first stage.
+        following: Connection to the next stage; None for the last stage.
     """
 
-    def __init__(self, before: Connection | None, after: Connection | None) -> None:
-        self._before = before
-        self._after = after
+    def __init__(self, previous: Connection | None, following: Connection | None) -> None:
+        self._previous = previous
+        self._following = following
         self._openings = 0
 
     def __call__(
-        self, batches: Iterable[Batch], horizon: Lookahead, start: int, ahead: int
+        self, batches: Iterable[Batch], lookahead: Lookahead, start: int, ahead: int
     ) -> Iterator[Batch]:
-        """Go through batches from a tick on, the first stage reading so many ahead."""
+        """Return batches or placeholders.
+
+        Args:
+            batches: Batches of the first stage; not used by the others.
+            lookahead: Tick until which batches are known to enter, which is kept up to date.
+            start: Tick of the first batch.
+            ahead: Number of batches that the first stage reads ahead.
+        """
         number, self._openings = self._openings, self._openings + 1
-        if self._before is not None:
-            horizon.until = self._before.take("opening", number).header["until"]
-            self._open(number, horizon)
-            while start < horizon.until:
-                yield NOTHING
+        if self._previous is not None:
+            lookahead.end_tick = self._previous.receive("opening", number).header["end_tick"]
+            self._open(number, lookahead)
+            while start < lookahead.end_tick:
+                yield NO_BATCH
                 start += 1
             return
-        rest = iter(batches)
-        queue = deque(islice(rest, ahead))
-        horizon.until = start + len(queue)
-        self._open(number, horizon)
+        iterator = iter(batches)
+        queue = deque(islice(iterator, ahead))
+        lookahead.end_tick = start + len(queue)
+        self._open(number, lookahead)
         while queue:
             yield queue.popleft()
             start += 1
-            queue.extend(islice(rest, 1))
-            horizon.until = start + len(queue)
+            queue.extend(islice(iterator, 1))
+            lookahead.end_tick = start + len(queue)
 
-    def _open(self, number: int, horizon: Lookahead) -> None:
-        if self._after is not None:
-            self._after.send("opening", number, {"until": horizon.until})
+    def _open(self, number: int, lookahead: Lookahead) -> None:
+        if self._following is not None:
+            self._following.send("opening", number, {"end_tick": lookahead.end_tick})
 
 
 def predict_stage(
     stage: Stage,
-    before: Connection | None,
-    after: Connection | None,
+    previous: Connection | None,
+    following: Connection | None,
     announce: BatchAnnouncer,
     batches: Iterable[Batch],
 ) -> Iterator[Prediction]:
-    """What the stage of this process makes of each batch of an evaluation; nothing is kept."""
-    horizon = Lookahead()
-    for number, given in enumerate(announce(batches, horizon, 0, ahead=2)):
-        taken = (*given, None) if before is None else _passed_on(before, number, horizon)
-        answer = stage.predict(*taken)
-        if after is not None:
-            after.send(
+    """Forward batches for evaluation; return what the stage of this process predicts.
+
+    Args:
+        stage: The stage.
+        previous: Connection to the stage before; None for the first stage.
+        following: Connection to the next stage; None for the last stage.
+        announce: Gives the batches of all stages.
+        batches: Batches of the first stage; not used by the others.
+    """
+    lookahead = Lookahead()
+    for number, batch in enumerate(announce(batches, lookahead, 0, ahead=2)):
+        if previous is None:
+            values: Evaluated = (*batch, None)
+        else:
+            values = _receive(previous, number, lookahead)
+        prediction = stage.predict(*values)
+        if following is not None:
+            following.send(
                 "evaluation",
                 number,
-                {"until": horizon.until},
-                values=answer.output,
-                targets=answer.targets,
-                votes=answer.votes,
+                {"end_tick": lookahead.end_tick},
+                values=prediction.output,
+                targets=prediction.targets,
+                ensemble=prediction.ensemble,
             )
-        yield answer
+        yield prediction
 
 
-def _passed_on(before: Connection, number: int, horizon: Lookahead) -> Evaluated:
-    """Values, targets and votes as the stage before has sent them."""
-    parcel = before.take("evaluation", number)
-    horizon.until = parcel.header["until"]
-    values, targets, votes = (
-        parcel.tree(name, before.device) for name in ("values", "targets", "votes")
+def _receive(previous: Connection, number: int, lookahead: Lookahead) -> Evaluated:
+    """Return values, targets and ensemble as the stage before has sent them."""
+    message = previous.receive("evaluation", number)
+    lookahead.end_tick = message.header["end_tick"]
+    values, targets, ensemble = (
+        message.tree(name, previous.device) for name in ("values", "targets", "ensemble")
     )
-    return values, targets, votes
+    return values, targets, ensemble

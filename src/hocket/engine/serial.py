@@ -1,4 +1,7 @@
-"""The whole program in one process, in order: what it computes defines what is correct."""
+"""The engine that executes the whole program in one process, in order.
+
+Its results define what is correct: every other engine gives the same bits.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -20,9 +23,9 @@ class SerialEngine:
     Args:
         method: The method.
         stages: All stages, in order.
-        source: Where batches enter.
+        source: Source of batches.
         watchers: Called after every action.
-        compare: Compares late gradients with the true ones.
+        meter: Compares late gradients with the true ones; None to compare none.
     """
 
     def __init__(
@@ -31,47 +34,62 @@ class SerialEngine:
         stages: Sequence[Stage],
         source: Source,
         watchers: Sequence[Watcher] = (),
-        compare: GradientErrorMeter | None = None,
+        meter: GradientErrorMeter | None = None,
     ) -> None:
         self.program = Program(method, len(stages))
         self.stages = stages
         self._source = source
-        self._compare = compare
+        self._meter = meter
         self._watchers: list[Watcher] = list(watchers)
-        if compare is not None:
-            compare.stages = stages
-            self._watchers.append(compare)
+        if meter is not None:
+            meter.stages = stages
+            self._watchers.append(meter)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """One tick, at which a batch enters."""
+        """Do one tick, at which a batch enters.
+
+        Args:
+            inputs: Inputs of the batch, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            epoch: Epoch that the batch belongs to.
+        """
         packet = self._source.send(self.program.batch_count, epoch, inputs, targets)
-        if self._compare is not None:
-            self._compare.enter(packet.batch, packet.values, packet.targets)
+        if self._meter is not None:
+            self._meter.enter(packet.batch, packet.values, packet.targets)
         return self._execute(self.program.tick_count, self.program.tick())
 
     @property
     def sent_bytes(self) -> int:
-        """Nothing is sent anywhere."""
+        """0, as nothing is sent to other processes."""
         return 0
 
     def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
-        """Nothing to do: all stages train for as long as batches enter."""
+        """Do nothing: all stages train for as long as batches enter.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in an epoch, if known.
+            again: True to count from where the goal was set before a restart.
+        """
 
     @property
     def finished(self) -> bool:
-        """Always: no stage falls behind."""
+        """True, as no stage falls behind."""
         return True
 
+    def stop(self) -> None:
+        """Do nothing: all stages of this engine stop with the batches."""
+
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches to train on, one for each tick."""
+        """Return the batches, one for each tick."""
         return iter(batches)
 
     def predict(self, batches: Iterable[Batch]) -> Iterator[Prediction]:
-        """What each stage makes of each batch; nothing is kept."""
+        """Forward batches for evaluation; return what each stage predicts."""
         return predict_in_order(self.stages, batches)
 
     def finish(self) -> list[Event]:
-        """The ticks that complete every batch in flight and apply every gradient."""
+        """Complete every batch in flight and apply every gradient."""
         events = []
         for tick in drain(self.program):
             events += self._execute(self.program.tick_count - 1, tick)
@@ -79,46 +97,48 @@ class SerialEngine:
 
     @property
     def tick_count(self) -> int:
-        """How many ticks have been done."""
+        """Number of ticks done."""
         return self.program.tick_count
 
-    def start_at(self, now: int, fed: int) -> None:
-        """Count ticks and batches on from these, with nothing in flight."""
-        for column in self.program.schedules:
-            column.start_at(now, fed)
+    def start_at(self, ticks: int, batches: int) -> None:
+        """Count ticks and batches on from these numbers, with nothing in flight."""
+        for schedule in self.program.schedules:
+            schedule.start_at(ticks, batches)
 
     def state_dict(self) -> list[Tree]:
-        """What each stage remembers, with its column of the program."""
+        """Return the state of each stage, with that of its schedule."""
         pairs = zip(self.stages, self.program.schedules, strict=True)
         parts = [
-            stage.state_dict() | {"column": column.state_dict()} for stage, column in pairs
+            stage.state_dict() | {"schedule": schedule.state_dict()}
+            for stage, schedule in pairs
         ]
-        if self._compare is not None:
-            parts[0]["compare"] = self._compare.state_dict()
+        if self._meter is not None:
+            parts[0]["gradient_error"] = self._meter.state_dict()
         return parts
 
     def load_state_dict(self, parts: Sequence[Tree]) -> None:
-        """Go on from what the stages of an engine of the same program remembered."""
-        for stage, column, part in zip(self.stages, self.program.schedules, parts, strict=True):
-            column.load_state_dict(part["column"])
+        """Continue from the states of the stages of an engine of the same program."""
+        schedules = self.program.schedules
+        for stage, schedule, part in zip(self.stages, schedules, parts, strict=True):
+            schedule.load_state_dict(part["schedule"])
             stage.load_state_dict(part)
-        if self._compare is not None:
-            self._compare.load_state_dict(parts[0].get("compare", {}))
+        if self._meter is not None:
+            self._meter.load_state_dict(parts[0].get("gradient_error", {}))
 
-    def _execute(self, now: int, tick: Tick) -> list[Event]:
+    def _execute(self, number: int, tick: Tick) -> list[Event]:
         events = []
-        if self._compare is not None:
-            self._compare.before(tick)
+        if self._meter is not None:
+            self._meter.before(tick)
         for action in tick:
-            events.append(execute(self.stages[action.stage], action, now, self._watchers))
+            events.append(execute(self.stages[action.stage], action, number, self._watchers))
         return events
 
 
 def predict_in_order(stages: Sequence[Stage], batches: Iterable[Batch]) -> Iterator[Prediction]:
-    """What stages in a row make of each batch, one after the other."""
+    """Forward batches through stages one after the other; return what each predicts."""
     for inputs, targets in batches:
-        value, votes = inputs, None
+        values, ensemble = inputs, None
         for stage in stages:
-            answer = stage.predict(value, targets, votes)
-            yield answer
-            value, votes = answer.output, answer.votes
+            prediction = stage.predict(values, targets, ensemble)
+            yield prediction
+            values, ensemble = prediction.output, prediction.ensemble

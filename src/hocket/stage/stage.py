@@ -1,36 +1,34 @@
-"""A run of layers that trains by itself: forward, backward, update, and nothing of schedules.
+"""A run of layers that trains by itself: forward, backward and update, without a schedule.
 
-First, middle and last stage are the same class. What differs is what they hold: the ports to
+First, middle and last stage are the same class. They differ in what they hold: the ports to
 their neighbours, and the signal that their error comes from.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch import Tensor
 
-from hocket.losses import Loss, are_class_numbers
+from hocket.losses import are_class_indices
 from hocket.modes import evaluation_mode
 from hocket.program import Action
-from hocket.signals.signal import BackwardRoots, Signal
-from hocket.stage.compatibility import ForwardForbidden
+from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.stage.back_propagate import back_propagate, graph_leaves
+from hocket.stage.compatibility import ForbidForward
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets
-from hocket.stage.forward_state import ForwardState, mismatches, named_values, set_values
 from hocket.stage.in_flight import ForwardedBatch, InFlight
-from hocket.stage.linearize import Linearizer
-from hocket.stage.nonfinite import NonFiniteCheck, OnNaN, first_nonfinite
+from hocket.stage.linearize import build_linearizer
+from hocket.stage.nonfinite import NonFiniteCheck, first_nonfinite
 from hocket.stage.optimizer import Updater
-from hocket.stage.prediction import Prediction, add_vote
-from hocket.stage.report import Report
-from hocket.stage.rng import Pass, forward_without_statistics, seeded_rng
-from hocket.timeline import Recorder
-from hocket.transport.encoded import SendStats
+from hocket.stage.parts import StageParts
+from hocket.stage.prediction import Prediction, add_to_ensemble
+from hocket.stage.report import ActionReport
+from hocket.stage.rng import Pass, forward_without_buffer_updates, seeded_rng
+from hocket.stage.setup import Setup
+from hocket.stage.stage_state import read_state, state_mismatches, write_state
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.port import ToNext, ToPrevious
-from hocket.transport.replay_buffer import ReceiveStats
 from hocket.tree import Tree, copy_tensors, map_tensors, tensors
 
 
@@ -38,364 +36,292 @@ class Stage:
     """One stage at work.
 
     Args:
-        index: Which stage it is, counted from 0.
-        module: Its layers.
-        signal: Where its error comes from.
-        signal_network: The signal's own network.
-        loss: The objective, for signals that take one.
-        linearizer: How a late gradient is applied.
-        before: The port its inputs come from.
-        after: The port its outputs go to.
-        updater: What updates the layers (and a head that trains with them).
-        signal_updater: What updates a signal network that learns from targets.
-        seed: Where the randomness of all its passes comes from.
-        device: Where it computes.
-        precision: The dtype to compute in where that is safe; None for that of the weights.
-        recorder: What its time is recorded by.
-        ledger: What it sends ahead is noted in.
-        uses: What became of the packets that came for it, where it draws from a buffer.
-        on_nan: What becomes of a batch whose numbers are NaN or infinite.
-        skipping: Batches that are skipped, whatever their numbers.
+        setup: Options that all stages share.
+        parts: Layers, signal and ports of this stage.
     """
 
-    def __init__(
-        self,
-        *,
-        index: int,
-        module: nn.Module,
-        signal: Signal,
-        signal_network: nn.Module,
-        loss: Loss,
-        linearizer: Linearizer,
-        before: ToPrevious,
-        after: ToNext,
-        updater: Updater,
-        signal_updater: Updater,
-        seed: int,
-        device: torch.device,
-        precision: torch.dtype | None,
-        recorder: Recorder,
-        ledger: SendStats,
-        uses: ReceiveStats | None = None,
-        on_nan: OnNaN = "stop",
-        skipping: frozenset[int] = frozenset(),
-    ) -> None:
-        self.index = index
-        self.module = module
+    def __init__(self, setup: Setup, parts: StageParts) -> None:
+        method, signal = setup.method, parts.signal
+        self.index = parts.index
+        self.module = parts.module
         self.signal = signal
-        self.signal_network = signal_network
-        self.updater = updater
-        self.signal_updater = signal_updater
-        self.recorder = recorder
-        self.send_stats = ledger
-        self.receive_stats = uses
-        self.in_flight = InFlight(index)
-        self.gradients: list[Tensor | None] = []  # of the last backward, for whoever watches
-        self._loss = loss
-        self._linearizer = linearizer
-        self._before = before
-        self._after = after
-        self._seed = seed
-        self._device = device
-        self._precision = precision
-        self._skipping = skipping
-        self._guard = NonFiniteCheck(module, updater, on_nan)
-        self._signal_guard = NonFiniteCheck(signal_network, signal_updater, on_nan)
-        self._lessons = DeferredTargets(index)
-        self._epochs: dict[int, int] = {}  # of batches whose update is to come
+        self.signal_network = parts.signal_network
+        self.to_previous = parts.to_previous
+        self.to_next = parts.to_next
+        self.recorder = parts.recorder
+        self.send_stats = parts.send_stats
+        self.receive_stats = parts.receive_stats
+        self.device = setup.device
+        self.in_flight = InFlight(self.index)
+        self.deferred_targets = DeferredTargets(self.index)
+        self.epochs: dict[int, int] = {}  # of batches whose update is to come
+        self.gradients: list[Tensor | None] = []  # of the last backward, for watchers
+        self.linearizer = build_linearizer(
+            method.linearize,
+            method.delay(self.index, parts.count),
+            method.statistics,
+            keep_states=setup.resumable,
+        )
+        self.updater, self.signal_updater = _build_updaters(setup, parts)
+        self._loss = setup.loss
+        self._seed = setup.seed + parts.seed_offset
+        self._autocast_dtype = setup.autocast_dtype
+        self._skip_batches = setup.skip_batches
+        self._check = NonFiniteCheck(self.module, self.updater, setup.on_nan)
+        self._signal_check = NonFiniteCheck(
+            self.signal_network, self.signal_updater, setup.on_nan
+        )
+        self._actions: Mapping[str, Callable[[int], ActionReport]] = {
+            "F": self._forward,
+            "B": self._backward,
+            "U": self._update,
+            "T": self._learn,
+        }
 
-    def execute(self, action: Action) -> Report:
+    def execute(self, action: Action) -> ActionReport:
         """Do one action.
 
         Raises:
             NonFiniteError: An output, a loss or a gradient is NaN or infinite, and that is
                 to stop the training; or a weight is.
             PacketError: The action needs a packet that is not there.
-            LinearizeError: The stage's layers cannot honour the linearization.
+            LinearizeError: The stage's layers are not compatible with the linearization.
         """
-        return {
-            "F": self._forward,
-            "B": self._backward,
-            "U": self._update,
-            "T": self._learn,
-        }[action.kind](action.batch)
+        return self._actions[action.kind](action.batch)
 
     def predict(self, values: Tree, targets: Tree, votes: Tensor | None) -> Prediction:
-        """What it makes of a batch that it is not trained on, in the precision of training.
+        """Forward a batch for evaluation, in the precision of training.
 
         Args:
-            values: The output of the stage before.
-            targets: The targets of the batch; those that are no class numbers have no exits.
-            votes: What the exits of the stages before say together.
+            values: Output of the stage before, with tensors of shape (B, ...).
+            targets: Targets of the batch. Only class numbers have votes.
+            votes: Votes of the exits of the stages before, (B, C) or (B, T, C).
         """
-        with evaluation_mode(self.signal_network), self._cast():
+        with evaluation_mode(self.signal_network), self._autocast():
             output = self.module(copy_tensors(values))
             prediction = self.signal.predict(self.signal_network, output)
-        # Where stages before have exits, the end of the network is one more.
+        # If stages before have exits, the end of the network is one more.
         if prediction is None and votes is not None:
             prediction = output
-        if prediction is None or not are_class_numbers(prediction, targets):
+        if prediction is None or not are_class_indices(prediction, targets):
             return Prediction(self.index, output, targets, None, None)
-        return Prediction(self.index, output, targets, prediction, add_vote(votes, prediction))
+        return Prediction(
+            self.index, output, targets, prediction, add_to_ensemble(votes, prediction)
+        )
 
     def state_dict(self) -> Tree:
-        """All that the stage remembers between two ticks, as plain values.
-
-        Its tensors are the stage's own: write them down before the next tick.
-
-        Raises:
-            CheckpointError: A batch is in flight, and what its forward needs to be done again
-                was not kept.
-        """
-        return {
-            "layers": named_values(self.module),
-            "signal": named_values(self.signal_network),
-            "updater": self.updater.state_dict(),
-            "signal_updater": self.signal_updater.state_dict(),
-            "pending": self.in_flight.state_dict(),
-            "lessons": self._lessons.state_dict(),
-            "before": self._before.state_dict(),
-            "after": self._after.state_dict(),
-            "epochs": dict(self._epochs),
-            "send_stats": vars(self.send_stats).copy(),
-        }
+        """Return all that the stage remembers between two ticks; see `write_state`."""
+        return write_state(self)
 
     def load_state_dict(self, state: Tree) -> None:
-        """Go on from what a stage of the same layers and the same method remembered."""
-        flying, lessons, before, after = map_tensors(
-            lambda tensor: tensor.to(self._device),
-            [state[name] for name in ("pending", "lessons", "before", "after")],
-        )
-        for own in flying:
-            self._forward_again(own)
-        for own in lessons:
-            self._prepare_lesson(Activation(**own["activation"]), own["output"])
-        # Last, as forwards and lessons may have moved statistics.
-        set_values(self.module, state["layers"])
-        set_values(self.signal_network, state["signal"])
-        self.updater.load_state_dict(state["updater"])
-        self.signal_updater.load_state_dict(state["signal_updater"])
-        self._epochs = dict(state["epochs"])
-        vars(self.send_stats).update(state["send_stats"])
-        self._before.load_state_dict(before)
-        self._after.load_state_dict(after)
-
-    def persistent_fault(self) -> str | None:
-        """What is NaN or infinite of all that stays from batch to batch, in words."""
-        return self._guard.persistent_fault() or self._signal_guard.persistent_fault()
+        """Continue from the state of a stage of the same layers and the same method."""
+        read_state(self, state)
 
     def mismatches(self, state: Tree) -> list[str]:
-        """What keeps a state from being one of this stage, in words."""
-        place = f"stage {self.index}"
-        return [
-            *mismatches(self.module, state["layers"], place),
-            *mismatches(self.signal_network, state["signal"], f"{place}, signal"),
-            *self.updater.mismatches(state["updater"], place),
-        ]
+        """Return in words all that keeps a state from being one of this stage."""
+        return state_mismatches(self, state)
+
+    def persistent_fault(self) -> str | None:
+        """Return in words the first NaN or infinity of all that outlives a batch, if any."""
+        return self._check.persistent_fault() or self._signal_check.persistent_fault()
 
     def replay(self, batch: int, values: Tree) -> Tree:
-        """The forward of a batch once more, at the weights of now, leaving no trace."""
-        with self._computing(batch, "forward"):
-            return forward_without_statistics(self.module, copy_tensors(values))
+        """Forward a batch once more, at the present weights, leaving no trace."""
+        with self.computing(batch, "forward"):
+            return forward_without_buffer_updates(self.module, copy_tensors(values))
 
-    def _forward(self, batch: int) -> Report:
-        activation = self._before.receive(batch)
-        if activation.skipped or batch in self._skipping:
-            return self._pass_over(activation)
-        leaves = _leaves(activation)
-        past = self._linearizer.forward_state(self.module)
-        self._guard.keep()
-        with self._computing(batch, "forward"):
-            output, graph = self._linearizer.forward(self.module, leaves)
-        if (fault := self._guard.output(output)) is not None:
-            self._guard.restore()
-            return self._pass_over(activation, fault)
-        wanted = self.signal.needs_gradient or self.signal.learns_from_gradient
-        outputs = tensors(output)
-        differentiable = tuple(wanted and each.is_floating_point() for each in outputs)
+    def pass_on(self, batch: int) -> ActionReport:
+        """Forward a batch for the stages behind, as a stage that has finished training."""
+        activation = self.to_previous.receive(batch)
+        with torch.no_grad(), evaluation_mode(self.module), self._autocast():
+            output = self.module(copy_tensors(activation.values))
+        if (fault := self._check.fault_in_output(output)) is not None:
+            return self._send_skipped(activation, fault)
+        self._send(activation, output, (False,) * len(tensors(output)))
+        return ActionReport(activation.epoch, self.updater.version)
+
+    def backward_roots(
+        self, output: Tree, targets: Tree, received: tuple[Tensor | None, ...]
+    ) -> BackwardRoots:
+        """Return where the backward starts, according to the stage's signal.
+
+        Args:
+            output: Output of the stage, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            received: Gradients that came back, one for each tensor of the output.
+        """
+        inputs = SignalInput(output, targets, received, self._loss)
+        return self.signal.backward_roots(self.signal_network, inputs)
+
+    @contextmanager
+    def computing(self, batch: int, which: Pass) -> Iterator[None]:
+        """Context manager with the random numbers and the precision of one pass."""
+        with seeded_rng(self._seed, self.index, batch, which, self.device), self._autocast():
+            yield
+
+    @property
+    def _expects_answer(self) -> bool:
+        return self.signal.needs_gradient or self.signal.learns_from_gradient
+
+    def _forward(self, batch: int) -> ActionReport:
+        activation = self.to_previous.receive(batch)
+        if activation.skipped or batch in self._skip_batches:
+            return self._skip_forward(activation)
+        leaves = graph_leaves(activation)
+        forward_state = self.linearizer.forward_state(self.module)
+        self._check.save_buffers()
+        with self.computing(batch, "forward"):
+            output, get_output = self.linearizer.forward(self.module, leaves)
+        if (fault := self._check.fault_in_output(output)) is not None:
+            self._check.restore_buffers()
+            return self._skip_forward(activation, fault)
+        expects = self._expects_answer
+        differentiable = tuple(
+            expects and tensor.is_floating_point() for tensor in tensors(output)
+        )
         self._send(activation, output, differentiable)
         version = self.updater.version
         self.in_flight.add(
-            ForwardedBatch(activation, leaves, graph, differentiable, version, past)
+            ForwardedBatch(
+                activation, leaves, get_output, differentiable, version, forward_state
+            )
         )
-        return Report(activation.epoch, self.updater.version)
-
-    def pass_on(self, batch: int) -> Report:
-        """Forward a batch for the stages behind, as one that has finished learning."""
-        activation = self._before.receive(batch)
-        with torch.no_grad(), evaluation_mode(self.module), self._cast():
-            output = self.module(copy_tensors(activation.values))
-        if (fault := self._guard.output(output)) is not None:
-            return self._pass_over(activation, fault, keep=False)
-        self._send(activation, output, (False,) * len(tensors(output)))
-        return Report(activation.epoch, self.updater.version)
+        return ActionReport(activation.epoch, version)
 
     def _send(
         self, activation: Activation, output: Tree, differentiable: tuple[bool, ...]
     ) -> None:
         values = map_tensors(lambda value: value.detach(), output)
-        self._after.send(replace(activation, values=values, differentiable=differentiable))
+        self.to_next.send(replace(activation, values=values, differentiable=differentiable))
 
-    def _backward(self, batch: int) -> Report:
+    def _backward(self, batch: int) -> ActionReport:
         forwarded = self.in_flight.pop(batch)
         activation = forwarded.activation
         received: tuple[Tensor | None, ...] | None = (None,) * len(forwarded.differentiable)
         if self.signal.needs_gradient and any(forwarded.differentiable):
-            received = self._after.receive(batch).values
-        if activation.skipped or received is None or batch in self._skipping:
-            return self._skip(activation)
-        self._guard.keep()
-        self._signal_guard.keep()
-        with self._computing(batch, "forward"):
-            output = forwarded.graph()
+            received = self.to_next.receive(batch).values
+        if activation.skipped or received is None or batch in self._skip_batches:
+            return self._skip_backward(activation)
+        self._check.save_buffers()
+        self._signal_check.save_buffers()
+        with self.computing(batch, "forward"):
+            output = forwarded.get_output()
         seen = map_tensors(Tensor.detach, output) if self.signal.learns_from_gradient else None
-        with self._computing(batch, "backward"):
-            error = self.signal.backward_roots(
-                self.signal_network, self._loss, output, activation.targets, received
-            )
+        with self.computing(batch, "backward"):
+            roots = self.backward_roots(output, activation.targets, received)
         del output
-        # Before anything is sent: the stage where it began is the one to tell of it.
+        # Before anything is sent: the stage where a fault began has to be the one to report it.
         leaves = tensors(forwarded.leaves)
-        fault = first_nonfinite({"loss": error.loss}) or self._signal_guard.buffers()
+        fault = first_nonfinite({"loss": roots.loss}) or self._signal_check.fault_in_buffers()
         if fault is None:
-            self._differentiate(error, activation.share)
-            fault = self._guard.gradients(leaves)
+            guard = (
+                ForbidForward(self.index)
+                if self.linearizer.forbids_inner_forward
+                else nullcontext()
+            )
+            back_propagate(roots, activation.share, guard)
+            fault = self._check.fault_in_gradients(leaves)
         if fault is not None:
-            self._guard.restore()
-            self._signal_guard.restore()
-            return self._skip(activation, fault)
+            self._check.restore_buffers()
+            self._signal_check.restore_buffers()
+            return self._skip_backward(activation, fault)
         if any(leaf.requires_grad for leaf in leaves):
-            self._before.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
-        self.gradients = self.updater.gather()
-        if error.deferred is not None:
-            self._lessons.add(DeferredTarget(error.deferred, activation, seen))
-        self._epochs[batch] = activation.epoch
-        return Report(
+            self.to_previous.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
+        self.gradients = self.updater.accumulate()
+        if roots.deferred is not None:
+            self.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
+        self.epochs[batch] = activation.epoch
+        return ActionReport(
             epoch=activation.epoch,
             version=self.updater.version,
             staleness=self.updater.version - forwarded.version,
-            loss=None if error.loss is None else float(error.loss),
-            gradient_norm=self._guard.norm(self.gradients),
+            loss=None if roots.loss is None else float(roots.loss),
+            gradient_norm=self._check.compute_gradient_norm(self.gradients),
         )
 
-    def _pass_over(
-        self, activation: Activation, fault: str | None = None, *, keep: bool = True
-    ) -> Report:
-        """A forward of a batch that is skipped from here on: only that is sent ahead."""
-        self._guard.require_skippable(fault)
-        answered = (self.signal.needs_gradient or self.signal.learns_from_gradient,)
-        self._after.send(replace(activation.without_values(), differentiable=answered))
+    def _update(self, batch: int) -> ActionReport:
+        epoch = self.epochs[batch]
+        self.epochs = {b: e for b, e in self.epochs.items() if b > batch}
         version = self.updater.version
-        if keep:
-            self.in_flight.add(ForwardedBatch.skipped(activation, answered, version))
-        return Report(activation.epoch, version, skipped=True, fault=fault)
+        if not self.updater.accumulated_count:
+            return ActionReport(epoch, version, skipped=True)
+        lr = self.updater.update(epoch)
+        self.linearizer.after_update()
+        return ActionReport(epoch, version, lr=lr)
 
-    def _skip(self, activation: Activation, fault: str | None = None) -> Report:
-        """A backward of a batch that is skipped: only that is sent back."""
-        self._guard.require_skippable(fault)
-        batch, epoch = activation.batch, activation.epoch
-        self.updater.drop()
-        self.gradients = []
-        if any(activation.differentiable):
-            self._before.send(Gradient(batch, None))
-        if self.signal.learns_from_gradient:
-            self._lessons.skip(activation)
-        self._epochs[batch] = epoch
-        return Report(epoch, self.updater.version, skipped=True, fault=fault)
-
-    def _differentiate(self, error: BackwardRoots, share: float) -> None:
-        """Back-propagate the error into the weights and the leaves.
-
-        A loss counts with the batch's share; a gradient that was received has it already.
-        """
-        gradients = [
-            torch.full_like(root, share) if gradient is None and share != 1 else gradient
-            for root, gradient in zip(error.roots, error.gradients, strict=True)
-        ]
-        pairs = zip(error.roots, gradients, strict=True)
-        # A root without a graph: nothing of this stage or before it is trained.
-        live = [
-            (get_gradient_edge(root), gradient)
-            for root, gradient in pairs
-            if root.requires_grad
-        ]
-        guard = ForwardForbidden(self.index) if self._linearizer.guarded else nullcontext()
-        with torch.no_grad(), guard:
-            if live:
-                torch.autograd.backward([e for e, _ in live], [g for _, g in live])
-
-    def _update(self, batch: int) -> Report:
-        epoch = self._epochs[batch]
-        self._epochs = {b: e for b, e in self._epochs.items() if b > batch}
-        version = self.updater.version
-        if not self.updater.gathered:
-            return Report(epoch, version, skipped=True)
-        rate = self.updater.update(epoch)
-        self._linearizer.after_update()
-        return Report(epoch, version, lr=rate)
-
-    def _learn(self, batch: int) -> Report:
-        untaught = self._lessons.pop(batch)
-        received = self._after.receive(batch).values
-        activation, updater = untaught.activation, self.signal_updater
+    def _learn(self, batch: int) -> ActionReport:
+        target = self.deferred_targets.pop(batch)
+        received = self.to_next.receive(batch).values
+        activation, updater = target.activation, self.signal_updater
         version = updater.version
-        if untaught.loss is None or received is None or batch in self._skipping:
-            return Report(activation.epoch, version, skipped=True)
-        with self._computing(batch, "learn"):
-            loss = untaught.loss(received)
+        if target.loss is None or received is None or batch in self._skip_batches:
+            return ActionReport(activation.epoch, version, skipped=True)
+        with self.computing(batch, "learn"):
+            loss = target.loss(received)
         share = None if activation.share == 1 else torch.full_like(loss, activation.share)
         loss.backward(share)
-        fault = first_nonfinite({"loss": loss}) or self._signal_guard.gradients(())
+        fault = first_nonfinite({"loss": loss}) or self._signal_check.fault_in_gradients(())
         if fault is not None:
-            self._signal_guard.require_skippable(fault)
-            updater.drop()
-            return Report(activation.epoch, version, skipped=True, fault=fault)
-        norm = self._signal_guard.norm(updater.gather())
-        rate = updater.update(activation.epoch)
+            self._signal_check.require_skippable(fault)
+            updater.zero_grad()
+            return ActionReport(activation.epoch, version, skipped=True, fault=fault)
+        norm = self._signal_check.compute_gradient_norm(updater.accumulate())
+        lr = updater.update(activation.epoch)
         value = float(loss.detach())
-        return Report(activation.epoch, version, loss=value, gradient_norm=norm, lr=rate)
+        return ActionReport(activation.epoch, version, loss=value, gradient_norm=norm, lr=lr)
 
-    def _forward_again(self, state: Tree) -> None:
-        activation = Activation(**state["activation"])
-        differentiable, version = state["differentiable"], state["version"]
-        if activation.skipped:
-            self.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
-            return
-        past, leaves = ForwardState(**state["past"]), _leaves(activation)
-        with self._computing(activation.batch, "forward"):
-            graph = self._linearizer.repeat(self.module, leaves, past)
-        self.in_flight.add(
-            ForwardedBatch(activation, leaves, graph, differentiable, version, past)
-        )
+    def _skip_forward(self, activation: Activation, fault: str | None = None) -> ActionReport:
+        """Forward nothing of a batch that is skipped from this stage on."""
+        report = self._send_skipped(activation, fault)
+        answers = (self._expects_answer,)
+        self.in_flight.add(ForwardedBatch.skipped(activation, answers, report.version))
+        return report
 
-    @torch.no_grad()
-    def _prepare_lesson(self, activation: Activation, output: Tree) -> None:
-        """A lesson depends on nothing but what it is made from, so it can be made again."""
-        if activation.skipped:
-            self._lessons.skip(activation)
-            return
-        unknown = (None,) * len(tensors(output))
-        with self._computing(activation.batch, "backward"):
-            error = self.signal.backward_roots(
-                self.signal_network, self._loss, output, activation.targets, unknown
-            )
-        assert error.deferred is not None, "it was one of the same signal"
-        self._lessons.add(DeferredTarget(error.deferred, activation, output))
+    def _send_skipped(self, activation: Activation, fault: str | None) -> ActionReport:
+        """Tell the next stage that a batch is skipped."""
+        self._check.require_skippable(fault)
+        empty = activation.without_values()
+        self.to_next.send(replace(empty, differentiable=(self._expects_answer,)))
+        return ActionReport(activation.epoch, self.updater.version, skipped=True, fault=fault)
 
-    @contextmanager
-    def _computing(self, batch: int, which: Pass) -> Iterator[None]:
-        """The randomness and the precision of one pass."""
-        with seeded_rng(self._seed, self.index, batch, which, self._device), self._cast():
-            yield
+    def _skip_backward(self, activation: Activation, fault: str | None = None) -> ActionReport:
+        """Back-propagate nothing of a batch that is skipped, and tell the stage before."""
+        self._check.require_skippable(fault)
+        batch, epoch = activation.batch, activation.epoch
+        self.updater.zero_grad()
+        self.gradients = []
+        if any(activation.differentiable):
+            self.to_previous.send(Gradient(batch, None))
+        if self.signal.learns_from_gradient:
+            self.deferred_targets.skip(activation)
+        self.epochs[batch] = epoch
+        return ActionReport(epoch, self.updater.version, skipped=True, fault=fault)
 
-    def _cast(self) -> torch.autocast:
-        low = self._precision is not None
-        return torch.autocast(self._device.type, self._precision, enabled=low)
+    def _autocast(self) -> torch.autocast:
+        enabled = self._autocast_dtype is not None
+        return torch.autocast(self.device.type, self._autocast_dtype, enabled=enabled)
 
 
-def _leaves(activation: Activation) -> Tree:
-    """What was received, as leaves of a graph."""
-    flags = iter(activation.differentiable)
-    return map_tensors(
-        lambda value: value.detach().requires_grad_(next(flags)), activation.values
+def _build_updaters(setup: Setup, parts: StageParts) -> tuple[Updater, Updater]:
+    """Build the updater of the layers, and that of a network that learns from targets."""
+    method, deferred = setup.method, parts.signal.learns_from_gradient
+    weights = [p for p in parts.module.parameters() if p.requires_grad]
+    auxiliary = list(parts.signal_network.parameters())
+    first = parts.index == 0 and parts.count > 1
+    updater = Updater(
+        weights if deferred else weights + auxiliary,
+        setup.optimizer,
+        setup.scheduler,
+        scheduler_unit=setup.scheduler_unit,
+        reduce=method.reduce,
+        lr_factor=method.first_stage_rate if first else 1.0,
+        build_reduction=parts.reduction,
     )
+    signal_updater = Updater(
+        auxiliary if deferred else [],
+        setup.optimizer,
+        setup.scheduler,
+        scheduler_unit=setup.scheduler_unit,
+        build_reduction=parts.reduction,
+    )
+    return updater, signal_updater

@@ -1,184 +1,257 @@
-"""The loop of ``fit``: epochs of batches with an evaluation after each, until all have learned.
+"""The loop over epochs of ``fit``: train, evaluate, and leave checkpoints until all is done.
 
-Stages that keep step go through each epoch together. Those that run freely in processes of
-their own meet at the end only.
+Stages that keep step go through each epoch together. Stages that run freely in processes of
+their own are detached: each counts its epochs for itself, and they meet at the end only. The
+loop is the same; a `Pacing` ends the epochs in one of these two ways.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
-from hocket.engine.async_process import AsyncProcess
 from hocket.errors import DataError, OptionError
 from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.progress_bar import Progress
-from hocket.training.resume import Save
+from hocket.training.resume import SaveCheckpoint
 from hocket.training.session import Session, count_samples
 from hocket.tree import Tree
 
 Batches = Iterable[tuple[Tree, Tree]]
 
 
-class Loop:
-    """Takes a course through its epochs.
+@dataclass(frozen=True, kw_only=True)
+class FitPlan:
+    """Data and goal of one ``fit``, and whom to tell about it.
 
-    Args:
-        rig: What is trained.
-        course: Where the training has come to.
+    Attributes:
         train: The training data.
-        validation: What to evaluate on after each epoch, if on anything.
-        epochs: How many there are to be.
-        length: Batches in an epoch, if that is known.
-        again: Whether the epochs are those of a training that had begun before a restart.
-        bar: Told of batches and epochs.
-        interrupt: Whether the training is asked to stop.
-        save: What leaves checkpoints.
+        validation: Data to evaluate on after each epoch; None for no evaluation.
+        epochs: Number of epochs.
+        length: Batches in an epoch; None if unknown.
+        resumed: True if the epochs are those of a training that began before a restart.
+        progress: Told of batches and epochs.
+        interrupt: Knows whether the training is asked to stop.
+        save: Leaves checkpoints.
+        on_epoch: Called with the result of each epoch.
     """
 
-    def __init__(
-        self,
-        rig: Session,
-        course: FitState,
-        train: Batches,
-        validation: Batches | None,
-        *,
-        epochs: int,
-        length: int | None,
-        again: bool,
-        bar: Progress,
-        interrupt: Interrupt,
-        save: Save,
-    ) -> None:
-        self._rig = rig
-        self._course = course
-        self._train = train
-        self._validation = validation
-        self._epochs = epochs
-        self._length = length
-        self._again = again
-        self._bar = bar
-        self._interrupt = interrupt
-        self._save = save
-        self._free = rig.setup.method.replay is not None
-        self._aimed = False
+    train: Batches
+    validation: Batches | None
+    epochs: int
+    length: int | None
+    resumed: bool
+    progress: Progress
+    interrupt: Interrupt
+    save: SaveCheckpoint
+    on_epoch: Callable[[EpochResult], None]
 
-    def run(self, told: Callable[[EpochResult], None]) -> None:
-        """Train until every stage has learned for all epochs; ``told`` hears of each."""
-        course = self._course
-        sized = self._rig.setup.resumable or self._rig.detached
-        if self._free and self._length is None and sized:
-            raise OptionError(
-                "each stage counts its own epochs, and the training data do not say how many "
-                "batches they have; pass a list or a DataLoader"
-            )
-        self._aim()  # else what was resumed would not know that it is at its end
-        if self._rig.detached:
-            course.history = self._apart()
-            for epoch in course.history:
-                told(epoch)
-        # An epoch that has begun is gone through, even if stages have learned enough in it.
-        while len(course.history) < self._epochs or course.batches or not self._done:
-            epoch = self._epoch(final=len(course.history) >= self._epochs - 1)
-            course.end_epoch(epoch)
-            error = epoch.evaluation.error if epoch.evaluation else None
-            self._bar.epoch(epoch.number, epoch.loss, error, max(epoch.skipped))
-            told(epoch)
-            self._save(None)
-        self._rig.collect()
 
-    @property
-    def _done(self) -> bool:
-        return self._rig.engine is not None and self._rig.engine.finished
+def fit(session: Session, state: FitState, plan: FitPlan) -> None:
+    """Train until every stage has trained for all epochs; results are added to the state.
 
-    def _epoch(self, *, final: bool) -> EpochResult:
-        """What is left of an epoch, and an evaluation."""
-        rig, course = self._rig, self._course
-        self._pass(course)
-        self._heed()
-        course.meter.add(rig.drain())
-        if final and self._done:
-            course.meter.add(rig.finish())
-        rows = rig.gather([course.meter.values(), course.samples, course.seconds])
-        score = rig.evaluate(self._validation) if self._validation is not None else None
-        return self._merged(rows, course.epoch, score)
+    Args:
+        session: The network and its engine.
+        state: Epochs and batches that are done already.
+        plan: Data and goal.
 
-    def _apart(self) -> list[EpochResult]:
-        """Train without meeting the other processes until every stage has learned enough.
+    Raises:
+        OptionError: Stages count their own epochs, of data whose length is not known.
+        DataError: The training data have no batches.
+        KeyboardInterrupt: The training was asked to stop; a checkpoint is left, if any is.
+    """
+    free = session.setup.method.free_running
+    if free and plan.length is None and (session.setup.resumable or session.detached):
+        raise OptionError(
+            "each stage counts its own epochs, and the training data do not say how many "
+            "batches they have; pass a list or a DataLoader"
+        )
+    goal = _Goal(session, plan)
+    goal.set()  # else a resumed engine would not know that it has reached its goal
+    pacing: Pacing = (Detached if session.detached else Together)(session, state, plan)
+    while not pacing.is_over():
+        _train_epoch(session, state, plan, goal)
+        if not pacing.end_epoch():
+            break
+    pacing.finish()
+    session.collect()
 
-        What is known of single stages comes together at the end, where all evaluate.
+
+class Pacing(Protocol):
+    """A way to end the epochs of a training."""
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs."""
+
+    def end_epoch(self) -> bool:
+        """End an epoch, at the end of the data; return False to stop at once."""
+
+    def finish(self) -> None:
+        """Bring together what is left, behind the last epoch."""
+
+
+class Together:
+    """Epochs that all stages begin and end together, with an evaluation after each.
+
+    Args:
+        session: The network and its engine.
+        state: Epochs and batches that are done already.
+        plan: Data and goal.
+    """
+
+    def __init__(self, session: Session, state: FitState, plan: FitPlan) -> None:
+        self._session = session
+        self._state = state
+        self._plan = plan
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs.
+
+        An epoch that has begun is completed, even if stages have finished in it.
         """
-        course = self._course
-        first = course.epoch - len(course.rows)
-        while not (course.rows and self._done):
-            self._pass(course)
-            losses = course.meter.losses(None)
-            if self._interrupt.asked:
-                assert isinstance(self._rig.engine, AsyncProcess)
-                self._rig.engine.stop()
-                break
-            if losses or not course.rows:
-                self._bar.epoch(course.epoch, sum(losses) / max(len(losses), 1), None)
-                course.end_own_epoch()
-                self._rig.drain()
-                self._save(None)
-            else:  # it only passed on what others still learn from
-                course.skip_epoch()
-        self._rig.finish()
-        self._heed()
-        epochs = []
-        for number, rows in enumerate(zip_longest(*self._rig.gather(course.rows)), first):
-            there = [row for row in rows if row is not None]
-            epochs.append(self._merged(there, number, None))
-        if self._validation is None:
-            return epochs
-        score = self._rig.evaluate(self._validation)
-        return [*epochs[:-1], replace(epochs[-1], evaluation=score)]
+        state = self._state
+        enough = len(state.history) >= self._plan.epochs
+        return enough and not state.batches and self._session.engine.finished
 
-    def _merged(
-        self, rows: Sequence[Any], number: int, score: EvaluationResult | None
-    ) -> EpochResult:
-        """An epoch of what the processes have counted."""
-        whole = TrainingMeter()
-        for values, _, _ in rows:
-            whole.merge(values)
-        samples, seconds = max(row[1] for row in rows), max(row[2] for row in rows)
-        return whole.epoch(
-            number, self._rig.stage_count, score, seconds, samples, own=self._free
+    def end_epoch(self) -> bool:
+        """Evaluate, and add the result of the epoch to the history of all processes."""
+        session, state, plan = self._session, self._state, self._plan
+        _stop_if_asked(session, plan)
+        state.meter.add(session.drain())
+        if len(state.history) >= plan.epochs - 1 and session.engine.finished:
+            state.meter.add(session.engine.finish())
+        rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
+        validation = plan.validation
+        evaluation = session.evaluate(validation) if validation is not None else None
+        epoch = _merge_rows(session, rows, state.epoch, evaluation)
+        state.end_epoch(epoch)
+        error = epoch.evaluation.error if epoch.evaluation else None
+        plan.progress.epoch(epoch.number, epoch.loss, error, max(epoch.skipped))
+        plan.on_epoch(epoch)
+        plan.save(None)
+        return True
+
+    def finish(self) -> None:
+        """Do nothing: every epoch has ended for all."""
+
+
+class Detached:
+    """Epochs that the stage of this process counts for itself, without waiting for others.
+
+    What is known of single stages comes together at the end, where all evaluate.
+
+    Args:
+        session: The network and its engine.
+        state: Epochs and batches that are done already.
+        plan: Data and goal.
+    """
+
+    def __init__(self, session: Session, state: FitState, plan: FitPlan) -> None:
+        self._session = session
+        self._state = state
+        self._plan = plan
+        self._first = state.epoch - len(state.rows)
+
+    def is_over(self) -> bool:
+        """Return True once every stage has trained for all epochs."""
+        return bool(self._state.rows) and self._session.engine.finished
+
+    def end_epoch(self) -> bool:
+        """Keep the result of this stage's epoch; return False if asked to stop."""
+        session, state, plan = self._session, self._state, self._plan
+        losses = state.meter.losses(None)
+        if plan.interrupt.asked:
+            session.engine.stop()
+            return False
+        if losses or not state.rows:
+            plan.progress.epoch(state.epoch, sum(losses) / max(len(losses), 1), None)
+            state.end_own_epoch()
+            session.drain()
+            plan.save(None)
+        else:  # the stage only passed on batches that others still train on
+            state.skip_epoch()
+        return True
+
+    def finish(self) -> None:
+        """Meet the other processes, evaluate, and merge the epochs of all stages."""
+        session, state, plan = self._session, self._state, self._plan
+        session.engine.finish()
+        _stop_if_asked(session, plan)
+        epochs = []
+        gathered = session.world.gather(state.rows)
+        for number, rows in enumerate(zip_longest(*gathered), self._first):
+            present = [row for row in rows if row is not None]
+            epochs.append(_merge_rows(session, present, number, None))
+        if plan.validation is not None:
+            evaluation = session.evaluate(plan.validation)
+            epochs[-1] = replace(epochs[-1], evaluation=evaluation)
+        state.history = epochs
+        for epoch in epochs:
+            plan.on_epoch(epoch)
+
+
+class _Goal:
+    """Tells the engine once how many epochs to train for, as soon as it is built."""
+
+    def __init__(self, session: Session, plan: FitPlan) -> None:
+        self._session = session
+        self._plan = plan
+        self._told = False
+
+    def set(self) -> None:
+        session, plan = self._session, self._plan
+        if session.prepared and not self._told:
+            session.engine.set_goal(plan.epochs, plan.length, again=plan.resumed)
+            self._told = True
+            if session.detached and not plan.resumed:
+                plan.save(None)  # for a process that is killed before the first one is due
+
+
+def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) -> None:
+    """Train on the rest of an epoch's data; its events are counted in the state."""
+    free, number = session.setup.method.free_running, state.epoch
+    batches = session.prepared_by(state.remaining_batches(plan.train))
+    if session.world.reads_data:
+        batches = plan.interrupt.until_asked(batches, session.world.agreement_store())
+    goal.set()
+    for inputs, targets in session.engine.ticks(batches):
+        state.batches += 1
+        state.add(session.step(inputs, targets, number), count_samples(inputs))
+        plan.progress.batch(state.meter.losses(None if free else number)[-1:])
+        plan.save(session.engine.tick_count)
+    expected = session.world.reads_data and not plan.interrupt.asked
+    if state.samples == 0 and expected and not (free and session.engine.finished):
+        raise DataError(
+            f"epoch {number}: the training data have no batches; an iterator can be used "
+            "once, so pass a list or a DataLoader"
         )
 
-    def _heed(self) -> None:
-        """Stop where a process was asked to."""
-        if asked := max(self._rig.gather(self._interrupt.asked)):
-            self._save(None)
-            raise KeyboardInterrupt(asked)
 
-    def _aim(self) -> None:
-        """Tell the engine what it is to come to, once it is there."""
-        if self._rig.engine is not None and not self._aimed:
-            self._rig.engine.set_goal(self._epochs, self._length, again=self._again)
-            self._aimed = True
-            if self._rig.detached and not self._again:
-                self._save(None)  # for one that is killed before the first that is due
+def _stop_if_asked(session: Session, plan: FitPlan) -> None:
+    """Stop all processes, with a checkpoint, if one of them was asked to stop.
 
-    def _pass(self, course: FitState) -> None:
-        """Go through what is left of an epoch's data; what came of it is in the course."""
-        rig, number = self._rig, course.epoch
-        batches = rig.with_engine(course.remaining_batches(self._train))
-        if rig.reads_data:
-            shared = rig.world.agreement_store() if rig.world is not None else None
-            batches = self._interrupt.until_asked(batches, shared)
-        self._aim()
-        for inputs, targets in rig.engine.ticks(batches) if rig.engine else ():
-            course.batches += 1
-            course.add(rig.step(inputs, targets, number), count_samples(inputs))
-            self._bar.batch(course.meter.losses(None if self._free else number)[-1:])
-            self._save(rig.engine.tick_count if rig.engine else None)
-        over = self._interrupt.asked or (self._free and self._done)
-        if course.samples == 0 and rig.reads_data and not over:
-            raise DataError(
-                f"epoch {number}: the training data have no batches; an iterator can be used "
-                "once, so pass a list or a DataLoader"
-            )
+    Raises:
+        KeyboardInterrupt: With the number of the signal.
+    """
+    if asked := max(session.world.gather(plan.interrupt.asked)):
+        plan.save(None)
+        raise KeyboardInterrupt(asked)
+
+
+def _merge_rows(
+    session: Session, rows: Sequence[Any], number: int, evaluation: EvaluationResult | None
+) -> EpochResult:
+    """Merge what the processes have counted in an epoch."""
+    total = TrainingMeter()
+    for values, _, _ in rows:
+        total.merge(values)
+    return total.epoch(
+        number,
+        session.cut.count,
+        evaluation,
+        seconds=max(row[2] for row in rows),
+        samples=max(row[1] for row in rows),
+        all_losses=session.setup.method.free_running,
+    )

@@ -1,4 +1,4 @@
-"""Where a training by epochs has come to: what is behind it, and what of the present epoch."""
+"""Counters and results of a ``fit``: epochs done, and what of the present one is."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,19 +12,19 @@ from hocket.tree import Tree
 
 
 class FitState:
-    """The epochs of one ``fit``, those before a restart included.
+    """Epochs of one ``fit``, those before a restart included.
 
     Args:
-        epoch: Whole epochs that the trainer has behind it, those of a ``fit`` before included.
+        epoch: Number of epochs that the trainer has done, those of a ``fit`` before included.
 
     Attributes:
-        epoch: The same, now.
-        history: What the epochs came to that are over.
-        batches: How many have entered in the present epoch; whoever feeds them counts.
-        samples: Inputs in these; 0 in a process that reads no data.
-        meter: What the events of the present epoch add up to.
-        rows: Of the epochs that a stage has counted for itself, where each does so: what each
-            came to, its samples and its seconds.
+        epoch: The same number, now.
+        history: Results of the epochs that are done.
+        batches: Batches of the present epoch that have entered; whoever feeds them counts.
+        samples: Samples of these batches; 0 in a process that reads no data.
+        meter: Losses and staleness of the present epoch.
+        rows: Epochs that the stage has counted for itself, if stages run freely: values of the
+            meter, samples and seconds of each.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -35,7 +35,7 @@ class FitState:
         self.rows: list[Any] = []
         self._seconds = 0.0  # of the present epoch before ``_start``
         self._start = time.perf_counter()
-        self._chance: dict[str, Any] | None = None  # at the beginning of the present epoch
+        self._loader_state: dict[str, Any] | None = None  # at the start of the present epoch
 
     @property
     def seconds(self) -> float:
@@ -45,48 +45,52 @@ class FitState:
     def remaining_batches(
         self, train: Iterable[tuple[Tree, Tree]]
     ) -> Iterator[tuple[Tree, Tree]]:
-        """The batches of the present epoch that have not entered."""
-        if self._chance is not None:
-            restore_loader(self._chance, train)
+        """Return the batches of the present epoch that have not entered."""
+        if self._loader_state is not None:
+            restore_loader(self._loader_state, train)
         else:
-            self._chance = loader_state(train)
+            self._loader_state = loader_state(train)
         self._start = time.perf_counter()
         return remaining_batches(train, self.batches)
 
     def add(self, events: Sequence[Event], samples: int) -> None:
-        """A tick was done at which a batch entered."""
+        """Count a tick at which a batch entered."""
         self.meter.add(events)
         self.samples += samples
 
-    def end_epoch(self, epoch: EpochResult) -> None:
-        """The present epoch is over."""
-        self.history.append(epoch)
+    def end_epoch(self, result: EpochResult) -> None:
+        """End the present epoch."""
+        self.history.append(result)
         self.epoch += 1
-        self._anew()
+        self._reset()
 
     def end_own_epoch(self) -> None:
-        """The present epoch is over for this stage; the others are somewhere else."""
+        """End the present epoch of this stage; the others may be in other epochs."""
         self.rows.append([self.meter.values(), self.samples, self.seconds])
         self.epoch += 1
-        self._anew()
+        self._reset()
 
     def skip_epoch(self) -> None:
-        """The data are at their end, and the stage had learned enough before."""
+        """End a pass over the data in which the stage, which had finished, did not train."""
         self.rows[-1][2] += self.seconds
-        self._anew()
+        self._reset()
 
-    def _anew(self) -> None:
+    def _reset(self) -> None:
         self.batches = self.samples = 0
         self.meter = TrainingMeter()
-        self._seconds, self._start, self._chance = 0.0, time.perf_counter(), None
+        self._seconds, self._start, self._loader_state = 0.0, time.perf_counter(), None
 
     def state_dict(self, stage: int, train: object) -> dict[str, Any]:
-        """What is to be kept with a stage: its own counts, and the chance of the data."""
-        chance = self._chance if self._chance is not None else loader_state(train)
-        return {"tally": self.meter.values(stage), "chance": chance, "rows": list(self.rows)}
+        """Return what a stage keeps: its meter, and the state of the data loader."""
+        state = self._loader_state if self._loader_state is not None else loader_state(train)
+        return {
+            "meter": self.meter.values(stage),
+            "loader_state": state,
+            "rows": list(self.rows),
+        }
 
     def summary(self) -> dict[str, Any]:
-        """What is the same for all stages, as JSON values."""
+        """Return what is the same for all stages, as JSON values."""
         return {
             "epoch": self.epoch,
             "history": [asdict(epoch) for epoch in self.history],
@@ -96,28 +100,28 @@ class FitState:
         }
 
     def load_state_dict(
-        self, summary: dict[str, Any], first: dict[str, Any], tallies: Sequence[Any]
+        self, summary: dict[str, Any], first: dict[str, Any], meters: Sequence[Any]
     ) -> None:
-        """Go on from where another one had come to.
+        """Continue from the state of another fit.
 
         Args:
             summary: What was the same for all stages.
-            first: What was kept with the first stage that there is.
-            tallies: The counts of the stages of this process.
+            first: What the first stage in the checkpoint kept.
+            meters: Values of the meters of the stages of this process.
         """
         self.epoch = summary["epoch"]
-        self.history = [_epoch(values) for values in summary["history"]]
+        self.history = [_parse_epoch(values) for values in summary["history"]]
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
-        self._chance = first["chance"]
+        self._loader_state = first["loader_state"]
         self.rows = [list(row) for row in first["rows"]]
-        for tally in tallies:
-            self.meter.merge(tally)
+        for values in meters:
+            self.meter.merge(values)
 
 
-def _epoch(values: dict[str, Any]) -> EpochResult:
-    score = values["evaluation"]
-    if score is not None:
-        score = EvaluationResult(**score | {"exits": tuple(score["exits"])})
+def _parse_epoch(values: dict[str, Any]) -> EpochResult:
+    evaluation = values["evaluation"]
+    if evaluation is not None:
+        evaluation = EvaluationResult(**evaluation | {"exits": tuple(evaluation["exits"])})
     rows = {name: tuple(values[name]) for name in ("staleness", "skipped")}
-    return EpochResult(**values | rows | {"evaluation": score})
+    return EpochResult(**values | rows | {"evaluation": evaluation})

@@ -1,4 +1,4 @@
-"""Ctrl-C where a training is to end in good order: the first one asks for that, and no more."""
+"""Orderly end of a training on Ctrl-C: the first signal asks for it, a second one forces it."""
 
 import signal
 import threading
@@ -11,22 +11,23 @@ from torch.distributed.distributed_c10d import Store
 T = TypeVar("T")
 
 AHEAD = 16
-"""Batches from the one at which a replica is asked to the one at which all stop.
+"""Batches between the one at which a replica is asked and the one at which all stop.
 
-Replicas wait for each other's gradients, and are never so far apart.
+Replicas wait for each other's gradients, and are never that far apart.
 """
 
 
 class Interrupt:
-    """Inside, a first signal only sets ``asked``; a second one raises KeyboardInterrupt.
+    """Context manager in which a first signal only sets ``asked``.
 
-    Outside of the main thread, which is the only one that signals reach, it changes nothing.
+    A second one raises KeyboardInterrupt. Outside of the main thread, which is the only one
+    that signals reach, it changes nothing.
 
     Args:
-        signals: Those that ask.
+        signals: Signals that ask for the end.
 
     Attributes:
-        asked: The number of the signal that came; 0 if none did.
+        asked: Number of the signal that came; 0 if none did.
     """
 
     def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
@@ -55,13 +56,13 @@ class Interrupt:
         self.asked = number
 
     def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
-        """The batches until a first signal.
+        """Return the batches until a first signal.
 
         Args:
-            batches: What to go through.
-            shared: Where the replicas that all go through the same batches, and may be asked
-                one by one, agree on the last one; fresh for each time. None for one that goes
-                alone, which stops at once.
+            batches: The batches.
+            shared: Store in which replicas, which go through the same batches and may be
+                asked one by one, agree on the last batch; a new one for each call. None
+                without replicas, to stop at once.
         """
         for number, batch in enumerate(batches):
             if shared is None:

@@ -1,4 +1,4 @@
-"""What a training came to, epoch by epoch."""
+"""Results of a training, epoch by epoch, and the meters that add them up."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,23 +8,23 @@ from typing import Any
 from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
 from hocket.losses import Loss, count_errors
-from hocket.signals.targets import checked_targets
+from hocket.signals.targets import label_errors_as_data_errors
 from hocket.stage.prediction import Prediction
 from hocket.tree import Tree, tensors
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """How a network does on data it is not trained on.
+    """Quality of a network on data it is not trained on.
 
     Attributes:
         loss: Mean loss.
-        error: Share of wrong predictions, a fraction; None where targets are not class numbers.
-        samples: How many inputs it was measured on.
-        exits: Where stages have heads, the error of each one's prediction alone; the last is
-            that of the network. Empty where there are no heads, or no class numbers.
-        ensemble: The error of all of them together, each counted twice the one before it; None
-            where there are no exits.
+        error: Share of wrong predictions, a fraction; None if targets are not class numbers.
+        samples: Number of samples it was measured on.
+        exits: If stages have heads, the error of each head's predictions; the last one is that
+            of the network. Empty without heads or class numbers.
+        ensemble: Error of all exits together, each counted twice the one before it; None
+            without exits.
     """
 
     loss: float
@@ -36,17 +36,17 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class EpochResult:
-    """One epoch of a training.
+    """Result of one epoch of a training.
 
     Attributes:
-        number: Counted from 0.
+        number: Number of the epoch, from 0.
         loss: Mean training loss of its batches that have reached the last stage.
-        evaluation: On the validation data, if there are any.
+        evaluation: Result on the validation data; None without such data.
         seconds: Time of training, without the evaluation.
-        samples: Inputs that were trained on.
+        samples: Number of samples that were trained on.
         staleness: For each stage, the mean staleness measured.
-        skipped: For each stage, the batches that came back and that it did not learn from, as
-            something was NaN or infinite.
+        skipped: For each stage, the number of batches that came back and that it did not
+            train on, as something was NaN or infinite.
     """
 
     number: int
@@ -59,7 +59,7 @@ class EpochResult:
 
 
 class TrainingMeter:
-    """What the events of one epoch add up to."""
+    """Losses, staleness and skipped batches of the events of one epoch."""
 
     def __init__(self) -> None:
         self._losses: dict[tuple[int, int], list[float]] = {}  # (stage, epoch of the batch)
@@ -67,7 +67,7 @@ class TrainingMeter:
         self._skipped: Counter[int] = Counter()
 
     def add(self, events: Iterable[Event]) -> None:
-        """Count the backwards among the events; losses of those that were done only."""
+        """Count the backwards among the events."""
         for event in events:
             report, stage = event.report, event.action.stage
             if event.action.kind == "B" and report.skipped:
@@ -78,7 +78,7 @@ class TrainingMeter:
                     self._losses.setdefault((stage, report.epoch), []).append(report.loss)
 
     def values(self, stage: int | None = None) -> dict[str, Any]:
-        """What was counted, of all stages or of one, as plain values."""
+        """Return all counts, of all stages or of one, as plain values."""
         every = self._staleness.keys() | self._skipped.keys()
         chosen = every if stage is None else {stage}
         return {
@@ -88,7 +88,7 @@ class TrainingMeter:
         }
 
     def merge(self, values: dict[str, Any]) -> None:
-        """Count what another process has counted, too."""
+        """Add the counts of another process."""
         for stage, epoch, losses in values["losses"]:
             self._losses.setdefault((stage, epoch), []).extend(losses)
         for stage, staleness in values["staleness"]:
@@ -97,22 +97,30 @@ class TrainingMeter:
             self._skipped[stage] += count
 
     def losses(self, epoch: int | None) -> list[float]:
-        """Of an epoch's batches, or of all if None, at the last stage that has any."""
-        of = [(s, e) for s, e in self._losses if epoch is None or e == epoch]
-        last = max((s for s, _ in of), default=0)
-        return [loss for s, e in of if s == last for loss in self._losses[s, e]]
+        """Return the losses of an epoch's batches (None: all), at the last stage with any."""
+        keys = [(s, e) for s, e in self._losses if epoch is None or e == epoch]
+        last = max((s for s, _ in keys), default=0)
+        return [loss for s, e in keys if s == last for loss in self._losses[s, e]]
 
     def epoch(
         self,
         number: int,
         stages: int,
         evaluation: EvaluationResult | None,
+        *,
         seconds: float,
         samples: int,
-        *,
-        own: bool = False,
+        all_losses: bool = False,
     ) -> EpochResult:
-        """The epoch as a value; where each stage counts its ``own``, losses are of all.
+        """Return the result of the epoch.
+
+        Args:
+            number: Number of the epoch, from 0.
+            stages: Number of stages.
+            evaluation: Result on the validation data, if there are any.
+            seconds: Time of training.
+            samples: Number of samples that were trained on.
+            all_losses: Take losses of all batches, as each stage counts its own epochs.
 
         Raises:
             NonFiniteError: A stage has skipped all batches that came back to it.
@@ -125,7 +133,7 @@ class TrainingMeter:
                 "something was NaN or infinite in each; lower the learning rate, warm up, or "
                 "look at the data"
             )
-        losses = self.losses(None if own else number)
+        losses = self.losses(None if all_losses else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
         return EpochResult(
             number=number,
@@ -139,56 +147,56 @@ class TrainingMeter:
 
 
 class EvaluationMeter:
-    """What the answers of stages to other data add up to.
+    """Losses and errors of the predictions of stages on data they are not trained on.
 
     Args:
-        stages: How many stages the network has; the last one's output is the network's.
+        stages: Number of stages; the output of the last one is the network's.
     """
 
     def __init__(self, stages: int) -> None:
         self._last = stages - 1
         self._loss = 0.0
         self._samples = 0
-        self._countable = True  # whether targets are class numbers
-        self._missed: Counter[str] = Counter()  # wrong predictions, by who made them
-        self._made: Counter[str] = Counter()  # all predictions
+        self._countable = True  # targets are class numbers
+        self._errors: Counter[str] = Counter()  # wrong predictions, by who made them
+        self._predictions: Counter[str] = Counter()  # all predictions
 
-    def add(self, answer: Prediction, loss: Loss) -> None:
-        """Count what a stage makes of one batch."""
-        targets = answer.targets
-        if answer.stage < self._last:
-            self._count(f"stage {answer.stage}", answer.prediction, targets)
+    def add(self, prediction: Prediction, loss: Loss) -> None:
+        """Count a stage's prediction for one batch."""
+        targets = prediction.targets
+        if prediction.stage < self._last:
+            self._count(f"stage {prediction.stage}", prediction.prediction, targets)
             return
         count = len(tensors(targets)[0])
-        with checked_targets(answer.output):
-            self._loss += float(loss(answer.output, targets)) * count
+        with label_errors_as_data_errors(prediction.output):
+            self._loss += float(loss(prediction.output, targets)) * count
         self._samples += count
-        self._count("ensemble", answer.votes, targets)
-        self._countable &= self._count("network", answer.output, targets)
+        self._count("ensemble", prediction.ensemble, targets)
+        self._countable &= self._count("network", prediction.output, targets)
 
     def values(self) -> list[Any]:
-        """What was counted, as plain values."""
-        counts = [dict(self._missed), dict(self._made)]
+        """Return all counts as plain values."""
+        counts = [dict(self._errors), dict(self._predictions)]
         return [self._loss, self._samples, self._countable, *counts]
 
     def merge(self, values: Sequence[Any]) -> None:
-        """Count what another process has counted, too."""
-        loss, samples, countable, missed, made = values
+        """Add the counts of another process."""
+        loss, samples, countable, errors, predictions = values
         self._loss += loss
         self._samples += samples
         self._countable = self._countable and countable
-        self._missed.update(missed)
-        self._made.update(made)
+        self._errors.update(errors)
+        self._predictions.update(predictions)
 
     def result(self) -> EvaluationResult:
-        """The means.
+        """Return means over all samples.
 
         Raises:
             DataError: Nothing was counted.
         """
         if not self._samples:
             raise DataError("there are no batches to evaluate on; an iterator can be used once")
-        errors = {who: self._missed[who] / made for who, made in self._made.items()}
+        errors = {who: self._errors[who] / made for who, made in self._predictions.items()}
         exits = [*(f"stage {k}" for k in range(self._last)), "network"]
         early = self._countable and errors.keys() >= {*exits, "ensemble"}
         return EvaluationResult(
@@ -200,10 +208,11 @@ class EvaluationMeter:
         )
 
     def _count(self, who: str, prediction: Tree, targets: Tree) -> bool:
-        """Count predictions, if they are some, of classes; whether they were."""
-        missed = count_errors(prediction, targets)
-        if missed is None:
+        """Count predictions of classes; return False if they are none."""
+        counts = count_errors(prediction, targets)
+        if counts is None:
             return False
-        self._missed[who] += missed[0]
-        self._made[who] += missed[1]
+        errors, predictions = counts
+        self._errors[who] += errors
+        self._predictions[who] += predictions
         return True

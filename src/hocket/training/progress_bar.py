@@ -1,4 +1,4 @@
-"""What a user sees while it trains: a bar on a terminal, a line per epoch elsewhere."""
+"""Progress of a training: a bar on a terminal, a line per epoch elsewhere."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,42 +18,63 @@ from rich.progress import Progress as RichProgress
 
 
 class Progress(Protocol):
-    """Told of batches and epochs."""
+    """Display that is told of batches and epochs."""
 
     def batch(self, losses: Sequence[float]) -> None:
-        """A batch has entered; the newest loss, if there is one yet."""
+        """Count a batch that has entered; ``losses`` has the newest loss, if there is one."""
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
-        """An epoch has ended, in which a stage did not learn from so many batches."""
+        """Show an epoch that has ended.
+
+        Args:
+            number: Number of the epoch, from 0.
+            loss: Mean training loss.
+            error: Test error, a fraction; None without an evaluation.
+            skipped: Batches that a stage has skipped.
+        """
 
 
 class NoProgress:
-    """Shows nothing."""
+    """Display that shows nothing."""
 
     def batch(self, losses: Sequence[float]) -> None:
         """Show nothing."""
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
-        """Show nothing."""
+        """Show nothing.
+
+        Args:
+            number: Number of the epoch, from 0.
+            loss: Mean training loss.
+            error: Test error, a fraction; None without an evaluation.
+            skipped: Batches that a stage has skipped.
+        """
 
 
 class EpochLines:
-    """A line per epoch, for logs."""
+    """Display of a line per epoch, for logs."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
 
     def batch(self, losses: Sequence[float]) -> None:
-        """Batches are too many for a log."""
+        """Show nothing: batches are too many for a log."""
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
-        """Print the epoch."""
+        """Print the epoch.
+
+        Args:
+            number: Number of the epoch, from 0.
+            loss: Mean training loss.
+            error: Test error, a fraction; None without an evaluation.
+            skipped: Batches that a stage has skipped.
+        """
         line = _line(number, self._epochs, loss, error, skipped)
         print(line, file=sys.stderr, flush=True)
 
 
 class ProgressBar:
-    """A bar over all batches, if their number is known, and a line per epoch above it."""
+    """Display of a bar over all batches, and of a line per epoch above it."""
 
     def __init__(self, bar: RichProgress, epochs: int, batches: int | None) -> None:
         self._bar = bar
@@ -67,7 +88,14 @@ class ProgressBar:
         self._bar.update(self._task, advance=1, loss=loss)
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
-        """Print the epoch above the bar."""
+        """Print the epoch above the bar.
+
+        Args:
+            number: Number of the epoch, from 0.
+            loss: Mean training loss.
+            error: Test error, a fraction; None without an evaluation.
+            skipped: Batches that a stage has skipped.
+        """
         line = _line(number, self._epochs, loss, error, skipped)
         self._bar.console.print(line, highlight=False)
 
@@ -81,7 +109,13 @@ def _line(number: int, epochs: int, loss: float, error: float | None, skipped: i
 
 @contextmanager
 def progress_bar(epochs: int, batches: int | None, *, shown: bool) -> Iterator[Progress]:
-    """The display that fits where standard error goes."""
+    """Context manager that gives the display that fits standard error.
+
+    Args:
+        epochs: Number of epochs.
+        batches: Batches in an epoch; None if unknown.
+        shown: False to show nothing.
+    """
     console = Console(stderr=True)
     if not shown:
         yield NoProgress()

@@ -1,4 +1,4 @@
-"""The checkpoints of a training: taken from its rig and course, and put back into them."""
+"""Checkpoints of a training: written from its session and fit state, and restored into them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
 from hocket.checkpoint.directory import checkpoint_name, newest_first
-from hocket.engine.distributed import DistributedEngine
-from hocket.engine.serial import SerialEngine
+from hocket.distributed.solo_world import SoloWorld
+from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostError
 from hocket.training.fit_state import FitState
 from hocket.training.session import Session
@@ -26,21 +26,21 @@ from hocket.training.state import (
     warn_of_changes,
 )
 
-Save: TypeAlias = Callable[[int | None], None]
-"""Leaves a checkpoint: at once, or if one is due after so many ticks."""
+SaveCheckpoint: TypeAlias = Callable[[int | None], None]
+"""Leaves a checkpoint: at once if given None, or if one is due after this number of ticks."""
 
 
 @contextmanager
 def saving(
-    checkpoints: Checkpoints | None, rig: Session, course: FitState, train: object
-) -> Iterator[Save]:
-    """Inside, checkpoints can be left; at the end the last one is on the disk.
+    checkpoints: Checkpoints | None, session: Session, state: FitState, train: object
+) -> Iterator[SaveCheckpoint]:
+    """Context manager that gives a function for checkpoints; at its end they are on disk.
 
     Args:
-        checkpoints: Where and when; None to leave none.
-        rig: What is trained.
-        course: Where it has come to.
-        train: The training data, whose chance is kept.
+        checkpoints: Folder and interval; None to leave no checkpoints.
+        session: The network and its engine.
+        state: Epochs and batches that are done.
+        train: The training data, whose position and RNG state are kept.
 
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that.
@@ -50,117 +50,125 @@ def saving(
     if checkpoints is None:
         yield lambda ticks: None
         return
-    if not rig.setup.resumable:
+    if not session.setup.resumable:
         raise OptionError(
             "checkpoints need what was in flight; build the trainer with resumable=True"
         )
-    world = rig.world
-    if rig.detached:  # each stage saves at its own turns
-        own = checkpoints.folder / str(rig.process_name)
-        checkpoints, world = replace(checkpoints, folder=own), None
-    saver = CheckpointWriter(checkpoints, world)
+    world = session.world
+    if session.detached:  # each stage saves after ticks of its own
+        folder = checkpoints.folder / str(world.process_name)
+        checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
+    writer = CheckpointWriter(checkpoints, world)
 
     def save(ticks: int | None) -> None:
-        if ticks is None or saver.due(ticks):
+        if ticks is None or writer.is_due(ticks):
             note = checkpoints.note() if checkpoints.note else None
-            _write(saver, rig, course, train, note)
+            _write(writer, session, state, train, note)
 
     try:
         yield save
     except BaseException as error:
-        # Where another process has failed nobody waits for its part.
-        if world is None or isinstance(error, KeyboardInterrupt):
-            saver.wait()
+        # After a failure of another process nobody waits for the parts of the others.
+        if world.size == 1 or isinstance(error, KeyboardInterrupt):
+            writer.wait()
         raise
-    saver.wait()
-    rig.gather(None)  # it is sealed for all
+    writer.wait()
+    session.world.gather(None)  # it is sealed for all
 
 
 def _write(
-    saver: CheckpointWriter, rig: Session, course: FitState, train: object, note: Any
+    writer: CheckpointWriter, session: Session, state: FitState, train: object, note: Any
 ) -> None:
-    if rig.engine is None:
+    engine, replica = session.engine, session.world.replica
+    if not session.prepared:
         raise HocketError("there is nothing to save before the first batch")
-    if (name := checkpoint_name(rig.engine.tick_count, course.epoch)) == saver.last:
+    if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
         return
     parts = {
-        part_name(stage.index, rig.replica): state
-        | reshard_names(stage, rig.network)
-        | {"course": course.state_dict(stage.index, train), "note": note, "sample": rig.sample}
-        for stage, state in zip(rig.engine.stages, rig.engine.state_dict(), strict=True)
+        part_name(stage.index, replica): stage_state
+        | reshard_names(stage, session.cut.network)
+        | {"fit": state.state_dict(stage.index, train), "note": note, "sample": session.sample}
+        for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
     }
     manifest = build_manifest(
-        rig.engine.tick_count, rig.setup, rig.parameter_names, rig.replicas, course.summary()
+        engine.tick_count,
+        session.setup,
+        session.parameter_names,
+        session.world.replicas,
+        state.summary(),
     )
-    faults = [
-        (stage.index, fault)
-        for stage in rig.engine.stages
-        if (fault := stage.persistent_fault())
-    ]
-    saver.save(name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults))
+    faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]
+    writer.save(
+        name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults)
+    )
 
 
-def resume_from(rig: Session, folder: Path) -> tuple[FitState, ResumePoint]:
-    """Put the newest checkpoint of a folder that is whole, or a given one, into a rig.
+def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
+    """Restore the newest complete checkpoint of a folder, or a given one.
+
+    Args:
+        session: The network and its engine, which has not trained yet.
+        folder: One checkpoint, or a folder of checkpoints.
 
     Raises:
         CheckpointError: There is none, or it is of another training; nothing has been changed.
         PeerLostError: There is none yet, and this process was started again, alone.
-        HocketError: The rig has trained already.
+        HocketError: The session has trained already.
     """
-    if rig.engine is not None and rig.engine.tick_count:
+    if session.engine.tick_count:
         raise HocketError("this trainer has trained already; resume with a new one")
-    places = range(rig.stage_count) if rig.world is None else [rig.world.stage]
-    own = [part_name(stage, rig.replica) for stage in places]
+    count, world = session.cut.count, session.world
+    local_parts = [part_name(stage, world.replica) for stage in world.local_stages(count)]
 
     def wanted(manifest: Manifest) -> Iterable[str]:
-        alike = (len(manifest.stages), manifest.replicas) == (rig.stage_count, rig.replicas)
-        return own if alike else sorted(manifest.parts)
+        alike = (len(manifest.stages), manifest.replicas) == (count, world.replicas)
+        return local_parts if alike else sorted(manifest.parts)
 
-    if rig.detached:
-        folder = folder / str(rig.process_name)
-        _require_comeback(rig, folder)
-        found, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
+    if session.detached:
+        folder = folder / str(world.process_name)
+        _require_rejoinable(session, folder)
+        snapshot, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
     else:
-        found, newer = newest_common_checkpoint(folder, wanted, rig.gather)
-    manifest, first = found.manifest, next(iter(found.parts.values()))
-    require_same_setup(manifest, rig.setup)
-    rig.prepare(first["sample"])
-    assert rig.engine is not None
-    exact = manifest.stages == rig.parameter_names and manifest.replicas == rig.replicas
+        snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
+    manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
+    require_same_setup(manifest, session.setup)
+    session.prepare(first["sample"])
+    engine = session.engine
+    exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
     if exact:
-        states = [found.parts[name] for name in own]
-        require_matching_stages(rig.engine.stages, states)
-        rig.engine.load_state_dict(states)
-    elif not isinstance(rig.engine, SerialEngine | DistributedEngine):
+        states = [snapshot.parts[name] for name in local_parts]
+        require_matching_stages(engine.stages, states)
+        engine.load_state_dict(states)
+    elif not isinstance(engine, LockstepEngine):
         raise CheckpointError(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
-            "training, and stages that run freely go on only as they were cut, as each has "
-            "come to turns of its own; cut as it was"
+            "training, and stages that run freely can only continue as they were cut, as each "
+            "has done a different number of turns; use the same cut"
         )
     else:
         states = []
-        found = open_checkpoint(found.folder, lambda manifest: sorted(manifest.parts))
-        reshard(rig.engine, rig.network, found, manifest.course["epoch"])
-    if rig.is_main or rig.detached:
-        warn_of_changes(found, exact, newer)
-    course = FitState()
-    tallies = [state["course"]["tally"] for state in states]
-    course.load_state_dict(manifest.course, first["course"], tallies)
-    note = first["note"] if exact or rig.is_main else None
-    return course, ResumePoint(
-        epoch=course.epoch,
-        batch=course.batches,
+        snapshot = open_checkpoint(snapshot.folder, lambda manifest: sorted(manifest.parts))
+        reshard(engine, session.cut.network, snapshot, manifest.fit["epoch"])
+    if world.is_main or session.detached:
+        warn_of_changes(snapshot, exact, newer)
+    state = FitState()
+    meters = [stage_state["fit"]["meter"] for stage_state in states]
+    state.load_state_dict(manifest.fit, first["fit"], meters)
+    note = first["note"] if exact or world.is_main else None
+    return state, ResumePoint(
+        epoch=state.epoch,
+        batch=state.batches,
         note=note,
-        history=tuple(course.history),
+        history=tuple(state.history),
         tick=manifest.tick,
     )
 
 
-def _require_comeback(rig: Session, own: Path) -> None:
-    """Refuse to be alone in beginning anew: the others have gone on from its first turns."""
-    if rig.world is not None and rig.world.rejoined and not newest_first(own):
+def _require_rejoinable(session: Session, folder: Path) -> None:
+    """Refuse to begin again alone: the other stages have trained on from the first turns."""
+    world = session.world
+    if world.rejoined and not newest_first(folder):
         raise PeerLostError(
-            f"{rig.world.name} was started again alone, but was killed before its first "
+            f"stage {world.stage} was started again alone, but was killed before its first "
             "checkpoint; start the whole job again"
         )

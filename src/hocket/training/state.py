@@ -1,7 +1,7 @@
-"""All that a training is between two ticks, as the parts of a checkpoint, and back.
+"""The state of a training between two ticks, as the parts of a checkpoint.
 
-A training goes on exactly where it has the stages of the checkpoint. Where it has others, their
-weights and what their optimizers remember go on under the names that the network gives them.
+A training continues exactly where it has the stages of the checkpoint. With other stages it is
+resharded: weights and optimizer states continue under the names that the network gives them.
 """
 
 import re
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
-from hocket.engine.setup import Setup
 from hocket.errors import CheckpointError, listed
-from hocket.stage.forward_state import set_values
+from hocket.stage.forward_state import set_tensors
+from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.metrics import EpochResult
 from hocket.tree import Tree
@@ -27,14 +27,14 @@ from hocket.tree import Tree
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a training goes on.
+    """Position at which a training continues.
 
     Attributes:
-        epoch: Whole epochs behind it.
-        batch: Batches of the next one that have entered already.
-        note: What the caller had put down when the checkpoint was written.
-        history: What the epochs of the ``fit`` came to that are over.
-        tick: Ticks behind it.
+        epoch: Number of epochs done.
+        batch: Batches of the next epoch that have entered already.
+        note: Value that the caller gave when the checkpoint was written.
+        history: Results of the epochs of the ``fit`` that are done.
+        tick: Number of ticks done.
     """
 
     epoch: int
@@ -49,8 +49,8 @@ class Snapshot:
     """A checkpoint that was read, as far as this process needs it.
 
     Attributes:
-        folder: Where it is.
-        manifest: What it is of.
+        folder: Folder of the checkpoint.
+        manifest: Description of the checkpoint.
         parts: States by the name of their file.
     """
 
@@ -60,24 +60,31 @@ class Snapshot:
 
 
 WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
-"""The files to read of a checkpoint."""
+"""Chooses the files to read of a checkpoint."""
 
 
 def part_name(stage: int, replica: int) -> str:
-    """The file of a stage's state."""
+    """Return the name of the file with a stage's state."""
     return f"stage{stage}-replica{replica}.pt" if replica else f"stage{stage}.pt"
 
 
-def parameter_names(network: nn.Module, module: nn.Module, index: int) -> dict[str, str]:
-    """The network's names for a stage's weights and buffers, by the stage's own."""
-    known = {id(value): name for name, value in _named(network)}
+def parameter_names(network: nn.Module, module: nn.Module, stage: int) -> dict[str, str]:
+    """Return the network's names of a stage's parameters and buffers, by the stage's names.
+
+    Args:
+        network: The network.
+        module: Layers of the stage.
+        stage: Number of the stage, for what the network has no name for.
+    """
+    known = {id(value): name for name, value in _named_values(network)}
     return {
-        name: known.get(id(value), f"stage {index}: {name}") for name, value in _named(module)
+        name: known.get(id(value), f"stage {stage}: {name}")
+        for name, value in _named_values(module)
     }
 
 
 def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
-    """What lets the state of a stage go on in stages cut elsewhere."""
+    """Return the names with which a stage's state can continue in stages cut elsewhere."""
     known = {id(value): name for name, value in network.named_parameters()}
     return {
         "names": parameter_names(network, stage.module, stage.index),
@@ -90,9 +97,17 @@ def build_manifest(
     setup: Setup,
     names: list[list[str]],
     replicas: int,
-    course: dict[str, Any],
+    fit: dict[str, Any],
 ) -> Manifest:
-    """The manifest of a checkpoint taken here and now, without seals."""
+    """Build the manifest of a checkpoint that is taken here and now, without digests.
+
+    Args:
+        ticks: Number of ticks done.
+        setup: Options of the training.
+        names: For each stage, the network's names of what it holds.
+        replicas: Number of processes that share a stage.
+        fit: Epochs and batches that are done, as JSON values.
+    """
     return Manifest(
         tick=ticks,
         stages=names,
@@ -100,13 +115,13 @@ def build_manifest(
         setup=setup_choices(setup),
         versions={"torch": torch.__version__, "hocket": version("hocket")},
         threads=torch.get_num_threads(),
-        course=course,
+        fit=fit,
         parts={},
     )
 
 
 def setup_choices(setup: Setup) -> dict[str, str]:
-    """The choices that the bits of a training depend on, in words."""
+    """Return the options that the bits of a training depend on, as text."""
     words = {
         name: str(getattr(setup, name))
         for name in (
@@ -119,19 +134,19 @@ def setup_choices(setup: Setup) -> dict[str, str]:
             "stage_speeds",
         )
     }
-    # What an object of no better name is printed as differs from process to process.
+    # The address of an object that has no better name differs from process to process.
     return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in words.items()}
 
 
 def newest_common_checkpoint(
     folder: Path, wanted: WantedFiles, gather: Callable[[Any], list[Any]]
 ) -> tuple[Snapshot, list[str]]:
-    """The newest checkpoint that all processes can read, and why none that is newer.
+    """Read the newest checkpoint that all processes can read, and say why no newer one is.
 
     Args:
-        folder: One checkpoint, or where they are.
-        wanted: Which files of a checkpoint this process needs.
-        gather: Gives what all processes give it.
+        folder: One checkpoint, or a folder of checkpoints.
+        wanted: Chooses the files that this process needs.
+        gather: Returns what all processes give it.
 
     Raises:
         CheckpointError: There is none.
@@ -143,16 +158,16 @@ def newest_common_checkpoint(
             snapshot = open_checkpoint(Path(place), wanted)
         except CheckpointError as error:
             problem = str(error)
-        found = list(dict.fromkeys(own for own in gather(problem) if own is not None))
-        if not found and snapshot is not None:
+        told = list(dict.fromkeys(text for text in gather(problem) if text is not None))
+        if not told and snapshot is not None:
             return snapshot, problems
-        problems += found
+        problems += told
     why = problems or ["there is no folder of a checkpoint in it"]
-    raise CheckpointError(listed(f"cannot go on from {str(folder)!r}", why))
+    raise CheckpointError(listed(f"cannot resume from {str(folder)!r}", why))
 
 
 def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
-    """The parts of one checkpoint.
+    """Read the wanted parts of one checkpoint.
 
     Raises:
         CheckpointError: It is damaged.
@@ -163,45 +178,45 @@ def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
 
 
 def require_same_setup(manifest: Manifest, setup: Setup) -> None:
-    """Refuse to go on with another training.
+    """Refuse to continue another training.
 
     Raises:
-        CheckpointError: With every choice that differs.
+        CheckpointError: With every option that differs.
     """
-    own = setup_choices(setup)
+    choices = setup_choices(setup)
     problems = [
-        f"{name} is {own[name]}, and was {was}"
+        f"{name} is {choices[name]}, and was {was}"
         for name, was in manifest.setup.items()
-        if own.get(name) != was
+        if choices.get(name) != was
     ]
     if problems:
         raise CheckpointError(listed("the checkpoint is of another training", problems))
 
 
 def count_in_flight(snapshot: Snapshot) -> int:
-    """How many batches had entered and were not through."""
-    return len(next(iter(snapshot.parts.values()))["column"]["entered"])
+    """Return the number of batches that had entered and had not left."""
+    return len(next(iter(snapshot.parts.values()))["schedule"]["entered"])
 
 
 def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> None:
-    """Say what keeps the training from being the one that never stopped.
+    """Warn of all that may make the training differ from one without a restart.
 
     Args:
-        snapshot: What it goes on from.
-        exact: Whether the stages are the same.
-        newer: Why it does not go on from a newer checkpoint.
+        snapshot: The checkpoint.
+        exact: True if the stages are the same.
+        newer: Reasons why newer checkpoints are not used.
     """
     manifest = snapshot.manifest
     words = [f"a newer checkpoint is not used: {why}" for why in newer]
     if not exact:
         words.append(
             f"the {len(manifest.stages)} stages of the checkpoint are not those of this "
-            "training: weights and optimizers go on under their names, and "
+            "training: weights and optimizers continue under their names, and "
             f"{count_in_flight(snapshot)} batches that were in flight are dropped"
         )
     words += [
-        f"the {what} was {was} and is {now}: the training goes on from the same state, but its "
-        "bits may be others than without a restart"
+        f"the {what} was {was} and is {now}: the training continues from the same state, but "
+        "its bits may differ from those of a training without a restart"
         for what, was, now in (
             ("number of PyTorch's threads", manifest.threads, torch.get_num_threads()),
             ("version of PyTorch", manifest.versions["torch"], torch.__version__),
@@ -216,7 +231,7 @@ def require_matching_stages(stages: Sequence[Stage], states: Sequence[Tree]) -> 
     """Refuse states of other layers, before anything is changed.
 
     Raises:
-        CheckpointError: With everything that does not fit.
+        CheckpointError: With everything that does not match.
     """
     pairs = zip(stages, states, strict=True)
     problems = [problem for stage, state in pairs for problem in stage.mismatches(state)]
@@ -225,47 +240,52 @@ def require_matching_stages(stages: Sequence[Stage], states: Sequence[Tree]) -> 
 
 
 def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:
-    """Go on with stages that are cut elsewhere, from all states of a checkpoint.
+    """Continue with stages that are cut elsewhere, from all states of a checkpoint.
+
+    Args:
+        engine: Engine with the new stages.
+        network: The network, whose names the states are found by.
+        snapshot: The checkpoint, with the parts of all stages.
+        epoch: Number of epochs done.
 
     Raises:
         CheckpointError: The checkpoint is of another network.
     """
     states = [state for name, state in snapshot.parts.items() if "replica" not in name]
     values: dict[str, Tensor] = {}
-    remembered: dict[str, Any] = {}
+    optimizer_states: dict[str, Any] = {}
     for state in states:
         values |= {state["names"][name]: value for name, value in state["layers"].items()}
         optimizer = state["updater"]["optimizer"] or {"state": {}}
         for number, name in enumerate(state["trained"]):
             if name is not None and number in optimizer["state"]:
-                remembered[name] = optimizer["state"][number]
-    own = dict(_named(network))
-    shapes = {name: (value.shape, value.dtype) for name, value in own.items()}
-    found = {name: (value.shape, value.dtype) for name, value in values.items() if name in own}
-    if shapes != found:
-        different = [name for name in own if found.get(name) != shapes[name]]
+                optimizer_states[name] = optimizer["state"][number]
+    wanted = {name: (value.shape, value.dtype) for name, value in _named_values(network)}
+    given = {n: (value.shape, value.dtype) for n, value in values.items() if n in wanted}
+    if wanted != given:
+        different = [name for name in wanted if given.get(name) != wanted[name]]
         raise CheckpointError(
             f"the checkpoint is of another network: it has no {', '.join(different)} of the "
             "same shape and type"
         )
-    was, now = _kinds(states), _kinds(engine.state_dict())
+    was, now = _optimizer_kinds(states), _optimizer_kinds(engine.state_dict())
     if not now <= was:
         raise CheckpointError(
             f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
         )
-    set_values(network, {name: values[name] for name in own})
-    column = states[0]["column"]
+    set_tensors(network, {name: values[name] for name in wanted})
+    schedule = states[0]["schedule"]
     updates = max(state["updater"]["version"] for state in states)
     for stage in engine.stages:
         names = reshard_names(stage, network)["trained"]
-        stage.updater.adopt_state([remembered.get(name) for name in names], epoch, updates)
-    engine.start_at(column["tick_count"], column["batch_count"])
+        stage.updater.adopt_state([optimizer_states.get(n) for n in names], epoch, updates)
+    engine.start_at(schedule["tick_count"], schedule["batch_count"])
 
 
-def _kinds(states: Sequence[Tree]) -> set[str]:
-    """The optimizers of all stages that have one."""
+def _optimizer_kinds(states: Sequence[Tree]) -> set[str]:
+    """Return the kinds of optimizers of all stages that have one."""
     return {state["updater"]["kinds"][0] for state in states} - {"NoneType"}
 
 
-def _named(module: nn.Module) -> list[tuple[str, Tensor]]:
+def _named_values(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [*module.named_parameters(), *module.named_buffers()]

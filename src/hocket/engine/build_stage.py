@@ -1,0 +1,135 @@
+"""Stages and their signals, built from a method and the layers of each stage."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from hocket.distributed.gradient_sync import GradientSync
+from hocket.distributed.world import World
+from hocket.errors import OptionError
+from hocket.modes import evaluation_mode
+from hocket.signals import Objective
+from hocket.signals.signal import Signal
+from hocket.stage.compatibility import check_compatible
+from hocket.stage.parts import StageParts
+from hocket.stage.rng import seeded_rng
+from hocket.stage.setup import Setup
+from hocket.stage.stage import Stage
+from hocket.transport.backends import Backends
+from hocket.transport.codecs import Exact
+from hocket.transport.encoded import EncodedPort
+from hocket.tree import Tree, copy_tensors
+
+
+def warn_of_biased_gradients(setup: Setup, stacklevel: int) -> None:
+    """Warn if a codec makes gradients biased.
+
+    Args:
+        setup: Options of the training.
+        stacklevel: Frames between this one and the user's, as for `warnings.warn`.
+    """
+    if setup.codec.biases_gradients and setup.method.signal.needs_gradient:
+        warnings.warn(
+            f"the codec {setup.codec} sends other activations than method "
+            f"{setup.method.name!r} back-propagates through: a stage applies the gradient at "
+            "what the next one received as if it were that at its own output, so that all "
+            "stages but the last learn from biased gradients; methods with local losses, such "
+            "as dgl, do not",
+            stacklevel=stacklevel,
+        )
+
+
+def build_stage(setup: Setup, parts: StageParts) -> Stage:
+    """Build one stage on its device; a codec is put between its ports and its neighbours.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Layers, signal and ports of the stage.
+
+    Raises:
+        OptionError: Its layers are not compatible with the method.
+    """
+    method = setup.method
+    parts.module.to(setup.device)
+    parts.signal_network.to(setup.device)
+    delay = method.delay(parts.index, parts.count)
+    check_compatible(parts.module, method.linearize, delay, parts.index, setup.precision)
+    return Stage(setup, parts if setup.codec == Exact() else _with_codec(setup, parts))
+
+
+def share_with_replicas(parts: StageParts, world: World, backends: Backends) -> StageParts:
+    """Let a stage share its work with its replicas: gradients are added up over all of them.
+
+    Args:
+        parts: Parts of the stage.
+        world: This process among the others.
+        backends: Process groups of this process.
+    """
+    if world.replicas == 1:
+        return parts
+    reduction = partial(GradientSync, world=world, group=backends.gradient_group)
+    return replace(parts, reduction=reduction, seed_offset=world.replica << 32)
+
+
+def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
+    codec, index = setup.codec, parts.index
+    seed = setup.seed + parts.seed_offset
+    to_previous, to_next = parts.to_previous, parts.to_next
+    if index > 0:
+        to_previous = EncodedPort(to_previous, codec.gradients, codec, seed)
+    if index < parts.count - 1:
+        to_next = EncodedPort(
+            to_next,
+            codec,
+            codec.gradients,
+            seed + index,
+            parts.send_stats,
+            self_contained=setup.method.free_running,
+        )
+    return replace(parts, to_previous=to_previous, to_next=to_next)
+
+
+@torch.no_grad()
+def build_signals(
+    setup: Setup, modules: Sequence[nn.Module], sample: Tree
+) -> tuple[list[Signal], list[nn.Module]]:
+    """Build the signal of each stage, and its auxiliary network.
+
+    The last stage has the network's own loss. Auxiliary networks are built for the shapes that
+    the sample takes on its way through the stages.
+
+    Args:
+        setup: Options that all stages share.
+        modules: Layers of each stage.
+        sample: A small batch of inputs, with tensors of shape (B, ...).
+
+    Raises:
+        OptionError: An output is not what a signal needs.
+    """
+    signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
+    shapes: list[tuple[int, ...]] = []
+    dtypes: list[torch.dtype] = []
+    value = sample
+    with evaluation_mode(*modules):
+        for k, module in enumerate(modules):
+            value = module(copy_tensors(value))
+            real = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
+                raise OptionError(
+                    f"method {setup.method.name!r}: the output of stage {k} is not one tensor "
+                    "of floating point numbers, which its signal needs; cut elsewhere, or "
+                    "choose a method that waits for gradients"
+                )
+            shapes.append(tuple(value.shape[1:]) if real else ())
+            dtypes.append(value.dtype if real else torch.get_default_dtype())
+    outputs = shapes[-1][-1] if shapes[-1] else 1
+    networks = []
+    for k, signal in enumerate(signals):
+        with seeded_rng(setup.seed, k, 0, "signal", setup.device):
+            network = signal.build_network(shapes[k], outputs)
+        networks.append(network.to(dtypes[k]))
+    return signals, networks

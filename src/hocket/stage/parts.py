@@ -1,0 +1,49 @@
+"""The parts that a stage is built from, beside the options that all stages share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import nn
+
+from hocket.signals.signal import Signal
+from hocket.stage.optimizer import GradientReduction
+from hocket.timeline import Recorder
+from hocket.transport.encoded import SendStats
+from hocket.transport.port import ToNext, ToPrevious
+from hocket.transport.replay_buffer import ReceiveStats
+
+BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageParts:
+    """Parts of one stage.
+
+    Attributes:
+        index: Number of the stage, from 0.
+        count: Number of stages of the network.
+        module: Layers of the stage.
+        signal: Signal that its error comes from.
+        signal_network: Auxiliary network of that signal.
+        to_previous: Port to the stage before, or to the source of batches.
+        to_next: Port to the next stage, or to nobody behind the last one.
+        recorder: Recorder of the time that it spends.
+        send_stats: Statistics of what it sends to the next stage.
+        receive_stats: Statistics of the buffer that it draws from; None without a buffer.
+        seed_offset: Number that is added to the seed, as replicas need dropout of their own.
+        reduction: Builds what adds up gradients over replicas; None without replicas.
+    """
+
+    index: int
+    count: int
+    module: nn.Module
+    signal: Signal
+    signal_network: nn.Module
+    to_previous: ToPrevious
+    to_next: ToNext
+    recorder: Recorder
+    send_stats: SendStats = field(default_factory=SendStats)
+    receive_stats: ReceiveStats | None = None
+    seed_offset: int = 0
+    reduction: BuildReduction | None = None

@@ -1,0 +1,92 @@
+"""A network and the modules of its stages, as soon as they are known."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from hocket.errors import CutError
+from hocket.partition import (
+    Plan,
+    build_stages,
+    cuts_between_layers,
+    divide,
+    is_sequential,
+    layers_in_order,
+    require_separate,
+)
+from hocket.tree import Tree
+
+Stages = int | Plan | Sequence[nn.Module]
+"""Number of stages, where they begin, or the stages themselves."""
+
+
+class CutNetwork:
+    """A network that is cut at once where that needs no sample, else at the first batch.
+
+    Args:
+        network: The network.
+        stages: Number of stages, where they begin, or the stages themselves.
+
+    Attributes:
+        network: The network.
+        plan: Cuts of the network once they are known; None for stages given as modules.
+        count: Number of stages.
+        modules: Modules of the stages; empty until they are known.
+
+    Raises:
+        CutError: The network cannot be cut like this.
+    """
+
+    def __init__(self, network: nn.Module, stages: Stages) -> None:
+        self.network = network
+        self.plan = stages if isinstance(stages, Plan) else None
+        self.count = count_stages(stages)
+        self.modules: list[nn.Module] = []
+        self._stages = stages
+        if isinstance(stages, int):
+            _check_count(network, stages)
+        elif isinstance(stages, Plan):
+            if cuts_between_layers(network, stages):
+                self.modules = build_stages(network, stages)
+        else:
+            require_separate(network, stages)
+            self.modules = list(stages)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network's parameters."""
+        return device_of(self.network)
+
+    def cut(self, sample: Tree) -> Sequence[nn.Module]:
+        """Cut the network, if it is not cut yet; return the modules of its stages.
+
+        Args:
+            sample: A small batch of inputs, on the network's device.
+
+        Raises:
+            CutError: The network cannot be cut like this.
+        """
+        if isinstance(self._stages, int | Plan) and not self.modules:
+            self.plan, self.modules = divide(self.network, self._stages, sample)
+        return self.modules
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Return the device of a network's parameters; that of a network without any is the CPU."""
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
+
+
+def count_stages(stages: Stages) -> int:
+    """Return the number of stages that are asked for."""
+    if isinstance(stages, int):
+        return stages
+    return stages.stages if isinstance(stages, Plan) else len(stages)
+
+
+def _check_count(network: nn.Module, stages: int) -> None:
+    layers = len(layers_in_order(network)) if is_sequential(network) else 0
+    if stages < 1 or (layers and stages > layers):
+        many = f"it has {layers} layers; " if layers else ""
+        most = f"1 to {layers} stages" if layers else "at least 1 stage"
+        raise CutError(f"cannot cut this network into {stages} stages: {many}ask for {most}")
