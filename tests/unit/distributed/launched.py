@@ -1,4 +1,4 @@
-"""What the workers of the launcher's tests do; each process imports it by name."""
+"""Work of the processes in the tests of the launcher; each process imports it by name."""
 
 import contextlib
 import ctypes
@@ -23,7 +23,7 @@ from torch import distributed
 from hocket.distributed import worker_main
 
 
-class Witness(Exception):
+class PeerFailure(Exception):
     exit_code = worker_main.PEER_FAILED
 
 
@@ -42,23 +42,23 @@ def hang():
 
 
 def add():
-    """0 if the ranks of all processes add up."""
+    """Return 0 if the sum of the ranks of all processes is right."""
     total = torch.tensor(rank())
     distributed.all_reduce(total)
     return 0 if total == sum(range(distributed.get_world_size())) else 1
 
 
-def lose_the_meeting(folder):
-    """One process takes away the folder in which they meet; nobody says anything of that."""
+def delete_the_rendezvous(folder):
+    """Delete the folder of the launch in one process, and report nothing."""
     if rank() == 1:
-        (place,) = Path(folder).glob("hocket-*")
-        shutil.rmtree(place.rename(place.with_name("lost")))
+        (launch_folder,) = Path(folder).glob("hocket-*")
+        shutil.rmtree(launch_folder.rename(launch_folder.with_name("lost")))
     hang()
 
 
 def report(folder):
-    """Leave a file that tells what the process finds around it."""
-    found = {
+    """Write the environment and the signal settings of the process to a file."""
+    settings = {
         "environment": dict(os.environ),
         "threads": torch.get_num_threads(),
         "leads a session": os.getsid(0) == os.getpid(),
@@ -67,38 +67,38 @@ def report(folder):
         "modes": [oct(f.stat().st_mode & 0o777) for f in Path(folder).glob("hocket-*")],
         "server": os.getppid(),
     }
-    Path(folder, f"{rank()}.json").write_text(json.dumps(found))
+    Path(folder, f"{rank()}.json").write_text(json.dumps(settings))
     return 0
 
 
-def speak(text):
+def write(text):
     # In one piece each, which print does not promise.
     sys.stdout.write(f"{rank()} says {text}\n")
     sys.stderr.write(f"{rank()} warns of {text}\n")
     return 0
 
 
-# Ends.
+# Ends of a process.
 
 
-def give(code):
+def return_code(code):
     return code
 
 
-def leave(code):
+def exit_with(code):
     sys.exit(code)
 
 
-def leave_at_once(code):
+def exit_at_once(code):
     os._exit(code)
 
 
-def fail(kind):
+def raise_error(kind):
     raise kind("the reason")
 
 
 def die(number):
-    """The last process dies by a signal; the others wait for it and find the line broken."""
+    """End the last process by a signal, while the others wait for it."""
     if rank() == distributed.get_world_size() - 1:
         os.kill(os.getpid(), number)
     distributed.barrier()
@@ -110,8 +110,8 @@ def leave_a_thread_behind():
     return 0
 
 
-def fail_apart(first, then):
-    """Process 0 ends with one code; process 1 sees it go, and ends with the other."""
+def fail_one_after_the_other(first, then):
+    """End process 0 with one code, and process 1 with the other once process 0 is gone."""
     if rank() == 0:
         return first
     with contextlib.suppress(RuntimeError):
@@ -119,13 +119,13 @@ def fail_apart(first, then):
     return then
 
 
-def hang_after_witness(fifo):
-    """Process 0 is a witness; process 1 hangs, and so does what it started."""
+def hang_after_peer_failure(fifo):
+    """End process 0 as if another one had failed; hang process 1 and a child of it."""
     if rank() == 0:
         distributed.barrier()
-        raise Witness
-    with open(fifo, "w") as line:
-        subprocess.Popen(["sleep", "1000"], stdout=line)
+        raise PeerFailure
+    with open(fifo, "w") as pipe:
+        subprocess.Popen(["sleep", "1000"], stdout=pipe)
     distributed.barrier()
     os.kill(os.getpid(), signal.SIGSTOP)
     return 0
@@ -139,11 +139,11 @@ def kill_the_server(fifo):
     hang()
 
 
-# Signals; process 1 sends them to the launcher when process 0 is ready for them.
+# Signals; process 1 sends them to the launcher when process 0 is ready to handle them.
 
 
-def interrupted_in_good_order(launcher):
-    """Process 0 is told of Ctrl-C, and ends the work for all."""
+def interrupt_once(launcher):
+    """Handle Ctrl-C in process 0, which ends the work for all."""
     if rank() == 1:
         distributed.barrier()
         os.kill(launcher, signal.SIGINT)
@@ -157,7 +157,7 @@ def interrupted_in_good_order(launcher):
         return 130
 
 
-def interrupted_twice(launcher):
+def interrupt_twice(launcher):
     if rank() == 1:
         distributed.barrier()
         os.kill(launcher, signal.SIGINT)
@@ -170,27 +170,27 @@ def interrupted_twice(launcher):
         hang()
 
 
-def interrupted_without_a_leader(launcher):
+def interrupt_without_process_0(launcher):
     if rank() == 0:
         distributed.send(torch.tensor(os.getpid()), dst=1)
         return 0
-    distributed.recv(leader := torch.tensor(0), src=0)
-    while Path(f"/proc/{int(leader)}").exists():
+    distributed.recv(first := torch.tensor(0), src=0)
+    while Path(f"/proc/{int(first)}").exists():
         time.sleep(0.01)
     os.kill(launcher, signal.SIGINT)
     time.sleep(10)
     return 5
 
 
-def told(launcher, number):
-    """The launcher gets a signal; nobody here does anything about what follows."""
+def signal_launcher(launcher, number):
+    """Send a signal to the launcher, and hang with the default signal handlers."""
     if rank() == 1:
         os.kill(launcher, number)
     hang()
 
 
-def told_and_saves(launcher, folder):
-    """All end in good order when they are asked to."""
+def signal_launcher_and_save(launcher, folder):
+    """Send SIGTERM to the launcher; all processes handle it and end in good order."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         distributed.barrier()
@@ -201,7 +201,7 @@ def told_and_saves(launcher, folder):
         Path(folder, f"saved-{rank()}").touch()
 
 
-def told_and_deaf(launcher):
+def signal_launcher_and_ignore(launcher):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     distributed.barrier()
     if rank() == 1:
@@ -209,40 +209,40 @@ def told_and_deaf(launcher):
     hang()
 
 
-def sends_and_goes_on(launcher, number):
+def signal_launcher_and_return(launcher, number):
     os.kill(launcher, number)
     return 0
 
 
-# Who listens.
+# Sockets.
 
 
-def listeners():
-    """0 if every socket on which a process of this world listens is on loopback."""
+def check_listeners():
+    """Return 0 if every socket on which a process of this world listens is on loopback."""
     pids = [None] * distributed.get_world_size()
     distributed.all_gather_object(pids, os.getpid())
-    where = [address for pid in pids for address in listening(pid)]
+    listening = [address for pid in pids for address in listening_addresses(pid)]
     distributed.barrier()
-    outside = [address for address in where if address not in ("127.0.0.1", "::1")]
-    print(f"listens on {where}")
-    return 1 if outside or not where else 0
+    outside = [address for address in listening if address not in ("127.0.0.1", "::1")]
+    print(f"listens on {listening}")
+    return 1 if outside or not listening else 0
 
 
-def listening(pid):
-    """The addresses on which a process accepts connections, from Linux' tables."""
-    return addresses(pid, states=("0A",))
+def listening_addresses(pid):
+    """Return the addresses on which a process accepts connections, from tables of Linux."""
+    return socket_addresses(pid, states=("0A",))
 
 
-def addresses(pid, states=None):
-    """The addresses of a process's sockets in these states, or in any."""
-    own = set()
+def socket_addresses(pid, states=None):
+    """Return the addresses of the sockets of a process, in given states or in all."""
+    links = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            own.add(os.readlink(link))
+            links.add(os.readlink(link))
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for row in Path("/proc/net", table).read_text().splitlines()[1:]:
             _, local, _, state, *others = row.split()
-            if (states is None or state in states) and f"socket:[{others[5]}]" in own:
+            if (states is None or state in states) and f"socket:[{others[5]}]" in links:
                 words = bytes.fromhex(local.partition(":")[0])
                 # Each four bytes are a number in the machine's own order.
                 parts = (words[i : i + 4] for i in range(0, len(words), 4))
@@ -251,32 +251,32 @@ def addresses(pid, states=None):
                 yield socket.inet_ntop(family, b"".join(parts))
 
 
-# Who lives.
+# Processes that still run.
 
 
-def forked():
-    """The processes of any launch that still live, from Linux' tables."""
+def forked_processes():
+    """Return the processes of all launches that still run, from tables of Linux."""
     server = str(forkserver._forkserver._forkserver_pid)
-    found = []
+    pids = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # What comes before it is a name in parentheses, of whatever it may be.
+            # Before it is a name in parentheses, which may contain anything.
             state, parent = file.read_text().rpartition(")")[2].split()[:2]
             if parent == server and state != "Z":
-                found.append(int(file.parent.name))
-    return found
+                pids.append(int(file.parent.name))
+    return pids
 
 
-class Line:
-    """A pipe with a name; it is open while a process lives that opened it for writing."""
+class NamedPipe:
+    """A named pipe; it is open while a process runs that has opened it for writing."""
 
     def __init__(self, folder):
-        self.name = str(folder / "line")
+        self.name = str(folder / "pipe")
         os.mkfifo(self.name)
         self.end = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK)
 
     def closes_within(self, seconds):
-        """Whether every writer ends in time; until then, what they write is passed over."""
+        """Return True if every writer ends in time; discard the text that they write."""
         limit = time.monotonic() + seconds
         while select.select([self.end], [], [], max(0, limit - time.monotonic()))[0]:
             if not os.read(self.end, 4096):
@@ -284,7 +284,7 @@ class Line:
         return False
 
     def rows(self, count):
-        """The first so many lines that arrive."""
+        """Return the first ``count`` lines that are written."""
         text = b""
         while text.count(b"\n") < count:
             assert select.select([self.end], [], [], 60)[0], text
@@ -292,23 +292,23 @@ class Line:
         return text.decode().splitlines()
 
 
-# Without the kernel's help.
+# Where the kernel sends no signal.
 
 
-def launcher_that_dies(fifo):
-    """Starts a process, waits until it watches, and is killed."""
+def launch_and_die(fifo):
+    """Start a process, wait until it watches this one, and die."""
     context = multiprocessing.get_context("forkserver")
-    heard, say = context.Pipe(duplex=False)
-    context.Process(target=watch_by_thread, args=(fifo, say)).start()
-    heard.recv()
+    receiver, sender = context.Pipe(duplex=False)
+    context.Process(target=watch_by_thread, args=(fifo, sender)).start()
+    receiver.recv()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def watch_by_thread(fifo, say):
+def watch_by_thread(fifo, sender):
     del fcntl.F_SETSIG
-    worker_main._end_with_launcher()
+    worker_main._exit_with_launcher()
     os.open(fifo, os.O_WRONLY)  # closes with the process
-    say.send("watching")
+    sender.send("watching")
     hang()
 
 

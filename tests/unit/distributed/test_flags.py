@@ -1,4 +1,4 @@
-"""What processes say on the board is seen by all, and no process waits for another."""
+"""All processes see the flags that others set, and no process waits for another."""
 
 import threading
 
@@ -12,47 +12,47 @@ from hocket.errors import HangError
 
 
 @pytest.fixture
-def own():
-    own = FailureDetector(HashStore(), ["stage 0", "stage 1"], 0, timeout_s=2.5)
-    yield own
-    own.close()
+def detector():
+    detector = FailureDetector(HashStore(), ["stage 0", "stage 1"], 0, timeout_s=2.5)
+    yield detector
+    detector.close()
 
 
 @pytest.fixture
-def boards(own):
+def flags(detector):
     store = HashStore()
-    return [StoreFlags(store, own, rank, 2) for rank in range(2)]
+    return [StoreFlags(store, detector, rank, 2) for rank in range(2)]
 
 
-def test_all_have_said_something_once_the_last_one_has(boards):
-    first, second = boards
-    first.say("over", "one")
-    assert not first.said("over")
-    assert first.words("over") is None
-    assert second.said("over", ranks=[0])
-    second.say("over", "two")
-    assert first.said("over")
-    assert first.words("over") == second.words("over") == ["one", "two"]
-    assert not first.said("stop")
+def test_a_flag_is_set_by_all_once_the_last_one_has_set_it(flags):
+    first, second = flags
+    first.set("over", "one")
+    assert not first.all_set("over")
+    assert first.values("over") is None
+    assert second.all_set("over", ranks=[0])
+    second.set("over", "two")
+    assert first.all_set("over")
+    assert first.values("over") == second.values("over") == ["one", "two"]
+    assert not first.all_set("stop")
 
 
-def test_what_was_said_can_be_taken_back(boards):
-    first, second = boards
-    for board in boards:
-        board.say("over")
-    second.unsay("over")
-    assert not first.said("over")
-    assert first.said("over", ranks=[0])
+def test_a_flag_can_be_cleared(flags):
+    first, second = flags
+    for each in flags:
+        each.set("over")
+    second.clear("over")
+    assert not first.all_set("over")
+    assert first.all_set("over", ranks=[0])
 
 
-def test_who_asks_as_often_has_the_same_topic(boards):
-    topics = [[board.topic() for _ in range(3)] for board in boards]
-    assert topics[0] == topics[1]
-    assert len(set(topics[0])) == 3
+def test_new_names_are_the_same_in_all_processes(flags):
+    names = [[each.new_name() for _ in range(3)] for each in flags]
+    assert names[0] == names[1]
+    assert len(set(names[0])) == 3
 
 
-class Mute:
-    """A store that answers only when it is let."""
+class MuteStore:
+    """A store that answers only when the test lets it."""
 
     def __init__(self):
         self.answers = threading.Event()
@@ -61,15 +61,15 @@ class Mute:
         return self.answers.wait()
 
 
-def test_a_store_that_gives_no_answer_for_too_long_is_a_hang(own, monkeypatch):
-    monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
-    mute = Mute()
-    board = StoreFlags(mute, own, 0, 2)
-    assert [board.all_set("over") for _ in range(2)] == [False, False]
+def test_a_store_that_does_not_answer_for_too_long_is_a_hang(detector, monkeypatch):
+    monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.2)
+    mute = MuteStore()
+    flags = StoreFlags(mute, detector, 0, 2)
+    assert [flags.all_set("over") for _ in range(2)] == [False, False]
     mute.answers.set()
-    assert board.all_set("over")
+    assert flags.all_set("over")
     mute.answers.clear()
-    assert [board.all_set("over") for _ in range(2)] == [False, False]
-    with pytest.raises(HangError, match=r"stage 0 waited 2.5 s for an answer of the store thr"):
-        board.all_set("over")
+    assert [flags.all_set("over") for _ in range(2)] == [False, False]
+    with pytest.raises(HangError, match=r"stage 0 waited 2.5 s for an answer of the store th"):
+        flags.all_set("over")
     mute.answers.set()

@@ -1,4 +1,4 @@
-"""Worlds of processes: they form, end with the right code, and leave nothing behind."""
+"""Launched processes form a world, end with the right code, and leave nothing behind."""
 
 import json
 import multiprocessing
@@ -25,13 +25,15 @@ from hocket.errors import OptionError
 from unit.distributed import launched
 
 SOURCE = str(Path(hocket.__file__).parents[1])
-PROC = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="asks Linux' /proc")
-KERNEL = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for a signal")
+PROC = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc of Linux")
+KERNEL = pytest.mark.skipif(
+    sys.platform != "linux", reason="needs a signal of the Linux kernel"
+)
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Where temporary folders are made, so that one left behind is found."""
+    """Folder for temporary folders, so that one left behind is found."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
     assert not list(tmp_path.glob("hocket-*"))
@@ -53,13 +55,13 @@ def _signals_as_before():
 
 
 @pytest.fixture
-def line(folder):
-    line = launched.Line(folder)
-    yield line
-    os.close(line.end)
+def pipe(folder):
+    pipe = launched.NamedPipe(folder)
+    yield pipe
+    os.close(pipe.end)
 
 
-# What a process finds.
+# The environment of a process.
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -67,8 +69,8 @@ def test_the_processes_form_a_world(processes):
     assert launch(launched.add, processes=processes) == 0
 
 
-def test_one_that_ends_at_once_does_not_break_the_others_beginning():
-    assert {launch(launched.give, 0, processes=8) for _ in range(5)} == {0}
+def test_a_process_that_ends_at_once_does_not_break_the_start_of_others():
+    assert {launch(launched.return_code, 0, processes=8) for _ in range(5)} == {0}
 
 
 def reports(folder, **options):
@@ -76,94 +78,98 @@ def reports(folder, **options):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_each_process_knows_its_place(folder, monkeypatch):
+def test_each_process_knows_its_rank(folder, monkeypatch):
     # The server that forks the processes has the variables of the first launch.
-    launch(launched.give, 0, processes=1)
+    launch(launched.return_code, 0, processes=1)
     monkeypatch.setenv("SET_AFTER_AN_EARLIER_LAUNCH", "yes")
-    found = reports(folder, processes=2)
-    for rank, own in enumerate(found):
-        variables = own["environment"]
+    for rank, settings in enumerate(reports(folder, processes=2)):
+        variables = settings["environment"]
         assert variables["RANK"] == variables["LOCAL_RANK"] == str(rank)
         assert variables["WORLD_SIZE"] == variables["LOCAL_WORLD_SIZE"] == "2"
         assert variables["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
         assert variables["SET_AFTER_AN_EARLIER_LAUNCH"] == "yes"
-        assert own["leads a session"]
-        assert own["ignores Ctrl-C"] == (rank != 0)
-        assert own["blocked"] == []
-        assert own["modes"] == ["0o700"]
+        assert settings["leads a session"]
+        assert settings["ignores Ctrl-C"] == (rank != 0)
+        assert settings["blocked"] == []
+        assert settings["modes"] == ["0o700"]
     assert "RANK" not in os.environ
 
 
-def test_the_cores_are_shared_out(folder, monkeypatch):
+def test_the_cores_are_divided_evenly(folder, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    assert [own["threads"] for own in reports(folder, processes=2)] == [3, 3]
+    assert [each["threads"] for each in reports(folder, processes=2)] == [3, 3]
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert [own["threads"] for own in reports(folder, processes=2)] == [2, 2]
+    assert [each["threads"] for each in reports(folder, processes=2)] == [2, 2]
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert [own["threads"] for own in reports(folder, processes=2)] == [1, 1]
+    assert [each["threads"] for each in reports(folder, processes=2)] == [1, 1]
 
 
 def test_more_threads_than_cores_are_warned_of(folder, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    assert [own["threads"] for own in reports(folder, processes=2, threads=2)] == [2, 2]
+    assert [each["threads"] for each in reports(folder, processes=2, threads=2)] == [2, 2]
     with pytest.warns(UserWarning, match="2 processes of 3 threads want 6 cores and 4 can be"):
-        assert [own["threads"] for own in reports(folder, processes=2, threads=3)] == [3, 3]
+        assert [each["threads"] for each in reports(folder, processes=2, threads=3)] == [3, 3]
 
 
 @PROC
 def test_threads_that_wait_do_not_spin(folder, monkeypatch):
-    own, _ = reports(folder, processes=2)
-    assert own["environment"]["OMP_WAIT_POLICY"] == "passive"
-    # It is read as OpenMP is loaded, which is in the server.
-    begun_with = Path(f"/proc/{own['server']}/environ").read_bytes().split(b"\0")
-    assert b"OMP_WAIT_POLICY=passive" in begun_with
+    settings, _ = reports(folder, processes=2)
+    assert settings["environment"]["OMP_WAIT_POLICY"] == "passive"
+    # OpenMP reads it when it is loaded, which is in the server.
+    environment = Path(f"/proc/{settings['server']}/environ").read_bytes().split(b"\0")
+    assert b"OMP_WAIT_POLICY=passive" in environment
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    own, _ = reports(folder, processes=2)
-    assert own["environment"]["OMP_WAIT_POLICY"] == "active"
+    settings, _ = reports(folder, processes=2)
+    assert settings["environment"]["OMP_WAIT_POLICY"] == "active"
 
 
 @pytest.mark.parametrize("text", ["something", "the other"])
-def test_what_processes_print_goes_where_the_launcher_prints_now(capfd, text):
-    assert launch(launched.speak, text, processes=2) == 0
+def test_processes_print_to_the_streams_of_the_launcher(capfd, text):
+    assert launch(launched.write, text, processes=2) == 0
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == [f"0 says {text}", f"1 says {text}"]
     assert sorted(err.splitlines()) == [f"0 warns of {text}", f"1 warns of {text}"]
 
 
 @PROC
-def test_nobody_outside_the_machine_can_reach_a_process(capfd):
-    assert launch(launched.listeners, processes=2) == 0, capfd.readouterr().out
+def test_no_other_machine_can_reach_a_process(capfd):
+    assert launch(launched.check_listeners, processes=2) == 0, capfd.readouterr().out
 
 
 # How a process ends.
 
 
 @pytest.mark.parametrize(
-    ("work", "argument", "code", "said"),
+    ("work", "argument", "code", "message"),
     [
-        (launched.give, 0, 0, ""),
-        (launched.give, 3, 3, ""),
-        (launched.give, 256 + 3, 3, ""),
-        (launched.leave, None, 0, ""),
-        (launched.leave, 4, 4, ""),
-        (launched.leave, "no more", 1, "no more\n"),
-        (launched.leave_at_once, 6, 6, ""),
-        (launched.fail, KeyboardInterrupt, 130, ""),
-        (launched.fail, launched.Witness, PEER_FAILED, ""),
-        (launched.give, 255, 255, "hocket: process 0 ended with code 255; where that is not"),
+        (launched.return_code, 0, 0, ""),
+        (launched.return_code, 3, 3, ""),
+        (launched.return_code, 256 + 3, 3, ""),
+        (launched.exit_with, None, 0, ""),
+        (launched.exit_with, 4, 4, ""),
+        (launched.exit_with, "no more", 1, "no more\n"),
+        (launched.exit_at_once, 6, 6, ""),
+        (launched.raise_error, KeyboardInterrupt, 130, ""),
+        (launched.raise_error, launched.PeerFailure, PEER_FAILED, ""),
+        (
+            launched.return_code,
+            255,
+            255,
+            "hocket: process 0 ended with code 255; unless that is",
+        ),
     ],
 )
-def test_the_code_is_kept(capfd, work, argument, code, said):
+def test_the_exit_code_is_kept(capfd, work, argument, code, message):
     assert launch(work, argument, processes=1) == code
     err = capfd.readouterr().err
-    assert err.startswith(said)
-    assert bool(err) == bool(said)
+    assert err.startswith(message)
+    assert bool(err) == bool(message)
 
 
 @pytest.mark.parametrize(("kind", "code"), [(ValueError, 1), (launched.Hung, 75)])
-def test_an_exception_is_told_once(capfd, kind, code):
-    assert launch(launched.fail, kind, processes=1) == code
+def test_an_exception_is_printed_once(capfd, kind, code):
+    assert launch(launched.raise_error, kind, processes=1) == code
     err = capfd.readouterr().err
     assert err.startswith("process 0 of 1 failed:\nTraceback (most recent call last):\n")
     assert err.count("Traceback") == 1
@@ -171,29 +177,29 @@ def test_an_exception_is_told_once(capfd, kind, code):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"),
+    ("number", "code", "message"),
     [
         (signal.SIGKILL, 137, "hocket: process 1 was ended by SIGKILL, perhaps by the kernel"),
         (signal.SIGSEGV, 139, "hocket: process 1 was ended by SIGSEGV\n"),
     ],
 )
-def test_a_death_by_signal_is_told(capfd, number, code, said):
+def test_a_death_by_signal_is_reported(capfd, number, code, message):
     assert launch(launched.die, int(number), processes=2) == code
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
-def test_a_death_by_signal_is_taken_for_the_cause_of_what_came_with_it(tmp_path):
-    with Supervisor(grace_s=0, meeting=tmp_path) as world:
+def test_a_death_by_signal_is_the_cause_of_a_failure_at_the_same_time(tmp_path):
+    with Supervisor(grace_s=0, rendezvous=tmp_path) as supervisor:
         for code in (1, -signal.SIGSEGV):
-            world.start(Ended(code))
-        bell, ringer = os.pipe()
-        assert world.until_all_ended(bell) == 128 + signal.SIGSEGV
-    os.close(bell)
-    os.close(ringer)
+            supervisor.start(EndedProcess(code))
+        reading, writing = os.pipe()
+        assert supervisor.wait(reading) == 128 + signal.SIGSEGV
+    os.close(reading)
+    os.close(writing)
 
 
-class Ended:
-    """A process of which the launcher hears only once it has ended."""
+class EndedProcess:
+    """A process that has already ended when the supervisor first looks."""
 
     pid = None
 
@@ -212,11 +218,11 @@ class Ended:
         os.close(self.sentinel)
 
 
-def test_a_thread_left_behind_does_not_hold_the_process():
+def test_a_thread_left_behind_does_not_keep_the_process_alive():
     assert launch(launched.leave_a_thread_behind, processes=2) == 0
 
 
-# Who failed first, and what becomes of the others.
+# The first failure, and the end of the other processes.
 
 
 @pytest.mark.parametrize(
@@ -229,106 +235,113 @@ def test_a_thread_left_behind_does_not_hold_the_process():
         (0, 5, 5),
     ],
 )
-def test_the_first_that_failed_on_its_own_gives_the_code(first, then, code):
-    assert launch(launched.fail_apart, first, then, processes=2) == code
+def test_the_exit_code_is_that_of_the_first_process_that_failed_on_its_own(first, then, code):
+    assert launch(launched.fail_one_after_the_other, first, then, processes=2) == code
 
 
-def test_what_hangs_is_killed_after_the_grace_and_named(capfd, line):
+def test_a_process_that_hangs_is_killed_after_the_grace_period_and_named(capfd, pipe):
     begin = time.monotonic()
-    code = launch(launched.hang_after_witness, line.name, processes=2, grace_s=0.2)
+    code = launch(launched.hang_after_peer_failure, pipe.name, processes=2, grace_s=0.2)
     assert time.monotonic() - begin < 30
     assert code == PEER_FAILED
     assert capfd.readouterr().err == (
         "hocket: process 1 hung: it still ran 0.2 s after process 0 ended with code 74, and "
         "was killed\n"
     )
-    assert line.closes_within(2), "what it had started outlived it"
+    assert pipe.closes_within(2), "a child of the process outlived it"
 
 
-def test_without_the_folder_in_which_they_meet_all_are_killed(capfd, folder):
-    assert launch(launched.lose_the_meeting, str(folder), processes=2) == 72
-    (told,) = capfd.readouterr().err.splitlines()
-    assert re.match(r"hocket: '.*/seats', through which the processes meet, was taken", told)
+def test_all_are_killed_when_the_rendezvous_is_deleted(capfd, folder):
+    assert launch(launched.delete_the_rendezvous, str(folder), processes=2) == 72
+    (message,) = capfd.readouterr().err.splitlines()
+    expected = r"hocket: '.*/rendezvous', through which the processes communicate, was deleted"
+    assert re.match(expected, message)
 
 
 # Signals that reach the launcher.
 
 
-def test_ctrl_c_goes_to_the_first_process_which_ends_the_work(capfd):
-    assert launch(launched.interrupted_in_good_order, os.getpid(), processes=2) == 130
+def test_ctrl_c_is_sent_to_the_first_process_which_ends_the_work(capfd):
+    assert launch(launched.interrupt_once, os.getpid(), processes=2) == 130
     assert capfd.readouterr().err == ""
 
 
 def test_a_second_ctrl_c_kills(capfd):
-    assert launch(launched.interrupted_twice, os.getpid(), processes=2, grace_s=60) == 130
+    assert launch(launched.interrupt_twice, os.getpid(), processes=2, grace_s=60) == 130
     assert capfd.readouterr().err == ""
 
 
 @PROC
 def test_ctrl_c_kills_where_the_first_process_has_ended():
-    work = launched.interrupted_without_a_leader
+    work = launched.interrupt_without_process_0
     assert launch(work, os.getpid(), processes=2) == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_end_is_passed_on_to_all(capfd, number):
-    code = launch(launched.told, os.getpid(), int(number), processes=2, grace_s=60)
+def test_sigterm_and_sighup_end_all(capfd, number):
+    code = launch(launched.signal_launcher, os.getpid(), int(number), processes=2, grace_s=60)
     assert code == 128 + number
     assert capfd.readouterr().err == ""
 
 
 def test_processes_may_save_before_they_end(folder):
-    work = launched.told_and_saves
+    work = launched.signal_launcher_and_save
     assert launch(work, os.getpid(), str(folder), processes=2, grace_s=60) == 143
     assert sorted(file.name for file in folder.glob("saved-*")) == ["saved-0", "saved-1"]
 
 
-def test_who_does_not_hear_is_killed_after_the_grace(capfd):
-    assert launch(launched.told_and_deaf, os.getpid(), processes=2, grace_s=0.2) == 143
-    told = "hung: it still ran 0.2 s after SIGTERM came, and was killed"
-    assert capfd.readouterr().err == f"hocket: process 0 {told}\nhocket: process 1 {told}\n"
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(capfd):
+    assert (
+        launch(launched.signal_launcher_and_ignore, os.getpid(), processes=2, grace_s=0.2)
+        == 143
+    )
+    message = "hung: it still ran 0.2 s after the launcher received SIGTERM, and was killed"
+    err = capfd.readouterr().err
+    assert err == f"hocket: process 0 {message}\nhocket: process 1 {message}\n"
 
 
-def test_what_the_caller_ignores_stays_ignored():
+def test_a_signal_that_the_caller_ignores_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        work = launched.sends_and_goes_on
+        work = launched.signal_launcher_and_return
         assert launch(work, os.getpid(), int(signal.SIGHUP), processes=2) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_other_signals_are_none_of_its_business():
+def test_other_signals_are_left_to_the_caller():
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda *_: heard.append("USR1"))
     try:
-        work = launched.sends_and_goes_on
+        work = launched.signal_launcher_and_return
         assert launch(work, os.getpid(), int(signal.SIGUSR1), processes=1) == 0
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == ["USR1"]
 
 
-# Nobody is left behind.
+# No process is left behind.
 
 
 @KERNEL
-def test_the_next_launch_starts_the_server_that_was_killed(capfd, line):
-    assert launch(launched.kill_the_server, line.name, processes=2) == 255
-    assert line.closes_within(2), "a process outlived the server"
-    assert "the process that had forked it was killed" in capfd.readouterr().err
+def test_the_next_launch_restarts_a_server_that_was_killed(capfd, pipe):
+    assert launch(launched.kill_the_server, pipe.name, processes=2) == 255
+    assert pipe.closes_within(2), "a process outlived the server"
+    assert "the server process that had forked it was killed" in capfd.readouterr().err
     assert launch(launched.add, processes=2) == 0
 
 
-def test_a_thread_ends_the_process_where_the_kernel_cannot(line):
-    assert launch(launched.give, 0, processes=1) == 0  # the server is one for other tests too
+def test_a_thread_ends_the_process_if_the_kernel_cannot(pipe):
+    assert (
+        launch(launched.return_code, 0, processes=1) == 0
+    )  # start the server outside, where it serves other tests too
     context = multiprocessing.get_context("forkserver")
-    launcher = context.Process(target=launched.launcher_that_dies, args=(line.name,))
+    launcher = context.Process(target=launched.launch_and_die, args=(pipe.name,))
     launcher.start()
     launcher.join()
     assert launcher.exitcode == -signal.SIGKILL
     launcher.close()
-    assert line.closes_within(2)
+    assert pipe.closes_within(2)
 
 
 SCRIPT = """
@@ -336,17 +349,17 @@ import os, signal, sys, time
 from torch import distributed
 from unit.distributed import launched
 
-line = os.open(sys.argv[2], os.O_WRONLY)
+pipe = os.open(sys.argv[2], os.O_WRONLY)
 distributed.barrier()
-os.write(line, b"here\\n")
+os.write(pipe, b"here\\n")
 if sys.argv[1:2] == ["--hang"] and distributed.get_rank() == 1:
     launched.hold_the_interpreter()
 def save(*_):
-    time.sleep(0.5)  # is something that could be cut short
-    os.write(line, b"saved\\n")
+    time.sleep(0.5)  # could be cut short
+    os.write(pipe, b"saved\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
-os.write(line, b"ready\\n")
+os.write(pipe, b"ready\\n")
 launched.hang()
 """
 CONSOLE = f"""
@@ -360,7 +373,7 @@ if __name__ == "__main__":
 
 @contextmanager
 def started(folder, *words, **variables):
-    """A launcher of its own, in a folder with a script; it leads a group."""
+    """Context manager that starts a launcher of a script as the leader of a process group."""
     (folder / "script.py").write_text(SCRIPT)
     (folder / "console.py").write_text(CONSOLE)
     outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -381,28 +394,28 @@ def started(folder, *words, **variables):
 
 
 @KERNEL
-def test_no_process_outlives_a_launcher_that_is_killed(folder, line):
-    words = ("-m", "hocket", "run", "--processes", "2", "script.py", "--hang", line.name)
+def test_no_process_outlives_a_launcher_that_is_killed(folder, pipe):
+    words = ("-m", "hocket", "launch", "--processes", "2", "script.py", "--hang", pipe.name)
     path = os.pathsep.join([SOURCE, str(Path(__file__).parents[2])])
     with started(folder, *words, PYTHONPATH=path) as launcher:
-        # Process 1 is in C code that never lets the interpreter go on.
-        assert sorted(line.rows(3)) == ["here", "here", "ready"]
+        # Process 1 is in C code that never releases the interpreter.
+        assert sorted(pipe.rows(3)) == ["here", "here", "ready"]
         launcher.kill()
-        assert line.closes_within(2)
-    # Nobody was left to remove it.
+        assert pipe.closes_within(2)
+    # No process was left to remove it.
     for left in folder.glob("hocket-*"):
         shutil.rmtree(left)
 
 
-def test_a_signal_to_the_whole_group_leaves_time_to_save_and_imports_are_made_once(
-    folder, line
+def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_imported_once(
+    folder, pipe
 ):
-    words = ("console.py", "run", "--processes", "2", "script.py", "--save", line.name)
+    words = ("console.py", "launch", "--processes", "2", "script.py", "--save", pipe.name)
     with started(folder, *words, PYTHONPROFILEIMPORTTIME="1") as launcher:
-        assert sorted(line.rows(4)) == ["here", "here", "ready", "ready"]
+        assert sorted(pipe.rows(4)) == ["here", "here", "ready", "ready"]
         os.killpg(launcher.pid, signal.SIGTERM)
-        assert line.rows(2) == ["saved", "saved"]
-        assert line.closes_within(10)
+        assert pipe.rows(2) == ["saved", "saved"]
+        assert pipe.closes_within(10)
         assert launcher.wait(timeout=20) == 143
     rows = (folder / "err").read_text().splitlines()
     imported = [row.split("|")[-1].strip() for row in rows]
@@ -410,22 +423,22 @@ def test_a_signal_to_the_whole_group_leaves_time_to_save_and_imports_are_made_on
         assert imported.count(module) == 2, "in the launcher and in the server, not in workers"
 
 
-# What cannot be started.
+# Invalid launches.
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"processes": 0}, "processes is 0; use at least 1"),
-        ({"processes": 1, "threads": -1}, "threads is -1; use 0 to share the cores out"),
+        ({"processes": 1, "threads": -1}, "threads is -1; use 0 to divide the cores evenly"),
         ({"processes": 1, "grace_s": -1.0}, "grace_s is -1.0; use 0 or a number of seconds"),
         ({"processes": 1, "timeout_s": 0.0}, "timeout_s is 0.0; use a number of seconds"),
     ],
 )
-def test_options_out_of_range_are_refused(options, said):
+def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(OptionError, match="cannot start processes") as refusal:
         launch(launched.add, **options)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_launch_outside_the_main_thread_is_refused():
@@ -440,8 +453,9 @@ def test_a_launch_outside_the_main_thread_is_refused():
     thread = threading.Thread(target=attempt, name="aside")
     thread.start()
     thread.join()
-    (said,) = refusals
-    assert "called in the thread 'aside', which cannot handle Ctrl-C; call it in the" in said
+    (message,) = refusals
+    expected = "called in the thread 'aside', which cannot handle Ctrl-C; call it in the"
+    assert expected in message
 
 
 def test_work_that_no_other_process_can_import_is_refused():
@@ -449,10 +463,14 @@ def test_work_that_no_other_process_can_import_is_refused():
         launch(lambda: 0, processes=1)
 
 
-@pytest.mark.parametrize(("names", "said"), [(["eth0", "wlan0"], "eth0, wlan0"), ([], "none")])
-def test_a_machine_without_loopback_is_refused(monkeypatch, names, said):
+@pytest.mark.parametrize(
+    ("names", "listed"), [(["eth0", "wlan0"], "eth0, wlan0"), ([], "none")]
+)
+def test_a_machine_without_loopback_is_refused(monkeypatch, names, listed):
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(names)))
-    with pytest.raises(OptionError, match=f"lo or lo0, and there are only {said}; bring it up"):
+    with pytest.raises(
+        OptionError, match=f"lo or lo0, and there are only {listed}; bring it up"
+    ):
         launch(launched.add, processes=1)
 
 
@@ -463,8 +481,8 @@ import json, sys
 import __main__, beside
 from torch import distributed
 
-found = [distributed.get_rank(), sys.argv, sys.path[0], __name__, __main__.__file__]
-sys.stdout.write(json.dumps(found) + "\\n")
+row = [distributed.get_rank(), sys.argv, sys.path[0], __name__, __main__.__file__]
+sys.stdout.write(json.dumps(row) + "\\n")
 sys.exit(beside.code)
 """
 
@@ -478,9 +496,11 @@ def script(folder):
 
 
 @pytest.mark.parametrize("before", [["--processes", "2"], ["--processes=2", "--"]])
-@pytest.mark.parametrize("words", [[], ["a", "--processes", "4", "--", "--run", "x", "--help"]])
-def test_a_script_runs_as_if_alone_and_has_what_follows_it(capfd, script, before, words):
-    assert main(["run", *before, str(script), *words]) == 7
+@pytest.mark.parametrize(
+    "words", [[], ["a", "--processes", "4", "--", "--config", "x", "--help"]]
+)
+def test_a_script_runs_as_with_python_and_gets_its_arguments(capfd, script, before, words):
+    assert main(["launch", *before, str(script), *words]) == 7
     rows = sorted(json.loads(row) for row in capfd.readouterr().out.splitlines())
     name = str(script)
     assert rows == [
@@ -488,13 +508,13 @@ def test_a_script_runs_as_if_alone_and_has_what_follows_it(capfd, script, before
     ]
 
 
-def test_a_script_that_comes_to_its_end_went_well(script):
+def test_a_script_that_ends_normally_gives_code_0(script):
     script.write_text("")
-    assert main(["run", "--processes", "1", "--threads", "1", str(script)]) == 0
+    assert main(["launch", "--processes", "1", "--threads", "1", str(script)]) == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["--processes", "2", "none.py", "--recipe", "x"],
@@ -505,7 +525,7 @@ def test_a_script_that_comes_to_its_end_went_well(script):
         ([__file__, "--processes", "2"], "--processes"),
     ],
 )
-def test_a_script_that_cannot_run_is_refused(capsys, monkeypatch, words, said):
+def test_a_script_that_cannot_run_is_refused(capsys, monkeypatch, words, message):
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main(["run", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert main(["launch", *words]) == 2
+    assert message in capsys.readouterr().err

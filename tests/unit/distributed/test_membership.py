@@ -1,4 +1,4 @@
-"""Who may come back, and when it is too late for that."""
+"""A killed process may rejoin during the elastic phase, and not after it."""
 
 import pytest
 from torch.distributed import HashStore, Store
@@ -10,68 +10,75 @@ from hocket.distributed.membership import Membership
 from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.errors import PeerLostError
 
-PLACES = ["stage 0", "stage 1"]
+NAMES = ["stage 0", "stage 1"]
 
 
-def outing(store, rank, life=0, whereabouts=None):
-    alarm = FailureDetector(store, PLACES, rank, timeout_s=20.0)
+def build_membership(store, rank, incarnation=0, markers=None):
+    """Build the membership of one of two processes.
+
+    Args:
+        store: Store of both.
+        rank: Rank of the process.
+        incarnation: Number of the restart that began it; 0 for none.
+        markers: Marker files of the launch.
+    """
+    detector = FailureDetector(store, NAMES, rank, timeout_s=20.0)
+    identity = ProcessIdentity(rank, 2, store, incarnation, markers)
     try:
-        return Membership(
-            ProcessIdentity(rank, 2, store, life, whereabouts), store, alarm, PLACES[rank]
-        )
+        return Membership(identity, store, detector, NAMES[rank])
     finally:
-        alarm.close()
+        detector.close()
 
 
-def test_one_that_is_killed_while_all_are_out_is_expected_back(tmp_path):
-    store, where = HashStore(), RejoinMarkers(str(tmp_path), 2)
-    first, second = outing(store, 0, 0, where), outing(store, 1, 0, where)
-    assert not first.may_rejoin  # not out yet
+def test_a_process_that_is_killed_while_all_are_detached_may_rejoin(tmp_path):
+    store, markers = HashStore(), RejoinMarkers(str(tmp_path), 2)
+    first, second = (build_membership(store, rank, 0, markers) for rank in (0, 1))
+    assert not first.may_rejoin  # not detached yet
     first.detach()
-    assert not where.all_detached
+    assert not markers.all_detached
     second.detach()
     assert first.may_rejoin
-    assert where.all_detached
-    outing(store, 1, 1, where)
+    assert markers.all_detached
+    build_membership(store, 1, 1, markers)
     assert first.incarnation(1) == 1
-    where.mark_unrecoverable()
+    markers.mark_unrecoverable()
     assert not first.may_rejoin
 
 
-def test_nobody_is_expected_back_where_nobody_is_started_again_alone():
-    strict = outing(HashStore(), 0)
-    strict.detach()
-    assert not strict.may_rejoin
+def test_no_process_may_rejoin_without_markers():
+    membership = build_membership(HashStore(), 0)
+    membership.detach()
+    assert not membership.may_rejoin
 
 
-def test_nobody_comes_back_where_the_folder_is_gone(tmp_path):
-    where = RejoinMarkers(str(tmp_path / "away"), 2)
-    assert where.unrecoverable
-    where.mark_unrecoverable()
-    assert not where.all_detached
+def test_no_process_may_rejoin_after_the_folder_was_deleted(tmp_path):
+    markers = RejoinMarkers(str(tmp_path / "away"), 2)
+    assert markers.unrecoverable
+    markers.mark_unrecoverable()
+    assert not markers.all_detached
 
 
-def test_once_all_have_met_they_are_not_apart_any_more(tmp_path):
-    store, where = HashStore(), RejoinMarkers(str(tmp_path), 2)
-    pair = [outing(store, rank, 0, where) for rank in (0, 1)]
+def test_processes_are_not_detached_any_more_after_they_have_reunited(tmp_path):
+    store, markers = HashStore(), RejoinMarkers(str(tmp_path), 2)
+    pair = [build_membership(store, rank, 0, markers) for rank in (0, 1)]
     for each in pair:
         each.detach()
-    store.set("here/after outing 1/1", "yes")
-    assert where.all_detached  # the first one is not there yet
+    store.set("arrived/end of elastic phase 1/1", "yes")
+    assert markers.all_detached  # the first one has not arrived yet
     assert pair[0].reunite(timeout_s=20.0) is None
-    assert not where.all_detached
+    assert not markers.all_detached
 
 
-def test_without_anybody_new_there_is_no_new_group():
+def test_there_is_no_new_group_without_a_process_that_has_rejoined():
     store = HashStore()
-    first = outing(store, 0)
+    first = build_membership(store, 0)
     first.detach()
     assert first.pair_group(1) is None
-    store.set("life/1", "1")
-    assert first.pair_group(1) is None  # it has not said that it is ready
+    store.set("incarnation/1", "1")
+    assert first.pair_group(1) is None  # the other one is not ready
 
 
-class Killed(Store):
+class KilledStore(Store):
     """A store to which a process can still write, and is killed before it reads."""
 
     def __init__(self, store):
@@ -88,14 +95,14 @@ class Killed(Store):
         raise RuntimeError("killed")
 
 
-def test_one_that_is_killed_while_it_connects_is_not_waited_for(monkeypatch):
-    """Its address is there, and nobody at it any more."""
+def test_a_process_that_is_killed_while_it_connects_is_not_waited_for(monkeypatch):
+    """Its address is in the store, but no process is there any more."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setattr(module, "PAIR_S", 0.2)
+    monkeypatch.setattr(module, "PAIR_TIMEOUT_S", 0.2)
     store = HashStore()
-    store.set("life/1", "1")
+    store.set("incarnation/1", "1")
     store.set("pair/0-1/0-1/1", "ready")
-    first, second = outing(store, 0), outing(Killed(store), 1)
+    first, second = build_membership(store, 0), build_membership(KilledStore(store), 1)
     with pytest.raises(RuntimeError, match="killed"):
         second._group("pair/0-1/0-1", 1, 2, 0.2)
     with pytest.raises(RuntimeError, match="connectFullMesh failed"):
@@ -103,11 +110,13 @@ def test_one_that_is_killed_while_it_connects_is_not_waited_for(monkeypatch):
     assert first.pair_group(1) is None
 
 
-def test_one_that_comes_back_after_the_others_have_met_is_too_late():
+def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
     store = HashStore()
     for rank in (0, 1):
-        outing(store, rank).detach()
-        store.set(f"here/after outing 1/{rank}", "yes")
-    with pytest.raises(PeerLostError, match="stage 1 was started again alone, but all had met"):
-        outing(store, 1, life=1)
+        build_membership(store, rank).detach()
+        store.set(f"arrived/end of elastic phase 1/{rank}", "yes")
+    with pytest.raises(
+        PeerLostError, match="stage 1 was started again alone, but all stages h"
+    ):
+        build_membership(store, 1, incarnation=1)
     assert b"stage 1 failed" in store.get("failure")

@@ -1,3 +1,5 @@
+"""Processes use loopback on one machine, and an interface that all reach on several."""
+
 import os
 import socket
 import sys
@@ -13,8 +15,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells int
 
 
 @pytest.fixture
-def own_address():
-    """An address of this machine that is not its loopback's, and the interface it is of."""
+def machine_address():
+    """An address of this machine other than loopback, and its interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             address = network_interface._address(probe, name)
@@ -24,32 +26,35 @@ def own_address():
 
 
 @linux
-def test_this_machines_own_address_is_reached_over_its_interface(own_address):
-    address, name = own_address
+def test_an_address_of_this_machine_is_reached_over_its_interface(machine_address):
+    address, name = machine_address
     assert network_interface.interface_towards(address) == name
-    assert network_interface.interface_towards("127.0.0.1") == network_interface.loopback()
+    assert (
+        network_interface.interface_towards("127.0.0.1")
+        == network_interface.loopback_interface()
+    )
 
 
 @linux
-def test_a_host_that_nobody_knows_is_reached_over_none():
+def test_an_unknown_host_is_reached_over_no_interface():
     assert network_interface.interface_towards("no.such.host.invalid") is None
 
 
 @linux
-def test_several_machines_talk_over_the_interface_to_the_first(own_address):
-    address, name = own_address
+def test_several_machines_talk_over_the_interface_to_the_first(machine_address):
+    address, name = machine_address
     assert network_interface.find_interface(TWO_MACHINES | {"MASTER_ADDR": address}) == name
 
 
-def test_processes_of_one_machine_talk_over_loopback(own_address):
-    address, _ = own_address
+def test_processes_of_one_machine_talk_over_loopback(machine_address):
+    address, _ = machine_address
     assert (
         network_interface.find_interface(ONE_MACHINE | {"MASTER_ADDR": address})
-        == network_interface.loopback()
+        == network_interface.loopback_interface()
     )
 
 
-def test_without_a_place_to_meet_gloo_chooses():
+def test_without_a_rendezvous_address_gloo_chooses():
     assert network_interface.find_interface({"WORLD_SIZE": "2"}) is None
     assert network_interface.find_interface({"MASTER_ADDR": "127.0.0.1"}) is None
 
@@ -61,24 +66,27 @@ def test_an_address_that_other_machines_cannot_reach_is_refused():
 
 
 @linux
-def test_processes_whose_machines_nobody_counted_may_meet_on_loopback():
-    found = network_interface.find_interface({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
-    assert found == network_interface.loopback()
+def test_without_a_local_world_size_loopback_is_allowed():
+    name = network_interface.find_interface({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
+    assert name == network_interface.loopback_interface()
 
 
-def test_what_the_user_has_chosen_stays(monkeypatch):
-    monkeypatch.setenv(network_interface.CHOICE, "eth7")
+def test_the_choice_of_the_user_stays(monkeypatch):
+    monkeypatch.setenv(network_interface.INTERFACE_VARIABLE, "eth7")
     monkeypatch.setenv("MASTER_ADDR", "127.0.1.1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     network_interface.choose_interface()
-    assert os.environ[network_interface.CHOICE] == "eth7"
+    assert os.environ[network_interface.INTERFACE_VARIABLE] == "eth7"
 
 
-def test_what_is_needed_is_chosen(monkeypatch):
-    monkeypatch.delenv(network_interface.CHOICE, raising=False)
+def test_the_interface_is_set_for_gloo(monkeypatch):
+    monkeypatch.delenv(network_interface.INTERFACE_VARIABLE, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     for name, value in ONE_MACHINE.items():
         monkeypatch.setenv(name, value)
     network_interface.choose_interface()
-    assert os.environ.pop(network_interface.CHOICE) == network_interface.loopback()
+    assert (
+        os.environ.pop(network_interface.INTERFACE_VARIABLE)
+        == network_interface.loopback_interface()
+    )

@@ -1,4 +1,4 @@
-"""What goes over the wire comes out as it went in: structure, types, strides and bits."""
+"""A packet is decoded as it was encoded: structure, types, strides and bits."""
 
 import json
 
@@ -17,23 +17,23 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def sent(tree):
-    """A tree as the neighbour has it."""
-    found = []
-    spec = wire.encode_tree(tree, found)
-    own = [wire.to_dense(tensor) for tensor in found]
+def round_trip(tree):
+    """Return a tree as the neighbour receives it."""
+    leaves = []
+    spec = wire.encode_tree(tree, leaves)
+    sent = [wire.to_dense(tensor) for tensor in leaves]
     header = wire.decode_header(
-        *wire.encode_header({"spec": spec, "forms": list(map(wire.tensor_spec, own))})
+        *wire.encode_header({"spec": spec, "forms": list(map(wire.tensor_spec, sent))})
     )
-    rooms = [wire.empty_tensor(form) for form in header["forms"]]
-    for room, tensor in zip(rooms, own, strict=True):
-        if room.numel():
-            wire.tensor_bytes(room).copy_(wire.tensor_bytes(tensor))
-    return wire.decode_tree(header["spec"], rooms)
+    received = [wire.empty_tensor(form) for form in header["forms"]]
+    for target, tensor in zip(received, sent, strict=True):
+        if target.numel():
+            wire.tensor_bytes(target).copy_(wire.tensor_bytes(tensor))
+    return wire.decode_tree(header["spec"], received)
 
 
-def same(a, b):
-    """Bit-equal, of the same types all the way down."""
+def is_same(a, b):
+    """Return True if two trees are bit-equal and have the same types."""
     if isinstance(a, torch.Tensor):
         return (
             isinstance(b, torch.Tensor)
@@ -45,16 +45,16 @@ def same(a, b):
         return (
             isinstance(b, dict)
             and list(a) == list(b)
-            and all(same(a[key], b[key]) for key in a)
+            and all(is_same(a[key], b[key]) for key in a)
         )
     if isinstance(a, list | tuple):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+        return type(a) is type(b) and len(a) == len(b) and all(map(is_same, a, b))
     return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
 @st.composite
 def dense_tensors(draw):
-    """Any bits, in any order of the dimensions; some are of size 0 or 1."""
+    """Draw a dense tensor: any bits, any order of dimensions, some of size 0 or 1."""
     shape = draw(st.lists(st.integers(0, 4), max_size=4))
     dtype = draw(st.sampled_from(DTYPES))
     order = draw(st.permutations(range(len(shape))))
@@ -89,27 +89,27 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_every_tree_arrives_as_it_was(tree):
-    assert same(tree, sent(tree))
+def test_every_tree_is_received_unchanged(tree):
+    assert is_same(tree, round_trip(tree))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3)], ids=str)
-def test_every_type_arrives(dtype, shape):
+def test_every_dtype_is_received_unchanged(dtype, shape):
     tensor = torch.ones(shape, dtype=dtype)
-    assert same(tensor, sent(tensor))
+    assert is_same(tensor, round_trip(tensor))
 
 
 def images():
     return torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
 
 
-GAPLESS = {
+DENSE = {
     "channels_last": images().contiguous(memory_format=torch.channels_last),
     "transposed": images().transpose(1, 3),
     "one channel": images()[:, :1].clone(memory_format=torch.channels_last),
-    "size 1 with a stride of its own": torch.arange(6.0).as_strided((2, 1, 3), (3, 77, 1)),
-    "in the middle of another": images()[1],
+    "size 1 with an arbitrary stride": torch.arange(6.0).as_strided((2, 1, 3), (3, 77, 1)),
+    "a row of a larger tensor": images()[1],
 }
 GAPS = {
     "every other": images()[..., ::2],
@@ -121,21 +121,21 @@ GAPS = {
 }
 
 
-@pytest.mark.parametrize("name", GAPLESS)
+@pytest.mark.parametrize("name", DENSE)
 def test_strides_are_kept_and_nothing_is_copied(name):
-    tensor = GAPLESS[name]
+    tensor = DENSE[name]
     assert wire.to_dense(tensor).data_ptr() == tensor.data_ptr()
-    assert same(tensor, sent(tensor))
+    assert is_same(tensor, round_trip(tensor))
 
 
 @pytest.mark.parametrize("name", GAPS)
-def test_a_tensor_with_gaps_arrives_as_its_clone(name):
-    assert same(GAPS[name].clone(), sent(GAPS[name]))
+def test_a_tensor_with_gaps_is_received_as_its_clone(name):
+    assert is_same(GAPS[name].clone(), round_trip(GAPS[name]))
 
 
-def test_a_tensor_that_requires_a_gradient_arrives_without_its_graph():
-    arrived = sent(torch.ones(2, requires_grad=True) * 2)
-    assert same(arrived, torch.full((2,), 2.0))
+def test_a_tensor_that_requires_grad_is_received_without_its_graph():
+    arrived = round_trip(torch.ones(2, requires_grad=True) * 2)
+    assert is_same(arrived, torch.full((2,), 2.0))
     assert not arrived.requires_grad
 
 
@@ -144,80 +144,88 @@ def test_a_tensor_that_requires_a_gradient_arrives_without_its_graph():
     [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch._neg_view(torch.tensor([1.0, 2.0]))],
     ids=["conjugate", "negative"],
 )
-def test_what_is_only_marked_arrives_computed(marked):
-    arrived = sent(marked)
+def test_a_lazy_conjugate_or_negative_is_received_computed(marked):
+    arrived = round_trip(marked)
     assert arrived.tolist() == marked.tolist()
     assert not arrived.is_conj()
     assert not arrived.is_neg()
 
 
 @pytest.mark.parametrize("length", [1, 900, 1012, 1013, 1024, 5000, 70_000])
-def test_a_header_of_any_length_arrives(length):
+def test_a_header_of_any_length_is_received_unchanged(length):
     header = {"x": "é" * (length // 6) + "y" * (length % 6)}
     first, rest = wire.encode_header(header)
-    assert len(first) == wire.PREFIX
+    assert len(first) == wire.HEADER_PREFIX_BYTES
     assert wire.remaining_bytes(first) == (len(rest) if rest is not None else 0)
-    assert (rest is None) == (len(json.dumps(header)) <= wire.PREFIX - wire.FRAME)
+    assert (rest is None) == (
+        len(json.dumps(header)) <= wire.HEADER_PREFIX_BYTES - wire.FRAME_BYTES
+    )
     assert wire.decode_header(first, rest) == header
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"x": ÿ}', "[1, 2]", "7"])
-def test_what_is_no_header_is_refused(text, monkeypatch):
+def test_bytes_that_are_not_a_header_are_refused(text, monkeypatch):
     monkeypatch.setattr(json, "dumps", str)
     packed = wire.encode_header(text)
-    with pytest.raises(PacketError, match=r"a packet arrived whose header is no (JSON|object)"):
+    with pytest.raises(
+        PacketError, match=r"a packet arrived whose header is not (JSON|a JSON object)"
+    ):
         wire.decode_header(*packed)
 
 
-@given(st.integers(0, 9 * wire.PREFIX - 1), st.sampled_from([10, 5000]))
-def test_a_header_with_any_other_bit_is_refused(place, length):
+@given(st.integers(0, 9 * wire.HEADER_PREFIX_BYTES - 1), st.sampled_from([10, 5000]))
+def test_a_header_with_any_flipped_bit_is_refused(place, length):
     parts = wire.encode_header({"x": "y" * length})
     bits = sum(8 * len(part) for part in parts if part is not None)
-    number, bit = divmod(place % bits, 8 * wire.PREFIX)
+    number, bit = divmod(place % bits, 8 * wire.HEADER_PREFIX_BYTES)
     part = parts[min(number, 1)]
-    part[bit // 8 + wire.PREFIX * max(0, number - 1)] ^= 1 << bit % 8
+    part[bit // 8 + wire.HEADER_PREFIX_BYTES * max(0, number - 1)] ^= 1 << bit % 8
     with pytest.raises(TransitError, match=r"a damaged header: its checksum is .{8}, and was"):
         wire.decode_header(*parts)
 
 
 @given(dense_tensors(), st.integers(0))
-def test_a_tensor_with_any_other_bit_has_another_checksum(tensor, bit):
-    own = wire.to_dense(tensor).clone()
-    before = wire.checksum(own)
-    if own.numel():
-        bits = wire.tensor_bytes(own)
+def test_a_tensor_with_any_flipped_bit_has_another_checksum(tensor, bit):
+    dense = wire.to_dense(tensor).clone()
+    before = wire.checksum(dense)
+    if dense.numel():
+        bits = wire.tensor_bytes(dense)
         bits[bit // 8 % len(bits)] ^= 1 << bit % 8
-        assert wire.checksum(own) != before
+        assert wire.checksum(dense) != before
 
 
-class Own(tuple):
+class TupleSubclass(tuple):
     pass
 
 
-@pytest.mark.parametrize("leaf", [{1, 2}, range(3), 1j, Own((1,)), b"bytes"], ids=repr)
-def test_what_cannot_cross_is_refused(leaf):
+@pytest.mark.parametrize(
+    "leaf", [{1, 2}, range(3), 1j, TupleSubclass((1,)), b"bytes"], ids=repr
+)
+def test_a_leaf_of_another_type_is_refused(leaf):
     kind = type(leaf).__name__
-    with pytest.raises(PacketError, match=f"a {kind} cannot cross to another process; let the"):
+    with pytest.raises(
+        PacketError, match=f"a {kind} cannot be sent to another process; let the"
+    ):
         wire.encode_tree((1, [leaf]), [])
 
 
 def test_a_tensor_that_is_not_dense_is_refused():
     with pytest.raises(
-        PacketError, match=r"layout torch.sparse_coo .*let the stage give dense"
+        PacketError, match=r"layout torch.sparse_coo .*let the stage return dense"
     ):
         wire.encode_tree(torch.eye(2).to_sparse(), [])
 
 
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
-def test_a_key_that_would_come_out_different_is_refused(key):
+def test_a_key_that_json_would_change_is_refused(key):
     with pytest.raises(
-        PacketError, match=r"the key .* of a dict cannot cross .*; use a string"
+        PacketError, match=r"the key .* of a dict cannot be sent .*; use a string"
     ):
         wire.encode_tree({key: 1}, [])
 
 
 @pytest.mark.parametrize("name", ["float33", "nn", "Tensor"])
-def test_an_unknown_type_is_refused(name):
+def test_an_unknown_dtype_is_refused(name):
     with pytest.raises(
         PacketError, match=f"a packet has a tensor of the unknown type '{name}'"
     ):

@@ -1,0 +1,105 @@
+"""Work of the processes in the tests of World; each process writes its results to a file."""
+
+import json
+import time
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.distributed import PrefixStore
+from torch.distributed.distributed_c10d import _get_default_store
+
+from hocket.distributed import gradient_sync
+from hocket.distributed.gradient_sync import GradientSync
+from hocket.distributed.world import World
+from hocket.errors import WorldError
+
+
+def build_world(name, stages, replicas=1):
+    """Build a world of this process.
+
+    Args:
+        name: Name of the world, for a store of its own.
+        stages: Number of stages.
+        replicas: Number of replicas of each stage.
+    """
+    return World(stages, replicas, 20.0, PrefixStore(name, _get_default_store()))
+
+
+def refusal(stages, replicas):
+    """Return the message with which a world is refused."""
+    try:
+        build_world(f"refused {stages} {replicas}", stages, replicas)
+    except WorldError as error:
+        return str(error)
+
+
+def run_four_processes(folder):
+    """Use everything in a world of two stages with two replicas."""
+    rank = distributed.get_rank()
+    results = {
+        "too few": refusal(3, 1),
+        "too few for replicas": refusal(3, 2),
+        "one stage": refusal(1, 4),
+    }
+    world = build_world("four", 2, 2)
+    results["place"] = [world.stage, world.replica, world.name, world.is_main]
+    results["names"] = world.names
+    results["neighbours"] = [world.neighbour(1), world.neighbour(-1)]
+    results["gather"] = world.gather({"rank": rank, "text": "é" * 1000 * rank, "none": None})
+    results["broadcast"] = broadcast(world)
+    results["broadcast in place"] = broadcast_in_place(world)
+    results["synced"] = sync_replicas(world)
+    results["clock offset"] = world.clock_offset()
+    results["gradient sums"] = sum_gradients(world)
+    callbacks = []
+    world.on_close(lambda: callbacks.append("closed"))
+    world.close()
+    results["callbacks"] = callbacks
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    return 0
+
+
+def broadcast(world):
+    image = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    mine = (image, {"names": ["a", None], "empty": torch.zeros(0, 3)})
+    values, others = world.broadcast(mine if world.is_main else None)
+    return [values.tolist(), values.stride(), others["names"], list(others["empty"].shape)]
+
+
+def broadcast_in_place(world):
+    tensors = [torch.full((2,), float(world.rank)), torch.zeros(0), torch.tensor(world.rank)]
+    world.broadcast_(tensors, source=2)
+    return [tensor.tolist() for tensor in tensors]
+
+
+def sync_replicas(world):
+    """Sync weights and statistics, some of them with gaps, and return their values."""
+    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    gaps = nn.Parameter(torch.zeros(4, 2)[:, ::2])
+    network[0].register_parameter("gaps", gaps)
+    with torch.no_grad():
+        for value in network.state_dict().values():
+            value.fill_(world.rank)
+    world.sync_replicas([network])
+    return sorted({float(v) for t in network.state_dict().values() for v in t.flatten()})
+
+
+def sum_gradients(world):
+    """Sum gradients in buckets of several sizes and dtypes, twice in a row."""
+    gradient_sync.BUCKET_BYTES = 64  # sixteen numbers
+    used = [nn.Parameter(torch.zeros(size)) for size in (4, 8, 20, 3)]
+    used.append(nn.Parameter(torch.zeros(2, 2, dtype=torch.double)))
+    idle = nn.Parameter(torch.zeros(5))
+    parameters = [*used[:2], idle, *used[2:]]
+    sync = GradientSync(parameters, world, world.replica_group)
+    gradients = []
+    for step in (1, 2):
+        sum((step * (world.replica + 1) * p).sum() for p in used).backward()
+        if world.replica:
+            time.sleep(0.01)  # the order of arrival must not matter
+        sync.finish()
+        gradients.append([None if p.grad is None else p.grad.tolist() for p in parameters])
+        for parameter in parameters:
+            parameter.grad = None
+    return gradients
