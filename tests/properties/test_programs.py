@@ -58,10 +58,10 @@ def test_every_stage_does_every_batch_once_and_in_turn(method, stages, batches):
     everything = list(range(sum(batches)))
     for k in range(stages):
         for kind in "FB":
-            mine = [a.batch for a in actions if a.stage == k and a.kind == kind]
-            assert mine == everything
-        lessons = [a.batch for a in actions if a.stage == k and a.kind == "T"]
-        assert lessons == (
+            batches_done = [a.batch for a in actions if a.stage == k and a.kind == kind]
+            assert batches_done == everything
+        targets = [a.batch for a in actions if a.stage == k and a.kind == "T"]
+        assert targets == (
             everything if method.signal.learns_from_gradient and k < stages - 1 else []
         )
 
@@ -76,10 +76,11 @@ def test_at_most_one_of_each_kind_in_a_tick(method, stages, batches):
 def test_staleness_is_the_number_of_updates_in_between(method, stages, batches):
     actions = flat(list(unroll(method, stages, batches)))
     for k in range(stages):
-        mine = [a for a in actions if a.stage == k]
+        of_stage = [a for a in actions if a.stage == k]
         for b in range(batches):
-            start, end = mine.index(Action("F", k, b)), mine.index(Action("B", k, b))
-            updates = sum(a.kind == "U" for a in mine[start:end])
+            start = of_stage.index(Action("F", k, b))
+            end = of_stage.index(Action("B", k, b))
+            updates = sum(a.kind == "U" for a in of_stage[start:end])
             assert updates == method.staleness(k, stages, b)
 
 
@@ -107,15 +108,15 @@ def test_updates_take_full_groups_except_when_drained(method, stages, batches):
     if method.epoch_end == "drain":
         ends |= {sum(batches[: i + 1]) for i in range(len(batches))}
     for k in range(stages):
-        gathered = done = 0
+        accumulated = done = 0
         for action in (a for a in actions if a.stage == k and a.kind in "BU"):
             if action.kind == "B":
-                gathered, done = gathered + 1, action.batch + 1
+                accumulated, done = accumulated + 1, action.batch + 1
             else:
                 assert action.batch == done - 1
-                assert gathered == method.accumulate or done in ends
-                gathered = 0
-        assert gathered == 0
+                assert accumulated == method.accumulate or done in ends
+                accumulated = 0
+        assert accumulated == 0
 
 
 @given(methods, stage_counts, epochs)
@@ -139,7 +140,7 @@ def test_a_stage_never_holds_more_than_the_table_says(method, stages, batches):
 
 @given(methods, stage_counts)
 def test_the_table_of_memory_is_reached(method, stages):
-    """What is promised is not more than what a long training needs."""
+    """The table is not larger than what a long training needs."""
     actions = flat(list(unroll(method, stages, 60)))
     for k in range(stages):
         held = most = 0
@@ -167,12 +168,13 @@ def test_a_drained_epoch_is_followed_by_the_same_program(method, stages, batches
     assert twice == once + shifted
 
 
-# A program that is not one is refused, and the message names what is wrong.
+# A wrong program is refused, and the message names each problem.
 
 names = st.sampled_from(sorted(METHODS))
 
 
-def broken(ticks: list[Tick], name: str, stages: int) -> str:
+def check_error(ticks: list[Tick], name: str, stages: int) -> str:
+    """Check a program that is wrong, and return the message of the error."""
     with pytest.raises(ProgramError) as caught:
         check_program(ticks, METHODS[name](), stages)
     return str(caught.value)
@@ -182,7 +184,7 @@ def broken(ticks: list[Tick], name: str, stages: int) -> str:
 def test_a_lost_action_is_named(name, stages, data):
     ticks = list(unroll(METHODS[name](), stages, 9))
     lost = data.draw(st.sampled_from(flat(ticks)))
-    text = broken([tuple(a for a in t if a != lost) for t in ticks], name, stages)
+    text = check_error([tuple(a for a in t if a != lost) for t in ticks], name, stages)
     if lost.kind == "U":  # the next update takes too many gradients, or none takes them
         assert f"U{lost.stage}." in text or f"stage {lost.stage} ends with" in text
     else:
@@ -195,7 +197,7 @@ def test_a_doubled_action_is_named(name, stages, data):
     doubled = data.draw(st.sampled_from(flat(ticks)))
     place = data.draw(st.integers(0, len(ticks) - 1))
     ticks[place] += (doubled,)
-    assert f"{doubled} happened already" in broken(ticks, name, stages)
+    assert f"{doubled} happened already" in check_error(ticks, name, stages)
 
 
 @given(names, st.integers(1, 4), st.data())
@@ -216,7 +218,7 @@ def test_an_action_before_what_it_needs_is_named(name, stages, data):
         if need in kept:
             kept.insert(kept.index(need), early)
         moved.append(tuple(kept))
-    text = broken(moved, name, stages)
+    text = check_error(moved, name, stages)
     if early.kind == "U":
         assert f"U{early.stage}." in text or f"stage {early.stage} ends with" in text
     else:
@@ -236,7 +238,7 @@ def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
     ticks[t] = tuple(a for a in ticks[t] if a != early)
     ticks[t - 1] += (early,)
     need = f"F{early.stage - 1}.{early.batch}"
-    assert f"{early} comes too early; {need} is in tick" in broken(ticks, name, stages)
+    assert f"{early} comes too early; {need} is in tick" in check_error(ticks, name, stages)
 
 
 def test_an_update_before_its_gradient_is_refused_after_a_drain():
@@ -253,7 +255,7 @@ def test_an_update_before_its_gradient_is_refused_after_a_drain():
 
 
 def test_all_problems_are_told_at_once():
-    text = broken(parse_program("F0.0 F0.0\nF1.1 B2.0"), "fdg", 2)
+    text = check_error(parse_program("F0.0 F0.0\nF1.1 B2.0"), "fdg", 2)
     for problem in [
         "not a program of 'fdg'",
         "tick 0: F0.0 happened already in tick 0",
@@ -266,10 +268,10 @@ def test_all_problems_are_told_at_once():
 
 
 def test_too_many_or_no_gradients_for_an_update_are_told():
-    text = broken(parse_program("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
+    text = check_error(parse_program("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
     assert "tick 1: U0.1 takes 2 gradients; wanted 1 to 1" in text
     assert "tick 1: U0.0 takes 0 gradients; wanted 1 to 1" in text
-    text = broken(parse_program("F0.0 B0.0"), "bp", 1)
+    text = check_error(parse_program("F0.0 B0.0"), "bp", 1)
     assert "stage 0 ends with 1 gradients that no update takes" in text
 
 

@@ -21,12 +21,12 @@ def train_deques(
     weight_decay: float = 0.0,
     shrink: float = 1.0,
 ) -> list[float]:
-    """``fdg.train`` with linearize="live", order="backward-first", by position."""
+    """Train as ``fdg.train`` with linearize="live", order="backward-first", by position."""
     K = len(modules)
     sgd = [LiveSGD(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
     graphs = [deque([None] * (2 * (K - k))) for k in range(1, K)]
     labels = deque([None] * (K - 1))  # so that a label comes to module K with its batch
-    acts, grads, losses = [None] * K, [None] * K, []  # what lies before each module
+    acts, grads, losses = [None] * K, [None] * K, []  # packets waiting for each module
     for x, y in [*batches, *[(None, None)] * (2 * K - 2)]:  # the empty ticks drain
         acts[0] = x
         labels.append(y)
@@ -36,7 +36,7 @@ def train_deques(
             x_old, out_old = graphs[i].popleft() or (None, None)
             if grads[i] is not None:
                 out_old.backward(grads[i] * shrink)
-                next_grads[i - 1] = x_old.grad  # module 1 writes to [-1], which nobody reads
+                next_grads[i - 1] = x_old.grad  # module 1 writes to [-1], which is not read
             sgd[i].step()  # moves nothing where there is no gradient
             graphs[i].append(None)
             if acts[i] is not None:

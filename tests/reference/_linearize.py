@@ -1,8 +1,8 @@
-"""At which weights a late gradient is taken: three answers, done the slow and obvious way.
+"""Three linearizations of a late gradient, done the slow and obvious way.
 
 stash: weights and activations of the batch's forward (one deep copy of the module per batch).
-live: activations of the forward, weights of now (code of arXiv 1804.10574, 1906.09108).
-recompute: the old input through the module of now (FR, arXiv 1807.04511; DSP, 1909.02625).
+live: activations of the forward, current weights (code of arXiv 1804.10574, 1906.09108).
+recompute: the old input through the current module (FR, arXiv 1807.04511; DSP, 1909.02625).
 """
 
 import copy
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batches = list[tuple[Tensor, Tensor]]
-Kept = tuple[nn.Module, Tensor, Tensor | None]  # who ran the forward, its input, its output
+Kept = tuple[nn.Module, Tensor, Tensor | None]  # module of the forward, its input, its output
 
 
 class LiveSGD(torch.optim.SGD):
@@ -29,23 +29,23 @@ class LiveSGD(torch.optim.SGD):
                 p.data.add_(g, alpha=-group["lr"])
 
 
-def leaf(x: Tensor) -> Tensor:  # a copy cut from every graph, with a gradient of its own
+def leaf(x: Tensor) -> Tensor:  # a detached copy that gets a gradient
     return x.detach().clone().requires_grad_(x.is_floating_point())
 
 
 def forward(module: nn.Module, x: Tensor, linearize: str) -> tuple[Tensor, Kept]:
-    """The message for the next module, and what this one keeps until the gradient comes."""
+    """Return the output for the next module, and what this one keeps for its backward."""
     x, runner = leaf(x), copy.deepcopy(module) if linearize == "stash" else module
     with torch.set_grad_enabled({"stash": True, "live": True, "recompute": False}[linearize]):
         out = runner(x)
     if runner is not module:
-        for mine, its in zip(module.buffers(), runner.buffers(), strict=True):
-            mine.copy_(its)  # BatchNorm statistics live on in the real module
+        for buffer, copied in zip(module.buffers(), runner.buffers(), strict=True):
+            buffer.copy_(copied)  # BatchNorm statistics live on in the real module
     return out.detach().clone(), (runner, x, None if linearize == "recompute" else out)
 
 
 def backward(module: nn.Module, kept: Kept, g: Tensor) -> Tensor | None:
-    """Add the batch's gradients to those of ``module``; return the one of its input."""
+    """Add the batch's gradients to those of ``module``; return the gradient of its input."""
     runner, x, out = kept
     if out is None:  # statistics count once; put back last, as the backward checks versions
         saved = [b.clone() for b in module.buffers()]
@@ -55,6 +55,6 @@ def backward(module: nn.Module, kept: Kept, g: Tensor) -> Tensor | None:
     else:
         out.backward(g)
     if runner is not module:
-        for p, its in zip(module.parameters(), runner.parameters(), strict=True):
-            p.grad = its.grad if p.grad is None else p.grad + its.grad
+        for p, q in zip(module.parameters(), runner.parameters(), strict=True):
+            p.grad = q.grad if p.grad is None else p.grad + q.grad
     return x.grad

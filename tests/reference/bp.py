@@ -1,7 +1,7 @@
 """Back-propagation: the composed network, one optimizer, no delay anywhere (K = 1).
 
-What every delayed method of this folder must equal where it has no delay; the baseline of DDG,
-FR, FDG and ADL (arXiv 1804.10574, 1807.04511, 1906.09108, 2012.03747).
+Every delayed method of this folder equals it without delay; the baseline of DDG, FR, FDG and
+ADL (arXiv 1804.10574, 1807.04511, 1906.09108, 2012.03747).
 """
 
 import torch
@@ -19,7 +19,7 @@ def train(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> list[float]:
-    """Train ``modules`` in place; the loss of each batch."""
+    """Train ``modules`` in place; return the loss of each batch."""
     net = nn.Sequential(*modules)
     sgd = torch.optim.SGD(net.parameters(), lr, momentum, weight_decay=weight_decay)
     losses = []

@@ -21,7 +21,7 @@ def train(
     linearize: str = "stash",
     order: str = "forward-first",
 ) -> list[float]:
-    """Train ``modules`` in place until all is drained; the loss of each batch."""
+    """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
     sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]

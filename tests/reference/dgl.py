@@ -20,7 +20,7 @@ def train(
     weight_decay: float = 0.0,
     heads: list[nn.Module],
 ) -> list[float]:
-    """Train ``modules`` and ``heads`` (one less) in place; the last module's losses."""
+    """Train ``modules`` and ``heads`` (one less) in place; return the losses of the last."""
     heads = [*heads, nn.Identity()]  # the last module's output goes to the loss directly
     sgd = [
         torch.optim.SGD(
@@ -32,7 +32,7 @@ def train(
     for x, y in batches:
         h = x
         for module, head, opt in zip(modules, heads, sgd, strict=True):
-            h = module(h.detach())  # of before the update: this is what goes on
+            h = module(h.detach())  # computed before the update, and sent on
             value = loss(head(h), y)
             opt.zero_grad()
             value.backward()

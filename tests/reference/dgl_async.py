@@ -1,6 +1,6 @@
-"""Asynchronous DGL with replay buffers (arXiv 1901.08164, algorithm 2), turn after turn.
+"""Asynchronous DGL with replay buffers (arXiv 1901.08164, algorithm 2), one turn at a time.
 
-A module samples the least used of the last batches that arrived, of those the freshest.
+A module draws the freshest of the least used of the last batches that arrived.
 """
 
 import torch
@@ -21,11 +21,11 @@ def train(
     weight_decay: float = 0.0,
     heads: list[nn.Module],
 ) -> list[float]:
-    """Train ``modules`` and ``heads`` (one less) in place; the last module's losses.
+    """Train ``modules`` and ``heads`` (one less) in place; return the losses of the last.
 
     Args:
-        turns: Which module is to work, one turn after the other.
-        buffer: How many batches each module keeps of those that arrived.
+        turns: Number of the module that works, for each turn.
+        buffer: Number of the last arrived batches that each module keeps.
     """
     heads = [*heads, nn.Identity()]
     sgd = [

@@ -1,7 +1,8 @@
 """DNI, decoupled neural interfaces with synthetic gradients (arXiv 1608.05343, section 2).
 
-Feed-forward and update-unlocked: module k trains at once on what synthesizer k makes of h_k
-(and of the label: cDNI, ``conditional``), and its input gradient is the target of k-1.
+Feed-forward and update-unlocked: module k trains at once on the gradient that synthesizer k
+predicts from h_k (and from the label: cDNI, ``conditional``), and the gradient of its input is
+the target of synthesizer k-1.
 """
 
 import torch
@@ -23,7 +24,7 @@ def train(
     conditional: bool = False,
     target_delay: int = 0,
 ) -> list[float]:
-    """Train ``modules`` and ``synthesizers`` in place; the loss of each batch."""
+    """Train ``modules`` and ``synthesizers`` in place; return the loss of each batch."""
     K, N = len(modules), len(batches)
     sgd, synthesizer_sgd = (
         [SGD(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in group]

@@ -21,7 +21,7 @@ def train(
     weight_decay: float = 0.0,
     order: str = "forward-first",
 ) -> list[float]:
-    """Train ``modules`` in place until all is drained; the loss of each batch."""
+    """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
     sgd = [SGD(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
     x = {(1, b): leaf(x) for b, (x, _) in enumerate(batches, 1)}  # x[k, b]: input of module k

@@ -25,7 +25,7 @@ def train(
     order: str = "backward-first",
     shrink: float = 1.0,
 ) -> list[float]:
-    """Train ``modules`` in place until all is drained; the loss of each batch."""
+    """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
     sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]

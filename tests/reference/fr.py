@@ -1,7 +1,7 @@
 """FR, features replay (arXiv 1807.04511, algorithm 1): DDG's delays, inputs kept, not graphs.
 
 Play: every module k < K forwards batch t without a graph and stores its *input*. Replay: the
-input of batch t - (K-k) goes through the weights of now, and meets the gradient of that batch.
+input of batch t - (K-k) goes through the current weights, and meets the gradient of that batch.
 """
 
 import torch
@@ -22,7 +22,7 @@ def train(
     first_rate: float = 1.0,  # the official code multiplies the rate of module 1 by 2
     statistics_twice: bool = False,  # the official code counts BatchNorm in play and in replay
 ) -> list[float]:
-    """Train ``modules`` in place until all is drained; the loss of each batch."""
+    """Train ``modules`` in place until drained; return the loss of each batch."""
     K, N = len(modules), len(batches)
     rates = [lr * first_rate] + [lr] * (K - 1)
     sgd = [

@@ -1,7 +1,7 @@
 """PredSim, local error signals (Nøkland, Eidnes, arXiv 1901.06656): L_pred and L_sim together.
 
 Modules train as in greedy learning, on (1 - beta) L_pred + beta L_sim each. L_sim takes every
-pair of samples by itself, here in two plain loops.
+pair of samples, here in two plain loops.
 """
 
 import torch
@@ -11,20 +11,20 @@ from reference._linearize import Batches, Loss
 
 
 def similarity(a: Tensor, b: Tensor) -> Tensor:
-    """s_ij: cosine of two vectors, each without its mean."""
+    """Return s_ij, the cosine of two vectors less their means, a scalar."""
     a, b = a - a.sum() / len(a), b - b.sum() / len(b)
     return (a * b).sum() / ((a * a).sum().sqrt() * (b * b).sum().sqrt())
 
 
 def vectors(h: Tensor) -> list[Tensor]:
-    """What samples are compared by: of maps of more than 3 channels, each channel's spread."""
+    """Return the vectors that samples are compared by; the deviations of channels for maps."""
     if h.dim() == 4 and h.shape[1] > 3:
         return [torch.stack([channel.std() for channel in sample]) for sample in h]
     return [sample.reshape(-1) for sample in h]
 
 
 def sim(h: Tensor, y: Tensor, classes: int) -> Tensor:
-    """L_sim: squared difference to the similarities of the one-hot labels, mean over pairs."""
+    """Return L_sim, a scalar: squared difference to similarities of labels, mean over pairs."""
     hs, ys = vectors(h), [torch.eye(classes, dtype=h.dtype)[label] for label in y]
     pairs = [(i, j) for i in range(len(y)) for j in range(len(y))]
     differences = [similarity(hs[i], hs[j]) - similarity(ys[i], ys[j]) for i, j in pairs]
@@ -42,7 +42,7 @@ def train(
     layers: list[nn.Module],
     **sgd: float,
 ) -> list[float]:
-    """Train modules, heads and layers (one less of these) in place; the last one's losses."""
+    """Train modules, heads and layers (one less of these) in place; return the last losses."""
     groups = [*zip(modules[:-1], heads, layers, strict=True), modules[-1:]]
     opts = [torch.optim.SGD(nn.ModuleList(group).parameters(), **sgd) for group in groups]
     losses = []

@@ -1,4 +1,4 @@
-"""What the naive references must agree on among themselves, before anything is held to them.
+"""The naive references agree with each other, before anything is compared with them.
 
 ``close`` is float64 to 1e-12: same mathematics; ``equal`` is bit for bit.
 """
@@ -76,7 +76,7 @@ def squared(out: Tensor, y: Tensor) -> Tensor:
 def run(
     train: Train, modules: list[nn.Module], batches: Batches, **options: Any
 ) -> list[Tensor]:
-    """Train; the losses, then every weight and every statistic."""
+    """Train, and return the losses, then every weight and every statistic."""
     losses = train(modules, batches, **{"loss": squared, **SGD, **options})
     assert len(losses) == len(batches)
     states = (v.detach() for m in modules for v in m.state_dict().values())
@@ -160,7 +160,7 @@ CHAINS += [
 def chain(
     name: str, M: int, beta: float, batches: Batches, weights: list[float]
 ) -> list[float]:
-    """Final weights of the scalar chain h_k = tanh(w_k h_{k-1}), from formulas of staleness.
+    """Compute the final weights of the chain h_k = tanh(w_k h_{k-1}) by formulas of staleness.
 
     There is no tick here: batch b meets version (b-1-missed) // M of module k in its forward,
     and version (b-1) // M when its gradient is taken.
@@ -264,7 +264,7 @@ def test_dgl_trains_each_module_as_a_network_of_its_own() -> None:
 
 
 class Oracle(nn.Module):
-    """A synthesizer that knows the rest of the network, and so the gradient."""
+    """Synthesizer that computes the true gradient from the rest of the network."""
 
     def __init__(self, rest: list[nn.Module]) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ def test_dni_with_true_gradients_is_back_propagation(target_delay: int) -> None:
 
 
 class Synthesizer(nn.Linear):
-    """Starts at zero; ignores the label."""
+    """Synthesizer that starts at zero and ignores the label."""
 
     def __init__(self) -> None:
         super().__init__(4, 4, dtype=torch.double)

@@ -1,4 +1,4 @@
-"""Cross-entropy and mistakes, for classes of samples and for tokens of sequences."""
+"""Cross-entropy and errors, for classes of samples and for tokens of sequences."""
 
 import pytest
 import torch
@@ -23,12 +23,12 @@ def test_tokens_are_all_counted_equally():
 
 
 @pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC])
-def test_mistakes_are_counted(scores):
+def test_errors_are_counted(scores):
     right = scores.argmax(-1)
     assert count_errors(scores, right) == (0, 6)
-    some = right.clone().flatten()
-    some[:2] = (some[:2] + 1) % 4
-    assert count_errors(scores, some.view_as(right)) == (2, 6)
+    labels = right.clone().flatten()
+    labels[:2] = (labels[:2] + 1) % 4
+    assert count_errors(scores, labels.view_as(right)) == (2, 6)
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_mistakes_are_counted(scores):
         (SCORES_BC, {"targets": torch.zeros(6, dtype=torch.int64)}),
     ],
 )
-def test_without_class_numbers_there_are_no_mistakes_to_count(output, targets):
+def test_without_class_indices_no_errors_are_counted(output, targets):
     assert count_errors(output, targets) is None

@@ -168,12 +168,12 @@ class Method:
         if ticks and self.free_running:
             raise OptionError(
                 f"method {self.name!r} has no ticks: its stages do not wait, and need no "
-                "slack; leave it at 0"
+                "extra delay; leave it at 0"
             )
         if ticks and not (self.forward_delay or self.backward_delay):
             raise OptionError(
-                f"method {self.name!r} has no delay to which slack could be added: its stages "
-                "wait for each other inside a tick; leave slack at 0, or use another method"
+                f"method {self.name!r} has no delay that could be extended: its stages wait for "
+                "each other inside a tick; leave the extra delay at 0, or use another method"
             )
         return replace(
             self,

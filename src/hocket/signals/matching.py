@@ -118,7 +118,7 @@ def build_matching(shape: Sequence[int], classes: int) -> SimilarityMatching:
         )
     if classes < 2:
         raise OptionError(
-            f"similarity matching tells classes apart, and there is {classes}; "
+            f"similarity matching needs at least 2 classes, and there is {classes}; "
             "leave similarity at 0"
         )
     features = _features(torch.empty(1, *shape)).shape[1]

@@ -1,4 +1,4 @@
-"""The table of a method: what it refuses, and what it tells."""
+"""The table of a method: its refusals, and the properties derived from it."""
 
 import dataclasses
 from dataclasses import replace
@@ -24,8 +24,8 @@ from hocket.signals import Delayed
 
 
 def table(**choices) -> Method:
-    asked = {"signal": Delayed(), "forward_delay": 1, "backward_delay": 1, **choices}
-    return Method(name="table", paper="none", **asked)
+    values = {"signal": Delayed(), "forward_delay": 1, "backward_delay": 1, **choices}
+    return Method(name="table", paper="none", **values)
 
 
 WRONG = {
@@ -51,12 +51,12 @@ def test_a_choice_out_of_its_range_is_refused(field):
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
-def test_a_rate_that_is_no_rate_is_refused(value):
+def test_a_rate_that_is_not_positive_is_refused(value):
     with pytest.raises(OptionError, match="first_stage_rate is"):
         table(first_stage_rate=value)
 
 
-def test_all_wrong_choices_are_told_at_once():
+def test_all_wrong_choices_are_reported_at_once():
     with pytest.raises(OptionError) as caught:
         table(**{field: value for field, (value, _) in WRONG.items()})
     assert all(text in str(caught.value) for _, text in WRONG.values())
@@ -95,13 +95,13 @@ def test_an_option_that_a_method_does_not_have_is_refused(name):
         build_method(name, shape=3)
 
 
-def test_a_method_that_does_not_exist_is_refused_with_a_near_one():
+def test_an_unknown_method_is_refused_with_a_suggestion():
     with pytest.raises(OptionError, match=r"'fdgg'.*'fdg'"):
         build_method("fdgg")
 
 
 def test_delays_are_those_of_the_papers():
-    """With modules counted from 1: D = (K-k)(df + db)."""
+    """The delay is D = (K-k)(df + db), with modules counted from 1."""
     assert [FDG().delay(k, 4) for k in range(4)] == [6, 4, 2, 0]
     assert [DDG().delay(k, 4) for k in range(4)] == [3, 2, 1, 0]
     assert [FR().delay(k, 4) for k in range(4)] == [3, 2, 1, 0]
@@ -118,7 +118,7 @@ def test_locks_are_those_of_the_literature():
 
 
 def test_memory_is_that_of_the_papers():
-    """In graphs: DDG K-k+1, FDG 2(K-k)+1 forward-first; FR keeps inputs instead."""
+    """DDG keeps K-k+1 graphs, FDG forward-first 2(K-k)+1; FR keeps inputs instead."""
     for k in range(4):
         assert DDG().memory(k, 4).graphs == 4 - k
         assert FDG(order="forward-first").memory(k, 4).graphs == 2 * (3 - k) + 1
@@ -142,6 +142,6 @@ def test_an_impossible_replay_is_refused(choices, told):
         Replay(**choices)
 
 
-def test_what_wants_an_answer_for_each_batch_cannot_draw_from_a_buffer():
+def test_a_signal_that_needs_an_answer_cannot_draw_from_a_buffer():
     with pytest.raises(OptionError, match="the signal needs an answer for each batch"):
         replace(FDG(), replay=Replay())

@@ -1,4 +1,4 @@
-"""Heads have the layers of the paper's table and refuse what they cannot stand on."""
+"""Heads have the layers of the paper's table and refuse outputs of other shapes."""
 
 import itertools
 
@@ -15,7 +15,7 @@ def layers(network, kind):
 
 
 def widths(network, kind=nn.Linear):
-    """Inputs and outputs of each layer of a kind."""
+    """Return the inputs and outputs of each layer of a kind."""
     if kind is nn.Linear:
         return [(layer.in_features, layer.out_features) for layer in layers(network, kind)]
     return [(layer.in_channels, layer.out_channels) for layer in layers(network, kind)]
@@ -65,9 +65,9 @@ def test_maps_are_pooled_to_a_quarter_of_each_side_rounded_up(kind, sides, quart
 def test_the_default_head_has_the_papers_parameters():
     # 3 convolutions and their norms, 3 hidden layers of 4c and their norms, the prediction.
     c, wide, classes = 32, 128, 10
-    expected = 3 * (c * c + 2 * c) + 3 * (wide * wide + wide + 2 * wide) + (wide + 1) * classes
+    count = 3 * (c * c + 2 * c) + 3 * (wide * wide + wide + 2 * wide) + (wide + 1) * classes
     head = build_head("mlp-sr", torch.Size([c, 16, 16]), outputs=classes)
-    assert sum(parameter.numel() for parameter in head.parameters()) == expected
+    assert sum(parameter.numel() for parameter in head.parameters()) == count
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_at_the_papers_width_and_depth_a_head_is_drawn_layer_by_layer():
     drawn = [nn.Conv2d(4, 4, 1, bias=False) for _ in range(3)]
     drawn += [nn.Linear(16, 16) for _ in range(3)] + [nn.Linear(16, 10)]
     ours = [p for p in head.modules() if isinstance(p, nn.Conv2d | nn.Linear)]
-    for mine, its in zip(ours, drawn, strict=True):
-        assert all(map(torch.equal, mine.parameters(), its.parameters()))
+    for layer, expected in zip(ours, drawn, strict=True):
+        assert all(map(torch.equal, layer.parameters(), expected.parameters()))
 
 
 def test_a_token_is_predicted_from_itself_alone():
@@ -133,7 +133,7 @@ def test_a_head_does_not_change_the_output_it_stands_on(kind):
 
 
 @pytest.mark.parametrize("shape", [(12,), (5, 12)])
-def test_cnn_refuses_what_is_no_map(shape):
+def test_cnn_refuses_vectors_and_tokens(shape):
     with pytest.raises(OptionError, match=r"'cnn' needs maps .*; use 'mlp-sr'"):
         build_head("cnn", torch.Size(shape), outputs=10)
 

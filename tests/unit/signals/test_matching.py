@@ -1,4 +1,4 @@
-"""Similarity matching: what is compared, when it is 0, and what it refuses."""
+"""Similarity matching: its features, its zeros, and its refusals."""
 
 import pytest
 import torch
@@ -19,23 +19,23 @@ def test_similarities_do_not_see_scale_and_offset():
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
-def test_what_has_no_direction_is_like_nothing_and_gets_no_gradient(value):
+def test_features_without_direction_have_no_similarity_and_no_gradient(value):
     x = torch.randn(4, 7)
     x[2] = value
     x.requires_grad_()
-    found = similarities(x)
-    assert not found[2].any()
-    assert not found[:, 2].any()
-    (found - 1).square().sum().backward()
+    cosines = similarities(x)
+    assert not cosines[2].any()
+    assert not cosines[:, 2].any()
+    (cosines - 1).square().sum().backward()
     assert torch.isfinite(x.grad).all()
     assert not x.grad[2].any()
     assert x.grad[1].any()
 
 
-def test_the_wanted_similarities_are_those_of_one_hot_labels():
+def test_the_target_similarities_are_those_of_one_hot_labels():
     labels = torch.tensor([0, 3, 3, 1])
     one_hot = nn.functional.one_hot(labels, 5).double()
-    # Outputs as alike as the labels: nothing is left to learn.
+    # The outputs have the similarities of the labels: nothing is left to learn.
     matched = SimilarityMatching(nn.Identity(), 5)(one_hot, labels)
     torch.testing.assert_close(matched, torch.zeros((), dtype=torch.double))
     assert SimilarityMatching(nn.Identity(), 4)(one_hot, labels) > 0.001
@@ -95,7 +95,7 @@ def test_cosines_keep_their_digits_under_autocast():
         ({"label": 1}, "a dict"),
     ],
 )
-def test_targets_that_are_no_class_numbers_are_refused(targets, got):
+def test_targets_that_are_not_class_indices_are_refused(targets, got):
     said = f"the targets of 4 samples are {got}.*whole numbers; leave similarity at 0"
     with pytest.raises(DataError, match=said):
         build_matching((6,), 3)(torch.zeros(4, 6), targets)
@@ -105,12 +105,12 @@ def test_targets_that_are_no_class_numbers_are_refused(targets, got):
     ("shape", "classes", "said"),
     [
         ((5, 12), 3, r"needs maps .* or vectors .* is \(5, 12\); leave similarity at 0"),
-        ((12,), 1, "tells classes apart, and there is 1; leave similarity at 0"),
+        ((12,), 1, "needs at least 2 classes, and there is 1; leave similarity at 0"),
         ((2,), 3, r"3 features or more, a stage's output of shape \(2,\) has 2; cut elsewhere"),
         ((2, 1, 1), 3, r"of shape \(2, 1, 1\) has 2; cut elsewhere, or leave similarity at 0"),
         ((2, 3, 4, 5), 3, "wanted is a map"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(shape, classes, said):
+def test_outputs_that_cannot_be_compared_are_refused(shape, classes, said):
     with pytest.raises(OptionError, match=said):
         build_matching(shape, classes)

@@ -1,4 +1,4 @@
-"""Signals: what they refuse, what they build, and where a backward starts."""
+"""Signals: their refusals, their networks, and their backward roots."""
 
 import math
 
@@ -48,12 +48,12 @@ def test_shrink_outside_its_range_is_refused(shrink):
         ({"depth": 0, "width": 2.0}, "depth=0 leaves no hidden layers that width=2.0"),
     ],
 )
-def test_sizes_that_no_head_has_are_refused(choices, said):
+def test_impossible_sizes_of_heads_are_refused(choices, said):
     with pytest.raises(OptionError, match=f"(?s)a local loss cannot be built:.*{said}"):
         Local(**choices)
 
 
-def test_all_that_is_wrong_with_a_head_is_said_at_once():
+def test_all_problems_of_a_head_are_reported_at_once():
     with pytest.raises(OptionError, match=r"(?s)width is 0; .*depth is -2; "):
         DGL(width=0, depth=-2)
 
@@ -80,14 +80,18 @@ def test_without_similarity_there_is_only_the_head():
     )
 
 
-def test_a_head_beside_similarity_matching_starts_as_it_would_alone():
+def test_a_head_with_similarity_matching_starts_as_it_would_alone():
     states = []
     for signal in (Local(), Similarity()):
         torch.manual_seed(0)
         states.append(signal.build_network((4, 6, 6), 3).state_dict())
-    alone, beside = states
-    assert all(torch.equal(value, beside[f"head.{name}"]) for name, value in alone.items())
-    assert beside.keys() - {f"head.{name}" for name in alone} == {"matching.layer.weight"}
+    alone, with_matching = states
+    assert all(
+        torch.equal(value, with_matching[f"head.{name}"]) for name, value in alone.items()
+    )
+    assert with_matching.keys() - {f"head.{name}" for name in alone} == {
+        "matching.layer.weight"
+    }
 
 
 def test_a_local_loss_is_weighted_with_that_of_similarities():
@@ -96,9 +100,9 @@ def test_a_local_loss_is_weighted_with_that_of_similarities():
     output, targets = torch.randn(4, 6), torch.tensor([0, 1, 1, 2])
     inputs = SignalInput(output, targets, (), cross_entropy)
     roots = signal.backward_roots(network, inputs)
-    predicted = cross_entropy(network["head"](output), targets)
-    matched = network["matching"](output, targets)
-    torch.testing.assert_close(roots.roots[0], 0.25 * predicted + 0.75 * matched)
+    head_loss = cross_entropy(network["head"](output), targets)
+    matching_loss = network["matching"](output, targets)
+    torch.testing.assert_close(roots.roots[0], 0.25 * head_loss + 0.75 * matching_loss)
     assert (roots.gradients, roots.loss.requires_grad) == ((None,), False)
 
 
@@ -116,11 +120,11 @@ def test_a_signal_needs_the_gradient_or_learns_from_it_or_neither(signal):
 
 
 @pytest.mark.parametrize("signal", [Delayed(), Objective()])
-def test_what_comes_from_outside_needs_no_network(signal):
+def test_signals_without_a_network_have_no_parameters(signal):
     assert not list(signal.build_network((4,), 3).parameters())
 
 
-def test_a_delayed_gradient_is_shrunk_and_given_to_what_can_use_it():
+def test_a_delayed_gradient_is_shrunk_and_only_used_roots_are_returned():
     a = torch.ones(2, requires_grad=True)
     output = (a * 2, {"mask": torch.ones(2), "unused": a * 3})
     gradients = (torch.tensor([2.0, 4.0]), None, None)
@@ -140,7 +144,7 @@ def test_a_gradient_that_is_not_shrunk_is_passed_on_as_it_is():
 
 
 @pytest.mark.parametrize("signal", [Objective(), Local()])
-def test_a_label_that_is_none_is_an_error_of_the_data(signal):
+def test_a_label_out_of_range_is_an_error_of_the_data(signal):
     network = signal.build_network((3,), 3)
     output = torch.randn(4, 3, requires_grad=True)
     inputs = SignalInput(output, torch.tensor([0, 1, 2, 3]), (), cross_entropy)
@@ -150,7 +154,7 @@ def test_a_label_that_is_none_is_an_error_of_the_data(signal):
         signal.backward_roots(network, inputs)
 
 
-def test_an_objective_of_a_structure_is_what_its_loss_says():
+def test_the_objective_of_a_structure_is_computed_by_its_loss():
     def loss(output, targets):
         return (output["mean"] - targets).square().mean()
 
@@ -182,7 +186,7 @@ class First(nn.Module):
 
 
 @pytest.mark.parametrize("method", [DGL(), DNI()], ids=["dgl", "dni"])
-def test_signals_that_stand_on_an_output_need_it_to_be_one_tensor(method):
+def test_signals_with_a_network_need_an_output_of_one_tensor(method):
     first, last = mlp(2)
     modules = [nn.Sequential(first, Pair()), nn.Sequential(First(), last)]
     with pytest.raises(
@@ -192,7 +196,7 @@ def test_signals_that_stand_on_an_output_need_it_to_be_one_tensor(method):
     Trainer(modules, method=FDG(), optimizer=sgd).prepare(data(mlp, 1)[0][0])
 
 
-def test_heads_are_as_precise_as_what_they_stand_on():
+def test_heads_have_the_dtype_of_their_stage():
     trainer = Trainer(mlp(3), method=DGL(), optimizer=sgd)
     trainer.prepare(data(mlp, 1)[0][0])
     for stage in trainer.stages[:-1]:

@@ -1,4 +1,4 @@
-"""Synthesizers start at zero, can learn, and read targets only where they are asked to."""
+"""Synthesizers start at zero, can learn, and read targets only if they are conditional."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def batch(shape, labels):
 
 
 def trained(shape, classes):
-    """A synthesizer whose last layer is no longer zero."""
+    """Build a synthesizer whose last layer is not zero."""
     synthesizer = build_synthesizer(torch.Size(shape), classes)
     nn.init.normal_(synthesizer.guess.weight)
     return synthesizer
@@ -80,9 +80,9 @@ def test_a_condition_is_a_linear_layer_on_one_hot_targets(shape, labels):
     condition = synthesizer.target(F.one_hot(targets, 10).float())
     if len(shape) == 3:
         condition = condition[:, :, None, None]
-    entered = synthesizer.entry(output) + condition
+    hidden = synthesizer.entry(output) + condition
     torch.testing.assert_close(
-        synthesizer(output, targets), synthesizer.guess(synthesizer.hidden(entered))
+        synthesizer(output, targets), synthesizer.guess(synthesizer.hidden(hidden))
     )
 
 

@@ -15,7 +15,7 @@ from hocket.stage.compatibility import check_compatible
 
 
 class Cell(nn.Module):
-    """A stage with a recurrent layer by the name of `cell`."""
+    """A stage with a recurrent layer named ``cell``."""
 
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_without_delay_everything_is_allowed(linearize):
     check_compatible(Cell(nn.LSTM), linearize, 0, 0, "bf16")
 
 
-def test_a_trainer_asks_before_it_trains_and_only_stages_that_wait():
+def test_a_trainer_checks_stages_with_delay_before_it_trains():
     (x, _), *_ = data(mlp, 1)
     first, last = mlp(2)
     recurrent = Cell(nn.LSTM).double()

@@ -1,4 +1,4 @@
-"""What is kept of a forward for it to be done again: enough, and nothing twice."""
+"""The state of a forward is enough to repeat it, and holds nothing twice."""
 
 import torch
 from torch import nn
@@ -10,83 +10,85 @@ from hocket.stage.linearize import SavedTensorHooks
 (X, _), (OTHER, _) = data(conv, 2)
 
 
-def module():
-    (own,) = conv(1)
-    return own
+def build_module():
+    (module,) = conv(1)
+    return module
 
 
-def changed(own):
-    """As an update and a forward of another batch change it."""
-    own(OTHER)
+def change(module):
+    """Change a module as an update and a forward of another batch do."""
+    module(OTHER)
     with torch.no_grad():
-        for p in own.parameters():
+        for p in module.parameters():
             p.add_(0.1)
 
 
-def storages(past):
-    return {value.untyped_storage().data_ptr() for value in past.weights.values()}
+def storages(state):
+    return {value.untyped_storage().data_ptr() for value in state.weights.values()}
 
 
 def test_nothing_is_kept_unless_it_is_asked_for():
-    assert SavedTensorHooks(stash=True).forward_state(module()) is None
+    assert SavedTensorHooks(stash=True).forward_state(build_module()) is None
 
 
-def test_a_forward_done_again_is_the_first_one_and_leaves_statistics_alone():
-    own, linearizer = module(), SavedTensorHooks(stash=True, keep_states=True)
-    past = linearizer.forward_state(own)
-    first = own(X)
-    changed(own)
-    statistics = [buffer.clone() for buffer in own.buffers()]
-    assert torch.equal(repeat_forward(own, X, past), first)
-    assert not different(own.buffers(), statistics)
+def test_a_repeated_forward_is_the_first_one_and_leaves_statistics_alone():
+    module, linearizer = build_module(), SavedTensorHooks(stash=True, keep_states=True)
+    state = linearizer.forward_state(module)
+    first = module(X)
+    change(module)
+    statistics = [buffer.clone() for buffer in module.buffers()]
+    assert torch.equal(repeat_forward(module, X, state), first)
+    assert not different(module.buffers(), statistics)
 
 
 def test_gradients_are_those_of_the_graph_that_was_lost():
-    """At the weights of then for stash, at those of now for live."""
+    """At the weights of the forward for stash, at the current ones for live."""
     for stash in (True, False):
-        own, found = module(), []
+        module, gradients = build_module(), []
         linearizer = SavedTensorHooks(stash=stash, keep_states=True)
-        past = linearizer.forward_state(own)
-        _, graph = linearizer.forward(own, X)
-        changed(own)
-        now = {name: value.clone() for name, value in named_tensors(own).items()}
+        state = linearizer.forward_state(module)
+        _, get_output = linearizer.forward(module, X)
+        change(module)
+        current = {name: value.clone() for name, value in named_tensors(module).items()}
         linearizer.after_update()
-        again = SavedTensorHooks(stash=stash, keep_states=True).rebuild_output(own, X, past)
-        set_tensors(own, now)
-        for each in (graph, again):
-            own.zero_grad()
-            each().sum().backward()
-            found.append([p.grad.clone() for p in own.parameters()])
-        assert not different(*found)
+        rebuilt = SavedTensorHooks(stash=stash, keep_states=True).rebuild_output(
+            module, X, state
+        )
+        set_tensors(module, current)
+        for output in (get_output, rebuilt):
+            module.zero_grad()
+            output().sum().backward()
+            gradients.append([p.grad.clone() for p in module.parameters()])
+        assert not different(*gradients)
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    own, linearizer = module(), SavedTensorHooks(stash=True, keep_states=True)
-    past = linearizer.forward_state(own)
-    kept = storages(past)
-    linearizer.forward(own, X)
-    assert {copy.data_ptr() for copy in linearizer._copies.values()} == kept
-    assert storages(linearizer.forward_state(own)) == kept
-    changed(own)
+    module, linearizer = build_module(), SavedTensorHooks(stash=True, keep_states=True)
+    state = linearizer.forward_state(module)
+    stashed = storages(state)
+    linearizer.forward(module, X)
+    assert {copy.data_ptr() for copy in linearizer._copies.values()} == stashed
+    assert storages(linearizer.forward_state(module)) == stashed
+    change(module)
     linearizer.after_update()
-    assert not storages(linearizer.forward_state(own)) & kept
+    assert not storages(linearizer.forward_state(module)) & stashed
 
 
 def test_buffers_that_stay_the_same_are_kept_once():
-    own, linearizer = module(), SavedTensorHooks(stash=False, keep_states=True)
-    first, second = linearizer.forward_state(own), linearizer.forward_state(own)
-    own(X)
-    third = linearizer.forward_state(own)
+    module, linearizer = build_module(), SavedTensorHooks(stash=False, keep_states=True)
+    first, second = linearizer.forward_state(module), linearizer.forward_state(module)
+    module(X)
+    third = linearizer.forward_state(module)
     assert all(first.buffers[name] is second.buffers[name] for name in first.buffers)
     assert all(first.buffers[name] is not third.buffers[name] for name in first.buffers)
 
 
-def test_equal_values_are_not_put_again():
+def test_equal_values_are_not_written_again():
     """A write would end the validity of what autograd has saved."""
-    own = module()
-    before = [p._version for p in own.parameters()]
-    set_tensors(own, {name: value.clone() for name, value in named_tensors(own).items()})
-    assert [p._version for p in own.parameters()] == before
+    module = build_module()
+    before = [p._version for p in module.parameters()]
+    set_tensors(module, {name: value.clone() for name, value in named_tensors(module).items()})
+    assert [p._version for p in module.parameters()] == before
 
 
 def test_buffers_outside_of_a_state_dict_count_too():

@@ -39,7 +39,7 @@ FACTORY["recompute"] = partial(Recompute, "forward")
 
 
 class Recurrent(nn.Module):
-    """The last output of a recurrence over the features, one at a time."""
+    """Last output of a recurrence over the features, one at a time."""
 
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Tied(nn.Module):
 
 
 class Buffered(nn.Module):
-    """A statistic that is replaced, not edited, and enters what is computed."""
+    """A layer with a statistic that is replaced by a new tensor at each forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ LAYERS = {
         nn.Flatten(),
     ),
 }
-# Layers that compute with copies of their weights: stash and recompute alone honour them.
+# Layers that compute with copies of their weights: only stash and recompute support them.
 COPYING = {
     "lstm": partial(Recurrent, nn.LSTM),
     "gru": partial(Recurrent, nn.GRU),
@@ -111,7 +111,7 @@ CASES += [(name, "stash") for name in COPYING]
 
 
 def layered(name: str, stages: int = 3) -> list[nn.Module]:
-    """Stages that are each the layer and one more."""
+    """Build stages of the layer and a linear one each."""
     torch.manual_seed(0)
     make = {**LAYERS, **COPYING}[name]
     built = [nn.Sequential(make(), nn.Linear(5, 5), nn.Tanh()) for _ in range(stages)]
@@ -137,7 +137,7 @@ def test_a_layer_is_linearized_as_in_the_reference(name, linearize):
 @pytest.mark.parametrize("method", [(FDG, fdg), (DDG, ddg)], ids=["fdg", "ddg"])
 @pytest.mark.parametrize("net", [mlp, conv])
 def test_a_fused_optimizer_is_held_to_the_linearization(net, method, linearize):
-    """Close in float64: its step writes to the weights behind autograd's back."""
+    """Close in float64: autograd does not see the writes of its step."""
     ours, naive = method
     batches, modules = data(net, 10), net(3)
     losses = naive.train(modules, batches, loss=cross_entropy, linearize=linearize, **SGD)
@@ -170,11 +170,11 @@ def test_single_precision_is_linearized_too(linearize):
     assert not different(trained.state[1:], wanted)
 
 
-# What cannot be honoured is refused when it happens.
+# Changes that make a linearization impossible are refused when they happen.
 
 
 class Edits(nn.Module):
-    """Changes what an earlier batch's backward needs."""
+    """Layer that edits a tensor that an earlier batch's backward needs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,14 +207,14 @@ def test_an_activation_edited_after_the_forward_is_refused(linearize):
 
     module = nn.Linear(2, 2)
     module.forward = forward
-    _, graph = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
+    _, get_output = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
     saved[0].detach().add_(1)
     with pytest.raises(LinearizeError, match=r"shape \(1, 2\).*version 1, wanted 0"):
-        graph().sum().backward()
+        get_output().sum().backward()
 
 
 class Hidden(nn.Module):
-    """Two layers, called as such or as functions of their weights."""
+    """Two layers, called as modules or as functions of their weights."""
 
     def __init__(self, *, layers: bool = True) -> None:
         super().__init__()
@@ -230,14 +230,14 @@ class Hidden(nn.Module):
 
 
 def script() -> nn.Module:
-    """Its forward calls nothing of Python."""
+    """Build a module whose forward does not call Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.script(Hidden())
 
 
 class Checkpointed(nn.Module):
-    """Recomputes its hidden values in the backward."""
+    """Layer that recomputes its hidden values in the backward."""
 
     def __init__(self, hidden: nn.Module, *, reentrant: bool) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Checkpointed(nn.Module):
 
 
 reentrance = pytest.mark.parametrize("reentrant", [True, False])
-# Reentrant checkpointing complains of every forward that builds no graph.
+# Reentrant checkpointing warns of every forward that builds no graph.
 unmoved = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 
 
@@ -278,8 +278,8 @@ def test_checkpointing_inside_a_delayed_stage_is_refused(hidden, reentrant, line
 
 @unmoved
 @reentrance
-def test_checkpointing_is_honoured_by_recompute(reentrant):
-    """Bit-equal to recompute without it: the weights of now are what is asked for."""
+def test_checkpointing_is_supported_by_recompute(reentrant):
+    """Bit-equal to recompute without checkpointing: both use the current weights."""
 
     def plain() -> list[nn.Module]:
         first, middle, last = checkpointed(reentrant=reentrant)
@@ -301,7 +301,7 @@ def test_checkpointing_in_a_stage_without_delay_is_allowed(reentrant, linearize)
     train(FDG(linearize=linearize), modules, data(mlp, 8))
 
 
-# The parts by themselves.
+# Linearizers alone.
 
 
 def test_without_delay_every_linearizer_is_the_plain_graph():
@@ -319,13 +319,13 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
     x = torch.full((1, 1), 0.3, dtype=torch.double, requires_grad=True)
     linearizer = FACTORY[linearize]()
     old = [p.item() for p in module.parameters()]
-    _, graph = linearizer.forward(module, x)
+    _, get_output = linearizer.forward(module, x)
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.5)
     linearizer.after_update()
     new = [p.item() for p in module.parameters()]
-    graph().backward()
+    get_output().backward()
     first, second = new if linearize == "recompute" else old
     second = new[1] if linearize == "live" else second
     slope = 1 - torch.tanh(torch.tensor(first * 0.3, dtype=torch.double)).item() ** 2
@@ -340,19 +340,19 @@ def test_stash_copies_a_weight_once_for_each_version():
         SavedTensorHooks(stash=True),
     )
     x = torch.ones(1, 5, requires_grad=True)
-    graphs = [linearizer.forward(module, x)[1] for _ in range(3)]
+    outputs = [linearizer.forward(module, x)[1] for _ in range(3)]
     once = len(linearizer._copies)
-    graphs += [linearizer.forward(module, x)[1]]
+    outputs += [linearizer.forward(module, x)[1]]
     assert 0 < len(linearizer._copies) == once
     linearizer.after_update()
     assert not linearizer._copies
-    for graph in graphs:
-        graph().sum().backward()
+    for get_output in outputs:
+        get_output().sum().backward()
 
 
 @pytest.mark.parametrize("change", ["load_state_dict", "in place"])
 def test_stash_sees_weights_that_change_from_outside(change):
-    """Not only those that the stage's own optimizer has moved."""
+    """The optimizer of the stage is not the only one to change weights."""
     torch.manual_seed(0)
     module, linearizer = (
         nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
@@ -378,29 +378,29 @@ def test_stash_sees_weights_that_change_from_outside(change):
 @every_linearization
 def test_a_module_may_edit_what_it_is_given(linearize):
     x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
-    _, graph = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
-    graph().sum().backward()
+    _, get_output = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
+    get_output().sum().backward()
     assert x.tolist() == [[-1.0, 2.0]]
     assert x.grad.tolist() == [[0.0, 1.0]]
 
 
 def test_a_replay_builds_no_graph_in_its_forward():
-    """Its memory is the input; the graph comes with the gradient."""
-    output, graph = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
+    """It keeps the input; the graph is built when the gradient comes."""
+    output, get_output = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
     assert not output.requires_grad
-    assert graph().requires_grad
+    assert get_output().requires_grad
 
 
 @pytest.mark.parametrize(("statistics", "counted"), [("forward", 1), ("both", 2)])
 def test_statistics_are_counted_in_one_pass_or_in_both(statistics, counted):
     module = nn.BatchNorm1d(2)
-    _, graph = Recompute(statistics).forward(module, torch.randn(4, 2))
-    graph()
+    _, get_output = Recompute(statistics).forward(module, torch.randn(4, 2))
+    get_output()
     assert module.num_batches_tracked.item() == counted
 
 
 def test_one_late_batch_of_live_is_the_gradient():
-    """Bit-equal: nothing has moved yet."""
+    """Bit-equal: no weight has moved yet."""
     for linearize in LINEARIZE:
         trained = train(FDG(linearize=linearize), mlp(3), data(mlp, 1))
         assert not different(trained.state, back_propagate(mlp(3), data(mlp, 1)))

@@ -1,4 +1,4 @@
-"""Gradients become updates at the rate of their own epoch, and otherwise nothing moves."""
+"""Gradients become updates at the learning rate of their own epoch; nothing else moves."""
 
 from functools import partial
 
@@ -42,7 +42,7 @@ def test_gradients_are_summed_or_averaged(reduce, wanted):
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_what_was_looked_at_does_not_change_later(reduce):
+def test_gradients_that_were_returned_do_not_change_later(reduce):
     p = parameter(0.0)
     gradients = GradientAccumulator([p], reduce)
     seen = []
@@ -89,7 +89,7 @@ def test_an_updater_counts_its_updates():
     assert p.item() == -0.5
 
 
-def test_nothing_to_update_is_no_obstacle():
+def test_a_stage_without_weights_counts_updates():
     updater = Updater([], sgd, partial(MultiStepLR, milestones=[1]))
     updater.accumulate()
     assert updater.update(epoch=3) == 0.0
@@ -105,7 +105,7 @@ def test_plateaus_are_refused():
 
 
 def test_without_gradient_nothing_moves():
-    """No weight decay, no momentum: a stage rests until its first gradient has come."""
+    """No weight decay, no momentum: a stage does not change before its first gradient."""
     modules, moved = mlp(3), []
     before = [[p.clone() for p in module.parameters()] for module in modules]
 
@@ -119,8 +119,8 @@ def test_without_gradient_nothing_moves():
     assert moved[0] == 2
 
 
-class Rates:
-    """Records the rate that every step of an optimizer really uses."""
+class RateRecorder:
+    """Optimizer factory that records the learning rate of each step."""
 
     def __init__(self, **options) -> None:
         self.used = []
@@ -128,9 +128,9 @@ class Rates:
 
     def __call__(self, params):
         optimizer = sgd(params, **self.options)
-        mine = []
-        self.used.append(mine)
-        optimizer.register_step_pre_hook(lambda opt, *_: mine.append(opt.param_groups[0]["lr"]))
+        lrs = []
+        self.used.append(lrs)
+        optimizer.register_step_pre_hook(lambda opt, *_: lrs.append(opt.param_groups[0]["lr"]))
         return optimizer
 
 
@@ -148,9 +148,9 @@ WAITING_LONG = {
 
 @pytest.mark.parametrize("method", WAITING_LONG.values(), ids=WAITING_LONG.keys())
 def test_the_rate_of_an_update_is_that_of_its_batchs_epoch(method):
-    """Whenever the gradient comes back, and at every stage alike."""
+    """At every stage, and no matter when the gradient comes back."""
     schedule = [0.1, 0.1 * 0.5, 0.1 * 0.5, 0.1 * 0.5 * 0.5]
-    rates = Rates(lr=0.1)
+    rates = RateRecorder(lr=0.1)
     trained = train(
         method,
         mlp(3),
@@ -168,7 +168,7 @@ def test_the_rate_of_an_update_is_that_of_its_batchs_epoch(method):
 
 
 def test_a_scheduler_may_count_updates():
-    rates = Rates(lr=0.1)
+    rates = RateRecorder(lr=0.1)
     trainer = Trainer(
         mlp(2),
         method=ADL(accumulate=2),
@@ -182,7 +182,7 @@ def test_a_scheduler_may_count_updates():
 
 
 def test_the_first_stage_may_have_a_rate_of_its_own():
-    rates = Rates(lr=0.1)
+    rates = RateRecorder(lr=0.1)
     scheduler = partial(MultiStepLR, milestones=[1], gamma=0.5)
     method = FR(first_stage_rate=2.0)
     train(method, mlp(3), data(mlp, 2), epochs=2, optimizer=rates, scheduler=scheduler)
@@ -190,8 +190,8 @@ def test_the_first_stage_may_have_a_rate_of_its_own():
 
 
 def test_synthesizers_follow_the_schedule_too():
-    """They are trained by the same optimizer, so a rate that is lowered is theirs as well."""
-    rates = Rates(lr=0.01)
+    """They have the same kind of optimizer and scheduler as the layers."""
+    rates = RateRecorder(lr=0.01)
     train(
         METHODS["dni"](),
         mlp(2),
@@ -203,8 +203,8 @@ def test_synthesizers_follow_the_schedule_too():
     assert all(used == [0.01, 0.01, 0.005, 0.005] for used in rates.used)
 
 
-def test_a_first_update_in_a_later_epoch_is_no_reason_to_warn():
-    """Warnings are errors here; torch has one for schedulers that step before any update."""
+def test_a_first_update_in_a_later_epoch_does_not_warn():
+    """Warnings are errors here; torch warns of schedulers that step before any update."""
     weight = nn.Parameter(torch.ones(1))
     updater = Updater([weight], sgd, partial(ExponentialLR, gamma=0.5))
     weight.grad = torch.ones(1)
