@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.partition.partial_module import PartialModule
-from hocket.tree import Tree, copy_tensors, leaf, map_tensors, tensors
+from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _once(
     passed: list[tuple[_Seen, Tree, Tree]] = []
     value = sample
     for name, layer in layers.items():
-        given = map_tensors(leaf, value) if passed else value
+        given = map_tensors(as_leaf, value) if passed else value
         found = seen[name]
         started = _Started(now)
         if isinstance(layer, PartialModule):

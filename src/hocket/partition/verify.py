@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hocket.errors import CutError, listed
 from hocket.modes import evaluation_mode
 from hocket.partition.recorder import call_network, sample_error
-from hocket.tree import Tree, copy_tensors, leaf, map_tensors, tensors
+from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 SEED = 0
 Same = Callable[[Tensor | None, Tensor | None], bool]
@@ -88,7 +88,7 @@ def _pass(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pas
         value: Tree = copy_tensors(sample)
         passed: list[tuple[Tree, Tree]] = []
         for number, stage in enumerate(stages):
-            given = map_tensors(leaf, value) if number else value
+            given = map_tensors(as_leaf, value) if number else value
             # Copies, as a stage may change in place what it was given.
             entered = copy_tensors(given)
             value = call_network(stage, entered) if stage is network else stage(entered)
