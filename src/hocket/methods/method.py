@@ -172,8 +172,9 @@ class Method:
             )
         if ticks and not (self.forward_delay or self.backward_delay):
             raise OptionError(
-                f"method {self.name!r} has no delay that could be extended: its stages wait for "
-                "each other inside a tick; leave the extra delay at 0, or use another method"
+                f"method {self.name!r} has no delay that could be extended: its stages wait "
+                "for each other inside a tick; leave the extra delay at 0, or use another "
+                "method"
             )
         return replace(
             self,
