@@ -1,33 +1,29 @@
-"""The command that plans: measures a network, says what to expect, and writes the plan."""
+"""``hocket plan``: rehearse a network, print forecasts, and write the plan of the best one."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-from torch import nn
 
-from hocket import data as datasets
+from hocket.cli.output import console
 from hocket.errors import OptionError, listed
-from hocket.options import Named
-from hocket.partition import Plan
-from hocket.partition.link import ONE_MACHINE, Link
-from hocket.partition.plan import network_signature
-from hocket.planner.forecast import Forecast, best
-from hocket.planner.predict import cut_by_time, predict
-from hocket.planner.rehearsals import Candidate
-from hocket.planner.simulate import simulate
-from hocket.runs.build import build_network, parse_method
 from hocket.runs.config import RunConfig, plain_values
-from hocket.runs.plot import draw_panels, timeline_panel
-from hocket.tree import Tree
 
-SHOWN = 6  # batches in a picture
-POSSIBLE = 1.1  # times the number of stages, with what is off in a measured time
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hocket.planner.forecast import Forecast
+    from hocket.planner.rehearsals import Candidate
+    from hocket.tree import Tree
+
+BATCHES_SHOWN = 6
+# Largest credible speed-up over back-propagation, divided by the number of stages. It is above
+# 1 by the error of measured times.
+CREDIBLE_SPEED_UP = 1.1
+TABLE_WIDTH = 190
 
 
 def plan_command(
@@ -45,123 +41,106 @@ def plan_command(
     plan_out: Path | None = None,
     picture: Path | None = None,
 ) -> int:
-    """Rehearse a network on this machine and say what each method would make of it.
+    """Rehearse a network on this machine and forecast each method's speed and memory.
 
-    Layers are timed and cut by their times. Then each stage of each method is rehearsed by
-    itself, with its heads, synthesizers, updates and copies of weights, and the program is
-    simulated with these times. Each stage is taken to have a core or device of its own, like
-    the one that measures, unless the stages are to share this machine.
+    Layers are timed, and the network is cut by their times. Then each stage of each method is
+    rehearsed alone, with its heads, synthesizers, updates and copies of weights, and the
+    program is simulated with the measured times. Each stage is assumed to have a core or device
+    of its own, like the one that is measured, unless --same-machine is given.
 
     Args:
         network: As for `hocket train`.
         data: As for `hocket train`; its shape and number of classes matter.
-        data_dir: Where the files of the data set are.
-        batch_size: Inputs in a batch.
-        stages: Numbers of stages, between commas.
-        methods: Each as name or name:option=value, between commas.
-        link: What packets go over, such as 10Gbit,50us; processes of one machine if not given.
-        memory_limit_mib: What a stage may hold: its weights three times, and what one batch keeps.
-        same_machine: Whether the stages are to share this machine, and so its memory and caches: they
-            are rehearsed once more, in as many processes at a time as there are stages.
-        threads: Of PyTorch, in each stage.
-        plan_out: Where to write the plan that it would choose, for `hocket train --plan`.
-        picture: Where to draw its program in predicted time: .svg, .png or .pdf.
+        data_dir: Folder with the files of the data set.
+        batch_size: Number of inputs in a batch.
+        stages: Numbers of stages, separated by commas.
+        methods: Methods, each as name or name:option=value, separated by commas.
+        link: Link that packets go over, such as 10Gbit,50us; between processes of one machine
+            if not given.
+        memory_limit_mib: Memory limit of a stage: three times its weights, and the tensors that
+            one batch keeps.
+        same_machine: Let the stages share this machine with its memory and caches: they are
+            rehearsed once more, in as many processes at a time as there are stages.
+        threads: Number of PyTorch's threads in each stage.
+        plan_out: File for the plan of the best forecast, for `hocket train --plan`.
+        picture: File for a picture of its program in predicted time: .svg, .png or .pdf.
 
     Raises:
         OptionError: An option is out of range.
-        CutError: The network cannot be cut so.
-        HocketError: A process that rehearsed failed.
+        CutError: The network cannot be cut into that number of stages.
+        HocketError: A process of the rehearsal failed.
     """
-    names = listed_methods(methods)
+    names = split_methods(methods)
     if problems := _problems(stages, names, threads, plan_out):
         raise OptionError(listed("cannot plan", problems))
+    import torch
+
+    from hocket.partition.link import ONE_MACHINE, Link
+    from hocket.partition.plan import Plan, network_signature
+    from hocket.planner.predict import cut_by_time, predict
+
     counts = [int(count) for count in stages.split(",")]
-    over = Link.parse(link) if link else ONE_MACHINE
-    run = RunConfig(network=network, data=data, data_dir=data_dir, batch_size=batch_size)
-    before = torch.get_num_threads()
+    packet_link = Link.parse(link) if link else ONE_MACHINE
+    config = RunConfig(network=network, data=data, data_dir=data_dir, batch_size=batch_size)
+    build = partial(_build_workload, config)
+    threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        build = partial(_built, run)
-        made_for = network_signature(build()[0])
-        casts = cut_by_time(build, counts, names, link=over, memory_limit_mib=memory_limit_mib)
-        found = [
-            one
-            for cases in casts
-            for one in predict(build, cases, link=over, contended=same_machine, through=_shown)
+        signature = network_signature(build()[0])
+        forecasts = [
+            forecast
+            for candidates in cut_by_time(
+                build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
+            )
+            for forecast in predict(
+                build,
+                candidates,
+                link=packet_link,
+                contended=same_machine,
+                track=_track_rehearsals,
+            )
         ]
     finally:
-        torch.set_num_threads(before)
-    chosen = _tell(found)
+        torch.set_num_threads(threads_before)
+    chosen = _print_forecasts(forecasts)
     if plan_out is not None:
-        said = [plain_values(dataclasses.asdict(one)) for one in found]
-        Plan(chosen.cuts, made_for).write(plan_out, method=chosen.method, forecasts=said)
-        Console().print(f"written to {plan_out}", soft_wrap=True)
+        Plan(chosen.cuts, signature).write(
+            plan_out,
+            method=chosen.method,
+            forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
+        )
+        console.print(f"written to {plan_out}", soft_wrap=True)
     if picture is not None:
-        _draw(chosen, picture)
-        Console().print(f"drawn to {picture}", soft_wrap=True)
+        _draw_program(chosen, picture)
+        console.print(f"drawn to {picture}", soft_wrap=True)
     return 0
 
 
-def _tell(found: Sequence[Forecast]) -> Forecast:
-    """Print the tables; gives the one to choose."""
-    console = Console()
-    wide = console if console.is_terminal else Console(width=190)
-    wide.print(forecast_table(found))
-    chosen, why = best(found)
-    count = len(chosen.times)
-    console.print(
-        f"I would choose {chosen.method} on {count} stages: {why}.",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
-    wide.print(stage_table(chosen))
-    if any(one.speed_up > POSSIBLE * len(one.times) for one in found):
-        console.print(
-            "A speed-up above the number of stages is not possible: the machine was not always "
-            "equally fast; plan again when nothing else is at work on it.",
-            soft_wrap=True,
-        )
-    return chosen
+def split_methods(text: str) -> list[str]:
+    """Split methods at commas; the options of a method are separated by commas too.
 
-
-def _shown(cases: Sequence[Candidate]) -> Iterable[Candidate]:
-    """The cases, with a bar on a terminal."""
-    console = Console(stderr=True)
-    return track(
-        cases,
-        description="rehearsing",
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def _draw(chosen: Forecast, picture: Path) -> None:
-    """The program in predicted time, once all stages are at work."""
-    method = parse_method(chosen.method)
-    first = method.delay(0, len(chosen.times)) + len(chosen.times)
-    timeline = simulate(method, chosen.times, 2 * first + 2 * SHOWN)
-    title = f"{chosen.method} on {len(chosen.times)} stages, predicted"
-    draw_panels([timeline_panel(timeline.window(first, SHOWN), title)], picture)
-
-
-def listed_methods(text: str) -> list[str]:
-    """The methods between commas, of which each may have options between commas.
-
-    >>> listed_methods("fdg:shrink=0.5,linearize=live,bp")
+    >>> split_methods("fdg:shrink=0.5,linearize=live,bp")
     ['fdg:shrink=0.5,linearize=live', 'bp']
     """
-    found: list[str] = []
+    methods: list[str] = []
     for part in filter(None, text.split(",")):
-        if "=" in part and ":" not in part and found:
-            found[-1] += f",{part}"
+        if "=" in part and ":" not in part and methods:
+            methods[-1] += f",{part}"
         else:
-            found.append(part)
-    return found
+            methods.append(part)
+    return methods
 
 
-def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | None) -> list[str]:
+def _problems(
+    stages: str, methods: Sequence[str], threads: int, plan_out: Path | None
+) -> list[str]:
+    """List the options that are out of range.
+
+    Raises:
+        OptionError: A method does not exist.
+    """
+    from hocket.methods import parse_method
+
     problems = [
         f"a number of stages is {count!r}; give 2 or more"
         for count in stages.split(",")
@@ -173,80 +152,68 @@ def _problems(stages: str, methods: Sequence[str], threads: int, out: Path | Non
         parse_method(name)
     if threads < 1:
         problems.append(f"threads is {threads}; give 1 or more")
-    if out is not None and out.suffix != ".json":
-        problems.append(f"the plan's file is {str(out)!r}; give it a name that ends in .json")
+    if plan_out is not None and plan_out.suffix != ".json":
+        problems.append(
+            f"the plan's file is {str(plan_out)!r}; give it a name that ends in .json"
+        )
     return problems
 
 
-def _built(run: RunConfig) -> tuple[nn.Module, Tree, Tree]:
-    """The network of a run, and a batch of its data."""
-    chosen = Named.parse(run.data)
-    data = datasets.load(
-        chosen.name,
-        data_dir=run.data_dir,
-        batch_size=run.batch_size,
-        seed=run.seed,
-        **chosen.options,
-    )
+def _build_workload(config: RunConfig) -> "tuple[nn.Module, Tree, Tree]":
+    """Build the network of a configuration, and a batch of its data."""
+    from hocket.runs.build import build_network, load_data
+
+    data = load_data(config)
     inputs, targets = next(iter(data.train))
-    return build_network(run, data), inputs, targets
+    return build_network(config, data), inputs, targets
 
 
-def forecast_table(forecasts: Sequence[Forecast]) -> Table:
-    """A row for each method on each number of stages; lists are of stages 0, 1, ..."""
-    shown = Table(
-        title="What to expect",
-        caption="Of stages 0, 1, ...: seconds for a batch with an update, memory at its "
-        "fullest. x: times quicker than back-propagation on one device, DDP, a pipeline.",
+def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]":
+    """Iterate over candidates, with a progress bar on a terminal."""
+    from rich.progress import track
+
+    bar = Console(stderr=True)
+    return track(
+        candidates,
+        description="rehearsing",
+        console=bar,
+        transient=True,
+        disable=not bar.is_terminal,
     )
-    for title in ("stages", "method", "begin at", "seconds", "imbalance", "packets, KiB"):
-        shown.add_column(title, overflow="fold", no_wrap=title == "method")
-    for title in (
-        "memory, MiB",
-        "delay",
-        "staleness",
-        "tick, s",
-        "x bp",
-        "x ddp",
-        "x pipeline",
-    ):
-        shown.add_column(title)
-    for one in forecasts:
-        shown.add_row(
-            str(len(one.times)),
-            one.method,
-            " ".join(one.cuts),
-            " ".join(f"{stage.total_s:.3g}" for stage in one.times),
-            f"{one.imbalance:.1%}",
-            " ".join(f"{size / 1024:.0f}" for size in one.packet_bytes),
-            " ".join(f"{held.total:.1f}" for held in one.memory),
-            " ".join(map(str, one.delay)),
-            " ".join(f"{late:g}" for late in one.staleness),
-            f"{one.tick_s:.3g}",
-            f"{one.speed_up:.2f}",
-            f"{one.ddp_s / one.tick_s:.2f}",
-            f"{one.pipeline_s / one.tick_s:.2f}",
-        )
-    return shown
 
 
-def stage_table(one: Forecast) -> Table:
-    """A row for each stage: where it begins, its seconds, and what it holds in MiB."""
-    shown = Table(title=f"{one.method} on {len(one.times)} stages, stage by stage")
-    for title in ("stage", "begins at"):
-        shown.add_column(title, overflow="fold")
-    for title in ("forward, s", "backward, s", "update, s", "learning, s"):
-        shown.add_column(title)
-    for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets"):
-        shown.add_column(title)
-    shown.add_column("all")
-    rows = zip(("(start)", *one.cuts), one.times, one.memory, strict=True)
-    for k, (first, times, held) in enumerate(rows):
-        seconds = (times.forward_s, times.backward_s, times.update_s, times.learn_s)
-        shown.add_row(
-            str(k),
-            first,
-            *(f"{part:.3g}" for part in seconds),
-            *(f"{part:.1f}" for part in (*dataclasses.astuple(held), held.total)),
+def _print_forecasts(forecasts: "Sequence[Forecast]") -> "Forecast":
+    """Print tables of forecasts, and return the best one."""
+    from hocket.planner.forecast import choose_best
+    from hocket.planner.tables import forecast_stage_table, forecast_table
+
+    wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
+    wide.print(forecast_table(forecasts))
+    chosen, reason = choose_best(forecasts)
+    console.print(
+        f"Recommended: {chosen.method} on {len(chosen.times)} stages, {reason}.",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    wide.print(forecast_stage_table(chosen))
+    if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
+        console.print(
+            "A speed-up above the number of stages is not possible: the speed of this machine "
+            "has changed during the rehearsal; plan again when nothing else runs on it.",
+            soft_wrap=True,
         )
-    return shown
+    return chosen
+
+
+def _draw_program(forecast: "Forecast", picture: Path) -> None:
+    """Draw the program of a forecast in predicted time, once all stages are busy."""
+    from hocket.methods import parse_method
+    from hocket.planner.simulate import simulate
+    from hocket.runs.plot import draw_panels, timeline_panel
+
+    method, stages = parse_method(forecast.method), len(forecast.times)
+    first = method.delay(0, stages) + stages
+    timeline = simulate(method, forecast.times, 2 * first + 2 * BATCHES_SHOWN)
+    title = f"{forecast.method} on {stages} stages, predicted"
+    draw_panels([timeline_panel(timeline.window(first, BATCHES_SHOWN), title)], picture)

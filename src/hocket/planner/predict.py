@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from hocket.methods import parse_method
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
 from hocket.partition.link import ONE_MACHINE, Link
 from hocket.partition.profile import LayerCost, merge_costs
-from hocket.partition.recording import USUAL
+from hocket.partition.recording import TRAINING
 from hocket.planner.forecast import Forecast, StageProfiles, forecast
 from hocket.planner.rehearsals import (
     Candidate,
@@ -18,7 +19,6 @@ from hocket.planner.rehearsals import (
     rehearse_candidates,
     rehearse_together,
 )
-from hocket.runs.build import parse_method
 
 # Method that the others are compared with.
 BASELINE = "bp"
@@ -53,7 +53,7 @@ def cut_by_time(
         require_enough_layers(count, graph)
     costs = measure_layers(graph)
     # A stage with a local error signal must have one tensor as its output.
-    single = [point.name for point in graph.cut_points if len(point.keys[USUAL]) == 1]
+    single = [point.name for point in graph.cut_points if len(point.keys[TRAINING]) == 1]
     # By whether a method waits for gradients.
     costs_by_signal = {True: costs, False: merge_costs(costs, single)}
     needs_gradient = {name: parse_method(name).signal.needs_gradient for name in methods}

@@ -1,43 +1,51 @@
-"""What is printed for people: the table at the end of a training, and that of the methods."""
+"""Tables for the command line: results of a training, methods and timelines."""
 
 from itertools import pairwise
 
 from rich.table import Table
 
 from hocket.errors import OptionError
-from hocket.methods.method import Method
 from hocket.methods import METHODS, build_method, method_options
+from hocket.methods.method import Method
 from hocket.runs.summary import Summary
 from hocket.timeline import Timeline
 
 
 def summary_tables(summary: Summary) -> list[Table]:
-    """The result as a whole, and of each stage whatever there is to say."""
-    tables = (_whole, _stages, _times, _exits, _codes, _draws, _skips)
-    return [table for make in tables if (table := make(summary)).row_count]
+    """Build the tables of a result; those that would be empty are left out."""
+    builders = (
+        _result_table,
+        _stage_table,
+        _time_table,
+        _exit_table,
+        _codec_table,
+        _receive_table,
+        _skipped_table,
+    )
+    return [table for build in builders if (table := build(summary)).row_count]
 
 
-def _whole(summary: Summary) -> Table:
-    """The result."""
+def _result_table(summary: Summary) -> Table:
+    """Build the table of the result as a whole."""
     table = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
     for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
         table.add_column(name, justify="right")
     last = summary.epochs[-1] if summary.epochs else None
-    score = last.evaluation if last else None
+    evaluation = last.evaluation if last else None
     table.add_row(
         str(len(summary.epochs)),
         f"{last.loss:.4f}" if last else "-",
-        f"{score.loss:.4f}" if score else "-",
-        f"{score.error:.2%}" if score and score.error is not None else "-",
+        f"{evaluation.loss:.4f}" if evaluation else "-",
+        f"{evaluation.error:.2%}" if evaluation and evaluation.error is not None else "-",
         f"{summary.seconds:.1f} s",
         f"{summary.samples_per_s:,.0f}",
     )
     return table
 
 
-def _stages(summary: Summary) -> Table:
-    """What each stage is."""
-    table = _table("stage", "layers", "parameters", "auxiliary", "delay", "staleness")
+def _stage_table(summary: Summary) -> Table:
+    """Build the table of the size, delay and staleness of each stage."""
+    table = _empty_table("stage", "layers", "parameters", "auxiliary", "delay", "staleness")
     for k, stage in enumerate(summary.stages):
         table.add_row(
             str(k),
@@ -50,9 +58,9 @@ def _stages(summary: Summary) -> Table:
     return table
 
 
-def _times(summary: Summary) -> Table:
-    """What each stage spent its time on, and what it took."""
-    table = _table("stage", "busy", "waiting", "sending", "sent", "peak memory")
+def _time_table(summary: Summary) -> Table:
+    """Build the table of the time, sent data and memory of each stage."""
+    table = _empty_table("stage", "busy", "waiting", "sending", "sent", "peak memory")
     for k, stage in enumerate(summary.stages):
         table.add_row(
             str(k),
@@ -65,9 +73,9 @@ def _times(summary: Summary) -> Table:
     return table
 
 
-def _codes(summary: Summary) -> Table:
-    """What the codec made of what each stage sent, where there is one."""
-    table = _table("stage", "compression", "lost", "codes in use")
+def _codec_table(summary: Summary) -> Table:
+    """Build the table of the compression of each stage that has a codec."""
+    table = _empty_table("stage", "compression", "lost", "codes in use")
     for k, stage in enumerate(summary.stages):
         if stage.compression is not None:
             table.add_row(
@@ -79,43 +87,51 @@ def _codes(summary: Summary) -> Table:
     return table
 
 
-def _exits(summary: Summary) -> Table:
-    """What each head gets wrong by itself, and all of them together, where there are heads."""
-    table = _table("exit", "test error")
-    score = summary.epochs[-1].evaluation if summary.epochs else None
-    if score is None or score.ensemble is None:
+def _exit_table(summary: Summary) -> Table:
+    """Build the table of the test errors of each head, and of their ensemble."""
+    table = _empty_table("exit", "test error")
+    evaluation = summary.epochs[-1].evaluation if summary.epochs else None
+    if evaluation is None or evaluation.ensemble is None:
         return table
-    *heads, network = score.exits
+    *heads, network = evaluation.exits
     for k, error in enumerate(heads):
         table.add_row(f"head of stage {k}", f"{error:.2%}")
     table.add_row("network", f"{network:.2%}")
-    table.add_row("ensemble", f"{score.ensemble:.2%}")
+    table.add_row("ensemble", f"{evaluation.ensemble:.2%}")
     return table
 
 
-def _draws(summary: Summary) -> Table:
-    """What became of the packets that came for each stage, where it draws from a buffer."""
+def _receive_table(summary: Summary) -> Table:
+    """Build the table of the packets of each stage that draws from a replay buffer."""
     names = ("not sent", "arrived", "drawn", "reused", "dropped", "lost", "refused", "buffer")
-    table = _table("stage", *names)
-    for k, (before, stage) in enumerate(pairwise(summary.stages), 1):
-        if (uses := stage.receive_stats) is not None:
-            counts = (before.unsent, uses.arrived, uses.drawn, uses.reused, uses.dropped)
-            held = f"{uses.buffer_bytes / 2**20:,.1f} MiB"
-            table.add_row(str(k), *(f"{n:,}" for n in (*counts, uses.lost, uses.refused)), held)
+    table = _empty_table("stage", *names)
+    for k, (previous, stage) in enumerate(pairwise(summary.stages), 1):
+        if (stats := stage.receive_stats) is not None:
+            counts = (
+                previous.unsent,
+                stats.arrived,
+                stats.drawn,
+                stats.reused,
+                stats.dropped,
+                stats.lost,
+                stats.refused,
+            )
+            buffer = f"{stats.buffer_bytes / 2**20:,.1f} MiB"
+            table.add_row(str(k), *(f"{count:,}" for count in counts), buffer)
     return table
 
 
-def _skips(summary: Summary) -> Table:
-    """The batches that each stage did not learn from, where there are any."""
-    table = _table("stage", "batches skipped")
+def _skipped_table(summary: Summary) -> Table:
+    """Build the table of the batches that each stage skipped, if there are any."""
+    table = _empty_table("stage", "batches skipped")
     if any(stage.skipped for stage in summary.stages):
         for k, stage in enumerate(summary.stages):
             table.add_row(str(k), f"{stage.skipped:,}")
     return table
 
 
-def _table(*names: str) -> Table:
-    """One without rows."""
+def _empty_table(*names: str) -> Table:
+    """Build a table without rows."""
     table = Table(title_justify="left")
     for name in names:
         table.add_column(name, justify="right")
@@ -129,27 +145,27 @@ METHOD_COLUMNS = (
 
 
 def method_rows(stages: int) -> list[tuple[str, ...]]:
-    """What every preset does on K stages: a row of :data:`METHOD_COLUMNS` each.
+    """Return a row of :data:`METHOD_COLUMNS` for each method on K stages.
 
     Raises:
-        OptionError: There is less than one stage.
+        OptionError: The number of stages is less than one.
     """
     if stages < 1:
         raise OptionError(f"stages is {stages}; use at least 1")
     rows: list[tuple[str, ...]] = []
     for name in METHODS:
         method = build_method(name)
-        every = range(stages)
-        memory = [method.memory(k, stages) for k in every]
-        late = method.signal.needs_gradient and method.delay(0, stages) > 0
+        indices = range(stages)
+        memory = [method.memory(k, stages) for k in indices]
+        has_late_gradient = method.signal.needs_gradient and method.delay(0, stages) > 0
         rows.append(
             (
                 name,
-                _delays(method),
-                method.order if late else "-",
-                method.linearize if late else "-",
-                " ".join(str(method.delay(k, stages)) for k in every),
-                " ".join(f"{method.staleness(k, stages):g}" for k in every),
+                _format_delays(method),
+                method.order if has_late_gradient else "-",
+                method.linearize if has_late_gradient else "-",
+                " ".join(str(method.delay(k, stages)) for k in indices),
+                " ".join(f"{method.staleness(k, stages):g}" for k in indices),
                 " ".join(str(m.graphs) for m in memory),
                 " ".join(str(m.inputs) for m in memory),
                 " ".join(str(m.versions) for m in memory),
@@ -160,16 +176,20 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
     return rows
 
 
-def _delays(method: Method) -> str:
-    """Of activations and of what comes back over an edge."""
-    if method.replay is not None:
+def _format_delays(method: Method) -> str:
+    """Format the delays of activations and of gradients or targets over an edge."""
+    if method.free_running:
         return "free"
-    back = method.backward_delay if method.signal.needs_gradient or method.signal.learns_from_gradient else "-"
+    back = (
+        method.backward_delay
+        if method.signal.needs_gradient or method.signal.learns_from_gradient
+        else "-"
+    )
     return f"{method.forward_delay},{back}"
 
 
 def method_table(stages: int) -> Table:
-    """All presets on K stages."""
+    """Build the table of all methods on K stages."""
     table = Table(title=f"methods on {stages} stages", title_justify="left")
     for name in METHOD_COLUMNS:
         table.add_column(name, overflow="fold")
@@ -179,13 +199,13 @@ def method_table(stages: int) -> Table:
 
 
 def method_markdown(stages: int) -> str:
-    """The same as Markdown, for documents."""
+    """Return the table of all methods as Markdown, for documents."""
     rows = [METHOD_COLUMNS, tuple("---" for _ in METHOD_COLUMNS), *method_rows(stages)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def option_table() -> Table:
-    """The options of every preset with their defaults."""
+    """Build the table of the options of each method with their defaults."""
     table = Table(title="options (method:option=value,...)", title_justify="left")
     table.add_column("method")
     table.add_column("options", overflow="fold")
@@ -196,13 +216,13 @@ def option_table() -> Table:
 
 
 def timeline_table(timeline: Timeline) -> Table:
-    """What every stage spent its time on; the rest went unrecorded."""
+    """Build the table of the fractions of time of each stage."""
     table = Table(title=f"{timeline.length_s:.4g} s", title_justify="left")
-    for name in ("stage", "busy", "communication", "waiting", "rest"):
+    for name in ("stage", "busy", "communication", "waiting", "unrecorded"):
         table.add_column(name, justify="right")
     for stage, parts in timeline.fractions().items():
-        spent = (parts.busy, parts.communication, parts.waiting)
-        # Sums of rounded times may exceed the whole by a rounding.
-        rest = max(1 - sum(spent), 0.0)
-        table.add_row(str(stage), *(f"{part:.1%}" for part in (*spent, rest)))
+        recorded = (parts.busy, parts.communication, parts.waiting)
+        # The sum may exceed 1 by a rounding error.
+        unrecorded = max(1 - sum(recorded), 0.0)
+        table.add_row(str(stage), *(f"{part:.1%}" for part in (*recorded, unrecorded)))
     return table

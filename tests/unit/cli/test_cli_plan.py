@@ -1,4 +1,4 @@
-"""`hocket plan` measures, tells and writes what `hocket train --plan` takes."""
+"""`hocket plan` prints forecasts, and writes a plan that `hocket train --plan` reads."""
 
 import json
 
@@ -6,36 +6,36 @@ import pytest
 
 from hocket.cli.main import main
 
-BRIEF = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-size", "8"]
+SMALL = ["plan", "--network", "mlp:hidden=[8,8]", "--data", "digits", "--batch-size", "8"]
 
 
 def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
-    assert main([*BRIEF, "--stages", "2", "--methods", "dni", "--same-machine"]) == 0
-    assert "I would choose dni on 2 stages" in capsys.readouterr().out
+    assert main([*SMALL, "--stages", "2", "--methods", "dni", "--same-machine"]) == 0
+    assert "Recommended: dni on 2 stages" in capsys.readouterr().out
 
 
-def test_a_plan_is_made_told_written_drawn_and_trained(tmp_path, capsys):
+def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    words = [*BRIEF, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl-async:buffer=9,bp"]
-    assert main([*words, "--out", str(file), "--picture", str(picture)]) == 0
-    told = capsys.readouterr().out
-    assert "What to expect" in told
-    assert "fdg:shrink=0.5" in told
-    assert "I would choose " in told
-    assert "stage by stage" in told
-    assert "times back-propagation on one device" in told
+    words = [*SMALL, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl-async:buffer=9,bp"]
+    assert main([*words, "--plan-out", str(file), "--picture", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert "Forecasts" in printed
+    assert "fdg:shrink=0.5" in printed
+    assert "Recommended: " in printed
+    assert "by stage" in printed
+    assert "times as fast as back-propagation on one device" in printed
     assert picture.read_text().startswith("<?xml")
     content = json.loads(file.read_text())
     assert len(content["forecasts"]) == 6
     stages = str(len(content["cuts"]) + 1)
-    train = ["train", "--plan", str(file), "--stages", stages, "--epochs", "1", "--out"]
+    train = ["train", "--plan", str(file), "--stages", stages, "--epochs", "1", "--run-dir"]
     assert main([*train, str(tmp_path / "run"), "--network", "mlp:hidden=[8,8]"]) == 0
     assert main([*train, str(tmp_path / "other"), "--network", "mlp:hidden=[8,9]"]) == 2
     assert "the plan is for another network: its signature is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "messages"),
     [
         (["--stages", "1,x"], ["a number of stages is '1'; give 2 or more", "is 'x'; give 2"]),
         (["--methods", ""], ["there are no methods; give at least one"]),
@@ -44,19 +44,19 @@ def test_a_plan_is_made_told_written_drawn_and_trained(tmp_path, capsys):
             ["--methods", "fdg,dglasync"],
             ["unknown method 'dglasync' (did"],
         ),
-        (["--out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
+        (["--plan-out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
         (["--stages", "9"], ["cannot cut this network into 9 stages: it has"]),
         (["--link", "soon"], ["the link is 'soon'; write bits in a second and a latency"]),
         (["--memory-limit-mib", "0.0001"], ["the smallest limit that one fits into is"]),
     ],
 )
-def test_what_cannot_be_planned_is_refused(words, said, capsys):
-    assert main([*BRIEF, *words]) == 2
-    told = capsys.readouterr().err
-    assert all(text in told for text in said)
+def test_invalid_options_are_refused(words, messages, capsys):
+    assert main([*SMALL, *words]) == 2
+    printed = capsys.readouterr().err
+    assert all(text in printed for text in messages)
 
 
-def test_a_machine_that_was_disturbed_is_told_of(monkeypatch, capsys):
-    monkeypatch.setattr("hocket.cli.plan.POSSIBLE", 0.0)
-    assert main([*BRIEF, "--stages", "2", "--methods", "bp"]) == 0
-    assert "plan again when nothing else is at work on it" in capsys.readouterr().out
+def test_an_impossible_speed_up_is_reported(monkeypatch, capsys):
+    monkeypatch.setattr("hocket.cli.plan.CREDIBLE_SPEED_UP", 0.0)
+    assert main([*SMALL, "--stages", "2", "--methods", "bp"]) == 0
+    assert "plan again when nothing else runs on it" in capsys.readouterr().out

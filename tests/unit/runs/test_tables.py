@@ -1,4 +1,4 @@
-"""What people read: every method is listed, with the numbers of its formulas."""
+"""Tables list every method with the numbers of its formulas, and every result."""
 
 import io
 from dataclasses import replace
@@ -21,7 +21,7 @@ from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.transport.replay_buffer import ReceiveStats
 
 
-def rows(stages):
+def rows_by_method(stages):
     return {row[0]: dict(zip(METHOD_COLUMNS, row, strict=True)) for row in method_rows(stages)}
 
 
@@ -33,25 +33,25 @@ def printed(table):
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_every_method_has_a_row(stages):
-    assert list(rows(stages)) == list(METHODS)
+    assert list(rows_by_method(stages)) == list(METHODS)
 
 
 def test_the_numbers_are_those_of_the_papers():
-    found = rows(4)
-    assert found["fdg"]["delay"] == "6 4 2 0"
-    assert found["fdg"]["staleness"] == "5 3 1 0"
-    assert found["ddg"]["delay"] == "3 2 1 0"
-    assert found["bp"]["delay"] == "0 0 0 0"
-    assert found["adl"]["staleness"] == "1.25 0.75 0.25 0"
-    assert found["fdg"]["locks"] == "none"
-    assert found["ddg"]["locks"] == "forward"
-    assert found["bp"]["locks"] == "forward, backward, update"
-    assert found["fr"]["graphs"] == "1 1 1 1"
-    assert found["dgl"]["delays"] == "1,-"
-    assert all(row["paper"] for row in found.values())
+    rows = rows_by_method(4)
+    assert rows["fdg"]["delay"] == "6 4 2 0"
+    assert rows["fdg"]["staleness"] == "5 3 1 0"
+    assert rows["ddg"]["delay"] == "3 2 1 0"
+    assert rows["bp"]["delay"] == "0 0 0 0"
+    assert rows["adl"]["staleness"] == "1.25 0.75 0.25 0"
+    assert rows["fdg"]["locks"] == "none"
+    assert rows["ddg"]["locks"] == "forward"
+    assert rows["bp"]["locks"] == "forward, backward, update"
+    assert rows["fr"]["graphs"] == "1 1 1 1"
+    assert rows["dgl"]["delays"] == "1,-"
+    assert all(row["paper"] for row in rows.values())
 
 
-def test_tables_hold_all_of_it():
+def test_tables_list_every_method_and_option():
     text = printed(method_table(3))
     options = printed(option_table())
     for name in METHODS:
@@ -66,7 +66,7 @@ def test_no_stages_are_refused():
         method_rows(0)
 
 
-def test_a_training_stopped_in_its_first_epoch_has_dashes():
+def test_a_training_interrupted_in_its_first_epoch_has_dashes():
     stage = StageSummary(
         layers=2,
         parameters=1234,
@@ -103,9 +103,9 @@ def test_a_training_stopped_in_its_first_epoch_has_dashes():
     assert "2 ticks" in stages
 
 
-def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
-    score = EvaluationResult(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
-    epoch = EpochResult(0, 1.0, score, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
+def test_networks_with_heads_have_a_table_of_exits():
+    evaluation = EvaluationResult(0.5, 0.25, 8, exits=(0.5, 0.375, 0.25), ensemble=0.125)
+    epoch = EpochResult(0, 1.0, evaluation, 1.0, 8, (0.0, 0.0, 0.0), (0, 0, 0))
     summary = Summary("finished", "", Path("runs/x"), (epoch,), 1.0, 1.0, (), ())
     *_, exits = (printed(table) for table in summary_tables(summary))
     rows = [line.split("│")[1:3] for line in exits.splitlines() if "│" in line]
@@ -115,14 +115,16 @@ def test_what_each_exit_gets_wrong_has_a_table_where_there_are_heads():
         ["network", "25.00%"],
         ["ensemble", "12.50%"],
     ]
-    without = replace(summary, epochs=(replace(epoch, score=EvaluationResult(0.5, 0.25, 8)),))
+    without = replace(
+        summary, epochs=(replace(epoch, evaluation=EvaluationResult(0.5, 0.25, 8)),)
+    )
     assert len(summary_tables(without)) == len(summary_tables(summary)) - 1
 
 
-def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
+def test_stages_with_a_codec_have_a_table_of_its_compression():
     common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
-    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "uses": None, "unsent": 0}
+    common |= {"sent_mib": 1.0, "peak_mib": 1.0, "receive_stats": None, "unsent": 0}
     stages = (
         StageSummary(**common, compression=31.4, lost=0.123, perplexity=97.6),
         StageSummary(**common, compression=3.99, lost=0.004, perplexity=None),
@@ -135,11 +137,11 @@ def test_what_codecs_saved_and_lost_has_a_table_where_there_is_one():
     assert ["4.0", "times", "0.4%", "-"] in rows
 
 
-def test_what_became_of_packets_has_a_table_where_stages_draw():
+def test_stages_with_a_replay_buffer_have_a_table_of_packets():
     common = {"layers": 2, "parameters": 9, "extra_parameters": 0, "delay": 0, "skipped": 0}
     common |= {"staleness": 0.0, "busy": 1.0, "communication": 0.0, "waiting": 0.0}
     common |= {"sent_mib": 1.0, "peak_mib": 1.0, "compression": None, "lost": None}
-    uses = ReceiveStats(
+    stats = ReceiveStats(
         arrived=1200,
         drawn=1100,
         reused=30,
@@ -150,7 +152,7 @@ def test_what_became_of_packets_has_a_table_where_stages_draw():
     )
     stages = (
         StageSummary(**common, perplexity=None, unsent=12, receive_stats=None),
-        StageSummary(**common, perplexity=None, unsent=0, receive_stats=uses),
+        StageSummary(**common, perplexity=None, unsent=0, receive_stats=stats),
     )
     summary = Summary("finished", "", Path("runs/x"), (), 1.0, 1.0, stages, ("a",))
     *_, draws = (printed(table) for table in summary_tables(summary))
