@@ -4,16 +4,20 @@ import sys
 
 
 def main() -> int:
-    """Run the command line; without the package that parses it, name the extra to install."""
+    """Run the command line; without the package that parses it, name the extra to install.
+
+    Returns:
+        The exit code.
+    """
     try:
         from hocket.cli.main import main as run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cyclopts":
             raise
-        print(
-            "error: cyclopts is not installed; install it with: pip install 'hocket[cli]'",
-            file=sys.stderr,
-        )
+        from hocket.errors import missing_extra
+
+        problem = missing_extra("cyclopts", "cli", "the command line")
+        print(f"error: {problem}", file=sys.stderr)
         return 2
     return run()
 

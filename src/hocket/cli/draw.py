@@ -27,9 +27,10 @@ def draw_command(
         method: For example ddg, or adl:accumulate=2; fdg if there is no timeline. With a
             timeline its program is drawn above the measurement.
         stages: Number of stages: 3, or those of the timeline.
-        batches: Number of batches to train on, or of a timeline's batches to show; 6 if not given.
+        batches: Number of batches to train on, or to show of a timeline; 6 if not given.
         first: First batch of the timeline to show.
-        timeline: Timeline to draw; without --out its busy, sending and waiting times are printed.
+        timeline: Timeline to draw; without --out its busy, sending and waiting times are
+            printed.
         out: Picture to write: .svg, .png or .pdf.
     """
     if batches is not None and batches < 1:
@@ -40,8 +41,8 @@ def draw_command(
         raise OptionError(
             f"first is {first}, but there is no timeline; add --timeline or drop --first"
         )
+    from hocket.methods import parse_method
     from hocket.program import format_program, unroll
-    from hocket.runs.build import parse_method
 
     method, stages = method or "fdg", 3 if stages is None else stages
     ticks = list(unroll(parse_method(method), stages, batches or BATCHES_SHOWN))
@@ -63,7 +64,7 @@ def _show_timeline(
     first: int | None,
     out: Path | None,
 ) -> int:
-    """Print the times of a timeline, or draw it, below the program of a method if one is given."""
+    """Print the times of a timeline or draw it, below a method's program if one is given."""
     from hocket.runs.tables import timeline_table
     from hocket.timeline import Timeline
 
@@ -96,8 +97,8 @@ def _draw_timeline(
     out: Path,
 ) -> None:
     """Draw a window of a timeline, below the program of a method if one is given."""
+    from hocket.methods import parse_method
     from hocket.program import unroll
-    from hocket.runs.build import parse_method
     from hocket.runs.plot import draw_panels, program_panel, timeline_panel
 
     panels = [timeline_panel(timeline.window(first, batches), f"measured: {name}")]

@@ -12,9 +12,10 @@ messages = Console(stderr=True)
 
 
 def end_with_error(error: HocketError) -> int:
-    """Print an error and return its exit code; of several processes only the first to fail prints.
+    """Print an error and return its exit code.
 
-    A process that others train with is ended here: threads that wait for packets would hold it.
+    Of several processes only the first to fail prints. A process that others train with is
+    ended here: threads that wait for packets would hold it.
     """
     if "hocket.distributed.world" not in sys.modules:  # no other process knows this one
         return print_error(error)

@@ -28,7 +28,8 @@ def train_command(
 
     Args:
         config: Options of the training.
-        base: A run file to start from, such as run.json of a run folder; options given here win.
+        base: A run file to start from, such as run.json of a run folder; options given here
+            win.
         from_recipe: A published setting to start from: fdg-cifar, fdg-cifar-warmup, dgl-cifar,
             ddg-cifar, dgl-async-slowdown.
         resume: Folder of a run to resume from its last checkpoint; options given here win.
@@ -43,8 +44,10 @@ def train_command(
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(conflicts)}"
             )
+    from hocket.cli.deferred_compiler import defer_compiler
     from hocket.runs.start import start_training
 
+    defer_compiler()
     return start_training(
         config,
         print_result,

@@ -75,7 +75,7 @@ class RunConfig:
     gradient_error_every: int = 0
     """Compare the gradients of every n-th batch with the exact ones; 0 for none."""
     checkpoint_every: int = 0
-    """Ticks between checkpoints, with another one after each epoch and at a stop; 0 for none."""
+    """Ticks between checkpoints; each epoch and each stop ends with one, too; 0 for none."""
     checkpoint_keep: int = 3
     """Number of newest checkpoints to keep."""
     on_checkpoint_error: Literal["warn", "stop"] = "warn"

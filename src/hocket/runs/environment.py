@@ -1,4 +1,4 @@
-"""The birth certificate of a number: versions, machine and code."""
+"""Environment of a result: versions, machine and source code."""
 
 import hashlib
 import os
@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Folder of the package hocket."""
 
 
 def environment() -> dict[str, Any]:
-    """Everything that a result depends on beside its run, as plain JSON."""
+    """Describe what a result depends on besides its configuration, as plain JSON."""
     head, dirty = commit()
     return {
         "commit": head,
@@ -26,20 +27,20 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, PyTorch and Hocket."""
+    """Return the versions of Python, PyTorch and Hocket."""
     try:
-        own = metadata.version("hocket")
+        hocket_version = metadata.version("hocket")
     except metadata.PackageNotFoundError:
-        own = "not installed"
+        hocket_version = "not installed"
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "hocket": own,
+        "hocket": hocket_version,
     }
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """Processor, accelerator, cores, threads used, memory in MiB, settings of the allocator."""
+    """Describe processor, GPU, cores, threads used, memory in MiB and allocator settings."""
     allocator = {
         name: Path(value).name if name == "LD_PRELOAD" else value
         for name, value in sorted(os.environ.items())
@@ -56,7 +57,7 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def source_digest() -> str:
-    """The first 12 digits of the SHA-256 of the package's Python files and their names."""
+    """Return the first 12 digits of the SHA-256 of the package's Python files and names."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0")
@@ -65,7 +66,10 @@ def source_digest() -> str:
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """Commit of the checkout the package lies in, and whether something differs from it."""
+    """Return the commit of the package's checkout, and True if its files differ from it.
+
+    Both are None outside a checkout.
+    """
     head = _git("rev-parse", "HEAD")
     tracked = _git("ls-files", "--", str(PACKAGE))
     if not head or not tracked:
@@ -74,18 +78,18 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def _git(*words: str) -> str | None:
-    """What a git command prints in the folder of the package; None if it fails."""
+    """Run a git command in the folder of the package; None if it fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=False
         )
     except OSError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def _processor() -> str:
-    """Name of the processor, as far as the system tells it."""
+    """Return the name of the processor, as far as the system tells it."""
     listing = Path("/proc/cpuinfo")
     if listing.is_file():
         for line in listing.read_text(encoding="utf-8").splitlines():

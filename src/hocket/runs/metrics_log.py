@@ -1,4 +1,4 @@
-"""What a training leaves behind while it runs: JSON Lines, and TensorBoard on request."""
+"""Metrics of a training, written while it runs as JSON Lines and for TensorBoard."""
 
 import json
 import os
@@ -7,27 +7,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hocket.engine.gradient_error import GradientError
 from hocket.engine.event import Event
-from hocket.errors import OptionError
-from hocket.training.metrics import EpochResult
+from hocket.engine.gradient_error import GradientError
+from hocket.errors import missing_extra
 from hocket.runs.config import plain_values
 from hocket.stage.stage import Stage
+from hocket.training.metrics import EpochResult
 
 
 class MetricsLog:
-    """Writes a row for each backward and update of every n-th batch, comparison and epoch.
+    """Log with a row for each backward, update, comparison, skipped batch and epoch.
 
-    Where a batch is skipped there is a row, too, that says what was not finite and where.
+    Backwards and updates are logged for every n-th batch only.
 
     Args:
         folder: The run folder; rows go to ``metrics.jsonl`` in it.
         every: Log every n-th batch.
-        tensorboard: Whether to write event files into the folder, too.
-        part: What this process is called among several, which each write a file of their own:
-            ``metrics.stage1.jsonl``. The rows of epochs are for one of them to write.
-        after: What ``written`` gave, to go on from there; what came later is dropped, from the
-            files of TensorBoard, too.
+        tensorboard: Write event files into the folder, too.
+        process: Name of this process among several, each of which writes a file of its own:
+            ``metrics.stage1.jsonl``. Only one of them writes the rows of epochs.
+        after: Sizes of the files from ``written`` to continue from; later rows are dropped,
+            also from the files of TensorBoard.
     """
 
     def __init__(
@@ -36,33 +36,33 @@ class MetricsLog:
         every: int,
         *,
         tensorboard: bool,
-        part: str | None = None,
+        process: str | None = None,
         after: dict[str, int] | None = None,
     ) -> None:
         self._every = every
-        self._path = folder / (f"metrics.{part}.jsonl" if part else "metrics.jsonl")
+        self._path = folder / (f"metrics.{process}.jsonl" if process else "metrics.jsonl")
         self._path.touch()
         for file in self._files():
             kept = (after or {}).get(file.name, 0)
             if not kept and file != self._path:
                 file.unlink()
                 continue
-            # Never to more than there is, which would fill it with zeros.
+            # At most to its present size: beyond that it would be filled with zeros.
             os.truncate(file, min(kept, file.stat().st_size))
         self._board: Any = None
         if tensorboard:
             self._board = tensorboard_writer()(str(folder), filename_suffix=self._suffix)
-        # Buffered by lines: what was written stays if the process dies.
+        # Buffered by lines: complete rows stay if the process dies.
         self._file = self._path.open("a", buffering=1)
 
     def written(self) -> dict[str, int]:
-        """Bytes of each file so far."""
+        """Return the number of bytes of each file so far."""
         if self._board is not None:
             self._board.flush()
         return {file.name: file.stat().st_size for file in self._files()}
 
     def _files(self) -> list[Path]:
-        """Those of this process, each start of it having its own for TensorBoard."""
+        """Return the files of this process, with one for TensorBoard from each start."""
         return [self._path, *self._path.parent.glob(f"events.out.tfevents.*{self._suffix}")]
 
     @property
@@ -83,19 +83,19 @@ class MetricsLog:
             self._board.close()
 
     def watch(self, event: Event, stage: Stage) -> None:
-        """Log a backward or an update; and whatever was not finite, of any batch."""
+        """Log a backward or an update, and for any batch that it was skipped."""
         action, report = event.action, event.report
         place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
         if report.fault is not None:
             self._row("skipped", **place, epoch=report.epoch, fault=report.fault)
         elif action.kind in "BUT" and action.batch % self._every == 0 and not report.skipped:
-            found = {k: v for k, v in asdict(report).items() if v is not None}
-            del found["skipped"]
+            values = {k: v for k, v in asdict(report).items() if v is not None}
+            del values["skipped"]
             kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
-            self._row(kind, **place, **found)
+            self._row(kind, **place, **values)
 
     def gradient_error(self, comparison: GradientError) -> None:
-        """Log how far a gradient was from the true one."""
+        """Log the error of a gradient compared with the exact one."""
         self._row("comparison", **asdict(comparison))
 
     def epoch(self, epoch: EpochResult) -> None:
@@ -113,7 +113,11 @@ class MetricsLog:
                 isinstance(value, int | float)
             ):
                 self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
-        if kind == "epoch" and values["evaluation"] and values["evaluation"]["error"] is not None:
+        if (
+            kind == "epoch"
+            and values["evaluation"]
+            and values["evaluation"]["error"] is not None
+        ):
             self._board.add_scalar("epoch/test_error", values["evaluation"]["error"], step)
             for k, error in enumerate(values["evaluation"]["exits"]):
                 self._board.add_scalar(f"epoch/exit_error/stage{k}", error, step)
@@ -124,7 +128,7 @@ class MetricsLog:
 
 
 def tensorboard_writer() -> Any:
-    """The class that writes for TensorBoard.
+    """Return the class that writes event files for TensorBoard.
 
     Raises:
         OptionError: The package is not installed.
@@ -132,7 +136,5 @@ def tensorboard_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise OptionError(
-            "tensorboard is not installed; install it with: pip install 'hocket[tensorboard]'"
-        ) from error
+        raise missing_extra("tensorboard", "tensorboard", "the option tensorboard") from error
     return SummaryWriter

@@ -1,4 +1,4 @@
-"""How much memory this process holds and has held."""
+"""Memory that this process holds now and has held at most."""
 
 import ctypes
 import sys
@@ -8,13 +8,13 @@ from hocket.errors import HocketError
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
-# Of malloc.h and of the kernel's prctl.h.
+# From malloc.h and from the kernel's prctl.h.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 PR_SET_THP_DISABLE = 41
 
 
 def reset_peak() -> float:
-    """Set the highest memory back to the present one, as far as possible, and give it."""
+    """Reset the peak to the present memory, as far as possible, and return it in MiB."""
     if not STATUS.is_file():
         return peak_mib()
     try:
@@ -25,10 +25,10 @@ def reset_peak() -> float:
 
 
 def peak_mib() -> float:
-    """The most memory this process has held.
+    """Return the most memory that this process has held, in MiB.
 
-    Linux hands the peak in ``ru_maxrss`` down from the parent to a new program; the one in its
-    status file is the program's own.
+    On Linux a new program inherits the peak in ``ru_maxrss`` from its parent; the one in its
+    status file is its own.
     """
     if STATUS.is_file():
         return _status_mib("VmHWM")
@@ -39,11 +39,11 @@ def peak_mib() -> float:
 
 
 def release_free_memory() -> None:
-    """Have the C library return to the system what is free, now and from here on.
+    """Return free memory from the C library to the system, now and from here on.
 
-    Else it keeps what was freed for later, and a process seems to hold far more than it does;
-    and so it does in huge pages, of which the last one of each tensor is hardly used. Settings
-    of the environment are overruled. Only glibc is told; others are left as they are.
+    Otherwise the library keeps freed memory for later, and the process seems to hold far more
+    than it uses; huge pages have the same effect, as the last one of each tensor is hardly
+    used. This overrules settings of the environment. It works with glibc only.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "malloc_trim"):

@@ -1,4 +1,4 @@
-"""Settings of published trainings, by name; a run begins from one and changes what it likes."""
+"""Settings of published trainings, by name; a run starts from one and overrides it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "fdg-cifar": _CIFAR,
     # The same, for ResNet-110, and for ResNet-56 on 3 and 4 stages.
     "fdg-cifar-warmup": {**_CIFAR, "network": "resnet56", "warmup_epochs": 3},
-    # DGL beside DDG, arXiv 1901.08164: ResNet-110 on 2 stages at a tenth of the rate.
+    # DGL compared with DDG, arXiv 1901.08164: ResNet-110 on 2 stages at a tenth of the rate.
     "dgl-cifar": {
         **_CIFAR,
         "method": "dgl",
@@ -29,8 +29,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "optimizer": "SGD:lr=0.01,momentum=0.9,weight_decay=0.0005",
         "scheduler": "MultiStepLR:milestones=[150,225],gamma=0.1",
     },
-    # Asynchronous DGL with one stage of six slowed down, arXiv 1901.08164, as the example of
-    # its code has it: the fourth stage is drawn a tenth less often.
+    # Asynchronous DGL with one slow stage of six, as in the example of the official code of
+    # arXiv 1901.08164: the fourth stage is drawn a tenth less often.
     "dgl-async-slowdown": {
         "method": "dgl-async:head=mlp,buffer=30,sampler=official",
         "stages": 6,
@@ -44,7 +44,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "optimizer": "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005",
         "scheduler": "StepLR:step_size=15,gamma=0.2",
     },
-    # DDG and Features Replay as their public codes run them (Nesterov momentum).
+    # DDG and Features Replay as in their official code (Nesterov momentum).
     "ddg-cifar": {
         **_CIFAR,
         "method": "ddg",
@@ -56,7 +56,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """The values that a recipe sets.
+    """Return the values that a recipe sets.
 
     Raises:
         OptionError: There is no such recipe.

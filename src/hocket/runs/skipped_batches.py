@@ -1,4 +1,4 @@
-"""Restarts from the last checkpoint without the batch at which something became NaN or infinite.
+"""Restarts from the last checkpoint that skip a batch with NaN or infinity.
 
 An exact restart would meet the same numbers again. So the batch is noted in the run folder, and
 skipped from then on.

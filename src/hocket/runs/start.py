@@ -14,7 +14,7 @@ from hocket.distributed.restart import (
     torchrun_restart_count,
 )
 from hocket.errors import CheckpointError, HocketError, OptionError
-from hocket.runs.build import parse_method
+from hocket.methods import parse_method
 from hocket.runs.config import RunConfig, check_same_run
 from hocket.runs.run_dir import choose_run_dir, has_checkpoints
 from hocket.runs.skipped_batches import retry_skipping
@@ -97,8 +97,8 @@ def _launch_training(
     needed = config.stages * config.replicas
     if processes != needed:
         raise OptionError(
-            f"processes is {processes}, but {config.stages} stages x {config.replicas} replicas "
-            f"want {needed}; give --processes {needed}, or change --stages"
+            f"processes is {processes}, but {config.stages} stages x {config.replicas} "
+            f"replicas want {needed}; give --processes {needed}, or change --stages"
         )
     free_running = parse_method(config.method).free_running
 
@@ -147,7 +147,7 @@ def _restarted_by_torchrun(config: RunConfig) -> bool:
     limit = torchrun_max_restarts()
     if limit and (config.run_dir is None or not config.checkpoint_every):
         raise OptionError(
-            f"torchrun may restart this training (--max-restarts {limit}), which then needs its "
-            "checkpoints; give --run-dir and --checkpoint-every, or --max-restarts 0"
+            f"torchrun may restart this training (--max-restarts {limit}), which then needs "
+            "its checkpoints; give --run-dir and --checkpoint-every, or --max-restarts 0"
         )
     return torchrun_restart_count() > 0

@@ -1,4 +1,4 @@
-"""What a training came to, as a whole and stage by stage."""
+"""Result of a training, as a whole and stage by stage."""
 
 import dataclasses
 from collections.abc import Sequence, Sized
@@ -8,34 +8,34 @@ from typing import Any
 
 from torch import nn
 
-from hocket.training.metrics import EpochResult
-from hocket.runs.peak_memory import peak_mib
 from hocket.methods.method import Method
-from hocket.transport.replay_buffer import ReceiveStats
+from hocket.runs.peak_memory import peak_mib
+from hocket.training.metrics import EpochResult
 from hocket.training.trainer import Trainer
+from hocket.transport.replay_buffer import ReceiveStats
 
 
 @dataclass(frozen=True)
 class StageSummary:
-    """What the final table says of one stage.
+    """Result of one stage: a row of the final tables.
 
     Attributes:
-        layers: How many layers it has.
-        parameters: Numbers that it trains, without auxiliary networks.
-        extra_parameters: Numbers in its head or synthesizer.
+        layers: Number of layers.
+        parameters: Number of trained values, without auxiliary networks.
+        extra_parameters: Number of values in its head or synthesizer.
         delay: Ticks between forward and backward of a batch.
-        staleness: Updates in between, mean of the last epoch, measured; None without one.
-        skipped: Batches that it did not learn from, as something was NaN or infinite.
-        busy: Part of the training time in which it computed.
-        communication: Part in which it handed packets over.
-        waiting: Part in which it waited for packets.
-        sent_mib: What its process sent to others, evaluations included.
-        compression: How many times fewer bytes its codec wrote ahead; None without one.
-        lost: Norm of what the codec lost beside that of what was sent, of a late batch.
+        staleness: Updates in between, measured: mean of the last epoch; None without an epoch.
+        skipped: Number of batches that it did not learn from, as a value was NaN or infinite.
+        busy: Fraction of the training time in which it computed.
+        communication: Fraction in which it sent packets.
+        waiting: Fraction in which it waited for packets.
+        sent_mib: Data that its process sent to others, evaluations included.
+        peak_mib: Most memory that its process held.
+        compression: Factor by which its codec reduced what it sent; None without a codec.
+        lost: Norm of the codec's error relative to that of the packet, of a late batch.
         perplexity: Codes in use in each of its codebooks, of a late batch.
-        unsent: Packets that it dropped itself, as the way to the next stage was not free.
-        receive_stats: What became of the packets that came for it, where it draws from a buffer.
-        peak_mib: The most memory that its process held at a time.
+        unsent: Number of packets that it dropped, as the next stage was not ready for them.
+        receive_stats: Statistics of the packets it received, where it draws from a buffer.
     """
 
     layers: int
@@ -58,18 +58,18 @@ class StageSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a training came to.
+    """Result of a training.
 
     Attributes:
         state: ``finished``, ``interrupted`` or ``failed``.
-        message: Why, unless it finished.
+        message: The reason, unless it finished.
         folder: The run folder.
-        epochs: What each epoch came to.
-        seconds: Time of training, without evaluations.
-        samples_per_s: Inputs trained on per second.
-        stages: One line for each stage.
-        cuts: The layers at which stages 1, 2, ... begin.
-        signal: The number of the signal that stopped it; 0 if none did.
+        epochs: Result of each epoch.
+        seconds: Training time, without evaluations.
+        samples_per_s: Training inputs per second.
+        stages: Result of each stage.
+        cuts: First layers of stages 1, 2, ...
+        signal: Number of the signal that stopped it; 0 if none did.
     """
 
     state: str
@@ -83,21 +83,29 @@ class Summary:
     signal: int = 0
 
 
-def summarize_stages(trainer: Trainer, method: Method, epochs: Sequence[EpochResult]) -> list[StageSummary]:
-    """What there is to say of the stages of this process."""
+def summarize_stages(
+    trainer: Trainer, method: Method, epochs: Sequence[EpochResult]
+) -> list[StageSummary]:
+    """Summarize the stages of this process.
+
+    Args:
+        trainer: Trainer that holds them.
+        method: Its method.
+        epochs: Results of all epochs.
+    """
     count = trainer.stage_count
     seconds = sum(epoch.seconds for epoch in epochs)
-    # Before a restart with other stages they were others, too.
-    alike = [epoch for epoch in epochs if len(epoch.skipped) == count]
+    # Epochs before a resume with another number of stages have other counts.
+    comparable = [epoch for epoch in epochs if len(epoch.skipped) == count]
     return [
         StageSummary(
             layers=len(stage.module if isinstance(stage.module, Sized) else [stage.module]),
-            parameters=_numbers(stage.module),
-            extra_parameters=_numbers(stage.signal_network),
+            parameters=_count_parameters(stage.module),
+            extra_parameters=_count_parameters(stage.signal_network),
             delay=method.delay(stage.index, count),
             staleness=epochs[-1].staleness[stage.index] if epochs else None,
-            skipped=sum(epoch.skipped[stage.index] for epoch in alike),
-            **dataclasses.asdict(stage.recorder.totals.over(seconds)),
+            skipped=sum(epoch.skipped[stage.index] for epoch in comparable),
+            **dataclasses.asdict(stage.recorder.totals.as_fractions(seconds)),
             sent_mib=trainer.sent_bytes / 2**20,
             peak_mib=peak_mib(),
             compression=stage.send_stats.compression,
@@ -110,10 +118,12 @@ def summarize_stages(trainer: Trainer, method: Method, epochs: Sequence[EpochRes
     ]
 
 
-def parse_stage_summary(uses: dict[str, int] | None, **rest: Any) -> StageSummary:
-    """A line that has travelled as plain values."""
-    return StageSummary(**rest, receive_stats=ReceiveStats(**uses) if uses is not None else None)
+def parse_stage_summary(values: dict[str, Any]) -> StageSummary:
+    """Build the result of a stage from plain values."""
+    stats = values["receive_stats"]
+    receive_stats = None if stats is None else ReceiveStats(**stats)
+    return StageSummary(**{**values, "receive_stats": receive_stats})
 
 
-def _numbers(module: nn.Module) -> int:
+def _count_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())

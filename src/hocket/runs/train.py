@@ -18,6 +18,7 @@ from hocket.distributed import identity
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import HocketError, NonFiniteError, OptionError
+from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.runs.build import (
     build_network,
@@ -25,7 +26,6 @@ from hocket.runs.build import (
     build_plan,
     build_scheduler,
     load_data,
-    parse_method,
     parse_stage_speeds,
 )
 from hocket.runs.config import RunConfig, write_json
@@ -280,7 +280,7 @@ class _Training:
         self._write_timeline()
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
         gathered = trainer.gather(rows)[:: self._config.replicas]
-        stages = [parse_stage_summary(**row) for rows in gathered for row in rows]
+        stages = [parse_stage_summary(row) for rows in gathered for row in rows]
         return self._write_summary(state, message, stages, signal_number)
 
     def _fail(self, error: Exception) -> None:

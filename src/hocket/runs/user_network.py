@@ -1,4 +1,4 @@
-"""A network that a function of the user's own builds: ``nets.py:small:width=3``."""
+"""Network built by a function of the user: ``nets.py:small:width=3``."""
 
 import importlib
 import importlib.util
@@ -17,18 +17,18 @@ from hocket import zoo
 from hocket.errors import OptionError, listed, unknown
 from hocket.options import Named
 
-_FORM = re.compile(r"(?P<module>[^:=,]+):(?P<made>[A-Za-z_]\w*(:.*)?)", re.DOTALL)
+_FORM = re.compile(r"(?P<module>[^:=,]+):(?P<function>[A-Za-z_]\w*(:.*)?)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class UserNetwork:
-    """A function in a module or in a file.
+    """Function in a module or in a file that builds a network.
 
     Attributes:
         module: The module's dotted name, or a path to a file that ends in ``.py``.
         function: The function's name, with options for it.
 
-    >>> OwnNetwork.parse("nets.py:small:width=3").function
+    >>> UserNetwork.parse("nets.py:small:width=3").function
     Named(name='small', options={'width': 3})
     """
 
@@ -37,66 +37,66 @@ class UserNetwork:
 
     @staticmethod
     def parse(text: str) -> "UserNetwork | None":
-        """What the text names; None if it is of the form ``name:option=value``."""
-        found = _FORM.fullmatch(text)
-        if found is None or found["module"] in zoo.names():
+        """Parse ``module:function``; None if the text is of the form ``name:option=value``."""
+        match = _FORM.fullmatch(text)
+        if match is None or match["module"] in zoo.names():
             return None
-        return UserNetwork(found["module"], Named.parse(found["made"]))
+        return UserNetwork(match["module"], Named.parse(match["function"]))
 
     def build(self, shape: Sequence[int], classes: int) -> nn.Module:
-        """The network.
+        """Build the network.
 
         The function is called with the options, and with those of `num_classes`, `in_channels`,
         `in_features`, `vocab`, `context` and `image_size` that it takes.
 
         Args:
-            shape: One input without the batch.
+            shape: Shape of one input, without the batch.
             classes: Length of the output's last dimension.
 
         Raises:
-            OptionError: There is no such function, it fails, or gives no network.
+            OptionError: There is no such function, it fails, or returns no network.
         """
-        where = f"{self.module}:{self.function.name}"
-        make = self._function(where)
-        given = zoo.fitting(make, shape, classes) | self.function.options
+        name = f"{self.module}:{self.function.name}"
+        function = self._import_function(name)
+        arguments = zoo.fitting(function, shape, classes) | self.function.options
         try:
-            inspect.signature(make).bind(**given)
+            inspect.signature(function).bind(**arguments)
         except TypeError as error:
-            raise OptionError(f"{where} does not take these options: {error}") from error
+            raise OptionError(f"{name} does not take these options: {error}") from error
         try:
-            network = make(**given)
+            network = function(**arguments)
         except Exception as error:
-            name = type(error).__name__
-            raise OptionError(f"{where} fails: {name}: {error}; mend the function") from error
-        if not isinstance(network, nn.Module):
             raise OptionError(
-                f"{where} gives a {type(network).__name__}; let it return an nn.Module"
-            )
+                f"{name} fails: {type(error).__name__}: {error}; correct the function"
+            ) from error
+        if not isinstance(network, nn.Module):
+            raise OptionError(f"{name} returns a {type(network).__name__}; return an nn.Module")
         return network
 
-    def _function(self, where: str) -> Callable[..., Any]:
+    def _import_function(self, name: str) -> Callable[..., Any]:
         try:
-            module = self._imported()
+            module = self._import_module()
         except Exception as error:
-            name = type(error).__name__
             raise OptionError(
                 listed(
-                    f"cannot import {self.module!r} for the network {where!r}",
-                    [f"{name}: {error}", "name a module, or a file that ends in .py"],
+                    f"cannot import {self.module!r} for the network {name!r}",
+                    [
+                        f"{type(error).__name__}: {error}",
+                        "name a module, or a file that ends in .py",
+                    ],
                 )
             ) from error
-        made = getattr(module, self.function.name, None)
-        if not callable(made):
+        function: Callable[..., Any] | None = getattr(module, self.function.name, None)
+        if not callable(function):
             functions = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
             raise OptionError(
                 unknown(f"function of {self.module!r}:", self.function.name, functions)
             )
-        found: Callable[..., Any] = made
-        return found
+        return function
 
-    def _imported(self) -> ModuleType:
+    def _import_module(self) -> ModuleType:
         file = Path(self.module)
-        # Whatever lies beside the file can be imported by it, as if it were run.
+        # The file can import its neighbours, as if it were run as a script.
         folder = str(file.parent.resolve() if file.suffix == ".py" else Path.cwd())
         if folder not in sys.path:
             sys.path.insert(0, folder)

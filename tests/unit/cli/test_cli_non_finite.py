@@ -136,14 +136,14 @@ def failed_at(batch):
 
 def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
     assert read_skipped_batches(tmp_path) == []
-    assert isinstance(note_skipped_batch(tmp_path, failed_at(3), most=2), RestoreRequest)
+    assert isinstance(note_skipped_batch(tmp_path, failed_at(3), limit=2), RestoreRequest)
     with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not help"):
-        note_skipped_batch(tmp_path, failed_at(3), most=2)
+        note_skipped_batch(tmp_path, failed_at(3), limit=2)
     with pytest.raises(NonFiniteError, match="skipping a batch does not help"):
-        note_skipped_batch(tmp_path, failed_at(None), most=2)
-    note_skipped_batch(tmp_path, failed_at(7), most=2)
+        note_skipped_batch(tmp_path, failed_at(None), limit=2)
+    note_skipped_batch(tmp_path, failed_at(7), limit=2)
     with pytest.raises(NonFiniteError, match="has been restored 2 times already"):
-        note_skipped_batch(tmp_path, failed_at(9), most=2)
+        note_skipped_batch(tmp_path, failed_at(9), limit=2)
     assert read_skipped_batches(tmp_path) == [3, 7]
 
 

@@ -136,7 +136,7 @@ def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, mon
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(OptionError, match=r"pip install 'hocket\[tensorboard\]'"):
         tensorboard_writer()
-    with pytest.raises(OptionError, match="tensorboard is not installed"):
+    with pytest.raises(OptionError, match="needs the package tensorboard, which is not installed"):
         train(RunConfig(tensorboard=True, run_dir=tmp_path / "run"))
     assert list(tmp_path.iterdir()) == []
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from hocket import data
 from hocket.errors import OptionError
-from hocket.runs.build import network_name, build_network
+from hocket.runs.build import build_network, network_name
 from hocket.runs.config import RunConfig
 from hocket.runs.user_network import UserNetwork
 
@@ -81,8 +81,8 @@ def test_names_with_options_are_none_of_the_users_own(text):
         ),
         ("nets_of_mine:_hidden", "unknown function of 'nets_of_mine': '_hidden'"),
         ("nets_of_mine:small:depth=2", "small does not take these options: got an unexpected"),
-        ("nets_of_mine:failing", "failing fails: ZeroDivisionError: .*; mend the function"),
-        ("nets_of_mine:number", "number gives a int; let it return an nn.Module"),
+        ("nets_of_mine:failing", "failing fails: ZeroDivisionError: .*; correct the function"),
+        ("nets_of_mine:number", "number returns a int; return an nn.Module"),
     ],
 )
 def test_what_goes_wrong_is_told(network, text):

@@ -1,0 +1,99 @@
+"""PyTorch's compiler, imported only when something uses it.
+
+``torch.optim`` imports ``torch._dynamo``, which takes as long as ``import torch``, only to call
+two functions that do nothing in a program that compiles nothing. `defer_compiler` puts a stand-in
+with these two in its place. Any other use, such as ``torch.compile``, replaces the stand-in by
+the compiler. The command line does this for its own process; the library does not.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_loader
+from types import ModuleType
+from typing import Any
+
+NAME = "torch._dynamo"
+
+
+def defer_compiler() -> None:
+    """Put a stand-in in the place of ``torch._dynamo``, unless that is imported already."""
+    import torch
+
+    if NAME not in sys.modules:
+        stand_in = _StandIn(NAME)
+        sys.modules[NAME] = stand_in
+        torch._dynamo = stand_in  # type: ignore[assignment]
+        sys.meta_path.insert(0, _SubmoduleFinder(stand_in))
+
+
+class _StandIn(ModuleType):
+    """The functions of ``torch._dynamo`` that ``torch.optim`` calls; all others import it."""
+
+    __path__: Sequence[str] = ()
+    """Marks a package, whose submodules `_SubmoduleFinder` finds."""
+
+    def graph_break(self) -> None:
+        """Do nothing: there is no graph while nothing is compiled."""
+
+    def disable(
+        self, function: Callable[..., Any] | None = None, recursive: bool = True, **options: Any
+    ) -> Any:
+        """Return a function that, once the compiler is imported, is not compiled."""
+        if function is None or options != {"wrapping": False}:  # not called by torch itself
+            return self.load().disable(function, recursive, **options)
+        disabled = None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal disabled
+            if sys.modules.get(NAME) is self:
+                return function(*args, **kwargs)
+            disabled = disabled or self.load().disable(function, recursive, **options)
+            return disabled(*args, **kwargs)
+
+        return call
+
+    def load(self) -> Any:
+        """Import the compiler in the place of this stand-in, and return it."""
+        if sys.modules.get(NAME) is self:
+            import torch
+
+            del sys.modules[NAME], torch._dynamo
+        return importlib.import_module(NAME)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by whatever goes through all modules
+            raise AttributeError(f"{NAME} is not imported yet, and has no attribute {name!r}")
+        return getattr(self.load(), name)
+
+
+class _SubmoduleFinder(MetaPathFinder):
+    """Imports the compiler when one of its submodules is imported first."""
+
+    def __init__(self, stand_in: _StandIn) -> None:
+        self._stand_in = stand_in
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(f"{NAME}.") or sys.modules.get(NAME) is not self._stand_in:
+            return None
+        self._stand_in.load()
+        if name in sys.modules:
+            return spec_from_loader(name, _Imported(sys.modules[name]))
+        return find_spec(name)
+
+
+class _Imported(Loader):
+    """Gives a module that was imported meanwhile."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec

@@ -1,0 +1,58 @@
+"""The compiler is imported when something uses it, and is the real one then."""
+
+import subprocess
+import sys
+
+import pytest
+
+TRAINS = """
+import sys
+import torch
+from hocket.cli.deferred_compiler import defer_compiler
+
+defer_compiler()
+stand_in = sys.modules["torch._dynamo"]
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.5)
+
+def step():
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    return weight.tolist()
+
+assert step() == [0.5, 0.5]
+optimizer.load_state_dict(optimizer.state_dict())
+assert "sympy" not in sys.modules
+"""
+USES = {
+    "compiles": "assert torch.compile(torch.neg, backend='eager')(weight).tolist() == [-0.5] * 2",
+    "attribute": "assert torch._dynamo.is_compiling() is False",
+    "submodule": "import torch._dynamo.config as c; assert c is torch._dynamo.config; c.verbose",
+    "other submodule": "import torch._dynamo.backends.cudagraphs as c; assert c.__spec__",
+    "name": "from torch._dynamo import reset; reset()",
+    "disable": "assert torch.compiler.disable(lambda: 3)() == 3",
+    "before": "",
+}
+AFTER = """
+assert sys.modules["torch._dynamo"] is not stand_in
+assert torch._dynamo is sys.modules["torch._dynamo"]
+assert torch._dynamo.__spec__.name == "torch._dynamo"
+assert torch._dynamo.eval_frame.__spec__.name == "torch._dynamo.eval_frame"
+assert step() == [0.0, 0.0]
+optimizer.load_state_dict(optimizer.state_dict())
+defer_compiler()
+assert sys.modules["torch._dynamo"] is not stand_in
+"""
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_optimizers_step_without_the_compiler_and_any_other_use_imports_it(use):
+    program = TRAINS + (use + AFTER if use else "")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
