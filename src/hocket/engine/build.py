@@ -31,13 +31,13 @@ from hocket.transport.connection_ports import (
     Lookahead,
 )
 from hocket.transport.dropping_port import DroppingPort
-from hocket.transport.encoded import SendStats
 from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
 from hocket.transport.port import ToNext
 from hocket.transport.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
+from hocket.transport.stats import SendStats
 from hocket.tree import Tree
 
 SPARE_CAPACITY = 4

@@ -12,7 +12,7 @@ from hocket.methods.method import Method
 from hocket.runs.peak_memory import peak_mib
 from hocket.training.metrics import EpochResult
 from hocket.training.trainer import Trainer
-from hocket.transport.replay_buffer import ReceiveStats
+from hocket.transport.stats import ReceiveStats
 
 
 @dataclass(frozen=True)

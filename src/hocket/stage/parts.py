@@ -9,9 +9,8 @@ from torch import nn
 from hocket.signals.signal import Signal
 from hocket.stage.optimizer import GradientReduction
 from hocket.timeline import Recorder
-from hocket.transport.encoded import SendStats
 from hocket.transport.port import ToNext, ToPrevious
-from hocket.transport.replay_buffer import ReceiveStats
+from hocket.transport.stats import ReceiveStats, SendStats
 
 BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
 

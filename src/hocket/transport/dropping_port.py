@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from hocket.timeline import Recorder
-from hocket.transport.encoded import SendStats
 from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation
 from hocket.transport.reconnecting import ReconnectingLink
+from hocket.transport.stats import SendStats
 
 
 class DroppingPort(ForwardOnlyPort):

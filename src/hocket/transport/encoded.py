@@ -5,7 +5,7 @@ and decode as well, so that results do not depend on where stages run, to the bi
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic
 
 import torch
@@ -13,39 +13,11 @@ from torch import Tensor
 
 from hocket.transport.codecs import Codec, Decoder, Encoder
 from hocket.transport.port import Port, Received, Sent
+from hocket.transport.stats import SendStats
 from hocket.tree import Tree, map_tensors, tensors
 
 MEASURE_EVERY = 16
 """Batches between two measurements of the codec's error."""
-
-
-@dataclass
-class SendStats:
-    """Counts of the activations that a stage has sent, and the loss by their codec.
-
-    Attributes:
-        plain_bytes: Size of the tensors before encoding.
-        encoded_bytes: Size of the tensors after encoding.
-        sent: Packets that a free-running stage has sent to another process.
-        unsent: Packets that it has dropped instead, as the connection was not free.
-        error: Norm of the error of the codec, divided by the norm of the values that were
-            encoded, in the last packet measured.
-        perplexity: Perplexity of the codes in the last packet measured: the number of codes
-            that would be in use if all were used equally often. Mean over codebooks; None
-            without codebooks.
-    """
-
-    plain_bytes: int = 0
-    encoded_bytes: int = 0
-    sent: int = 0
-    unsent: int = 0
-    error: float | None = None
-    perplexity: float | None = None
-
-    @property
-    def compression(self) -> float | None:
-        """Plain bytes divided by encoded bytes; None if nothing was encoded."""
-        return self.plain_bytes / self.encoded_bytes if self.encoded_bytes else None
 
 
 class EncodedPort(Generic[Sent, Received]):

@@ -11,36 +11,8 @@ from hocket.errors import PacketError
 from hocket.methods.method import Replay
 from hocket.transport.forward_only_port import ForwardOnlyPort
 from hocket.transport.packet import Activation, Gradient
+from hocket.transport.stats import ReceiveStats
 from hocket.tree import Tree, tensors
-
-
-@dataclass
-class ReceiveStats:
-    """Counts of the packets that arrived at a replay buffer, and of its draws.
-
-    Attributes:
-        arrived: Packets that arrived.
-        arrived_bytes: Their size, values as they were encoded, and targets.
-        drawn: Draws that gave a packet.
-        reused: Those draws that gave a packet drawn before.
-        dropped: Packets that were overwritten without having been drawn.
-        lost: Packets that were sent and did not arrive, or arrived and were lost with the
-            memory of a process that was killed.
-        orphaned: Packets from turns of the previous stage which that stage, restarted from a
-            checkpoint, has done again.
-        refused: Draws that gave no packet: none had arrived, or all had reached the limit.
-        buffer_bytes: Largest size of all packets in the buffer, in bytes.
-    """
-
-    arrived: int = 0
-    arrived_bytes: int = 0
-    drawn: int = 0
-    reused: int = 0
-    dropped: int = 0
-    lost: int = 0
-    orphaned: int = 0
-    refused: int = 0
-    buffer_bytes: int = 0
 
 
 @dataclass
@@ -115,7 +87,11 @@ class ReplayBuffer:
         self.stats.buffer_bytes = max(self.stats.buffer_bytes, nbytes)
 
     def _count_lost(self, number: int) -> None:
-        """Update the counts of lost and orphaned packets from the sender's number of one."""
+        """Count lost and orphaned packets.
+
+        Args:
+            number: Number that the sender has given to the packet that arrives.
+        """
         missed = number - (self.stats.arrived + self.stats.lost - self.stats.orphaned)
         if missed > 0:
             self.stats.lost += missed

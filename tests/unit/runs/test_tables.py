@@ -18,7 +18,7 @@ from hocket.runs.tables import (
     summary_tables,
 )
 from hocket.training.metrics import EpochResult, EvaluationResult
-from hocket.transport.replay_buffer import ReceiveStats
+from hocket.transport.stats import ReceiveStats
 
 
 def rows_by_method(stages):

@@ -7,9 +7,10 @@ from contract.small import conv, data, mlp, sgd, train
 from hocket import Trainer
 from hocket.methods import BP, DGL, FDG
 from hocket.transport.codecs import VQ, Cast, Exact, Integers
-from hocket.transport.encoded import EncodedPort, SendStats
+from hocket.transport.encoded import EncodedPort
 from hocket.transport.mailbox import Edge
 from hocket.transport.packet import Activation, Gradient
+from hocket.transport.stats import SendStats
 
 BF16 = Cast(torch.bfloat16)
 
