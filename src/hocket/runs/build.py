@@ -10,25 +10,14 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from hocket import data as datasets
-from hocket import methods, zoo
+from hocket import zoo
 from hocket.data import Data
 from hocket.errors import OptionError, listed, unknown
-from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
 from hocket.runs.user_network import UserNetwork
 from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory
-
-
-def parse_method(text: str) -> Method:
-    """Build the method that is written ``name:option=value,option=value``.
-
-    Raises:
-        OptionError: The method or one of its options does not exist, or is out of range.
-    """
-    named = Named.parse(text)
-    return methods.build_method(named.name, **named.options)
 
 
 def load_data(config: RunConfig) -> Data:
