@@ -169,7 +169,7 @@ def _batches_to_simulate(method: Method, stages: int, least: int = 0) -> tuple[i
 def _overlap_fractions(timeline: Timeline) -> list[float]:
     """Return, for each stage, the mean fraction of the others that is busy while it is.
 
-    Only the time in which no stage has yet to begin and none has ended is counted.
+    Only the time between the start of the last stage and the end of the first one counts.
     """
     spans = [span for span in timeline.spans if span.kind in ACTION_KINDS]
     stages = timeline.stages

@@ -89,10 +89,10 @@ class _Timing:
     ) -> None:
         recorder = self._recorder
         end_s = recorder._clock()
-        took_s = end_s - self._start_s
+        duration_s = end_s - self._start_s
         recorder._innermost = self._outer
-        recorder._seconds[self._kind] += took_s - self._inside_s
+        recorder._seconds[self._kind] += duration_s - self._inside_s
         if self._outer is not None:
-            self._outer._inside_s += took_s
+            self._outer._inside_s += duration_s
         if recorder.keep:
             recorder._rows.append((self._kind, self._batch, self._tick, self._start_s, end_s))

@@ -70,8 +70,8 @@ class Totals:
         Totals(busy_s=3.0, communication_s=0.0, waiting_s=0.5)
         """
         spent: dict[SpanKind, float] = defaultdict(float)
-        for kind, took_s in seconds:
-            spent[kind] += took_s
+        for kind, duration_s in seconds:
+            spent[kind] += duration_s
         return Totals(sum(spent[kind] for kind in ACTION_KINDS), spent["send"], spent["wait"])
 
     def since(self, earlier: "Totals") -> "Totals":

@@ -80,11 +80,11 @@ def read_trace(file: Path) -> tuple[Span, ...]:
         raise DataError(f"{where}: it is not JSON ({error}); record it again") from error
     if not isinstance(content, dict) or content.get("otherData") != {"format": FORMAT}:
         raise DataError(
-            f"{where}: found no mark {FORMAT!r} in it; use a file that Hocket has written"
+            f"{where}: it has no mark {FORMAT!r}; use a file that Hocket has written"
         )
     events = content.get("traceEvents")
     if not isinstance(events, list):
-        raise DataError(f"{where}: found no list of traceEvents; record it again")
+        raise DataError(f"{where}: it has no list of traceEvents; record it again")
     # Titles and arrows are derived from the spans.
     span_events = [
         (index, event)

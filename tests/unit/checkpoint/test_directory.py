@@ -51,21 +51,21 @@ def write_checkpoint(folder, tick=1, epoch=0):
         setup={"method": "fdg"},
         versions={"torch": torch.__version__},
         threads=1,
-        course={"epoch": epoch, "loss": 1 / 3},
+        fit={"epoch": epoch, "loss": 1 / 3},
         parts=digests,
     )
     return finish_checkpoint(folder, name, manifest), manifest
 
 
-def read_checkpoint(place):
-    manifest = read_manifest(place)
-    return [read_part(place, part, manifest) for part in manifest.parts]
+def read_checkpoint(checkpoint):
+    manifest = read_manifest(checkpoint)
+    return [read_part(checkpoint, part, manifest) for part in manifest.parts]
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
-    place, manifest = write_checkpoint(tmp_path)
-    assert read_manifest(place) == manifest
-    for state in read_checkpoint(place):
+    checkpoint, manifest = write_checkpoint(tmp_path)
+    assert read_manifest(checkpoint) == manifest
+    for state in read_checkpoint(checkpoint):
         assert torch.equal(state["weights"], STATE["weights"])
         assert state["weights"].stride() == STATE["weights"].stride()
         assert state["numbers"] == STATE["numbers"]
@@ -87,23 +87,23 @@ def test_newest_first_and_the_newest_stay(tmp_path):
         write_checkpoint(tmp_path, tick, epoch)
     (tmp_path / "something else").mkdir()
     keep_newest(tmp_path, 2)
-    names = [place.name for place in newest_first(tmp_path)]
+    names = [checkpoint.name for checkpoint in newest_first(tmp_path)]
     assert names == [checkpoint_name(200, 3), checkpoint_name(10, 1)]
     assert newest_first(tmp_path / names[0]) == [tmp_path / names[0]]
     assert newest_first(tmp_path / "nowhere") == []
 
 
 def test_one_of_the_same_name_is_replaced(tmp_path):
-    place, _ = write_checkpoint(tmp_path)
-    (place / PARTS[0]).write_bytes(b"damaged")
+    checkpoint, _ = write_checkpoint(tmp_path)
+    (checkpoint / PARTS[0]).write_bytes(b"damaged")
     write_checkpoint(tmp_path)
-    assert len(read_checkpoint(place)) == 2
+    assert len(read_checkpoint(checkpoint)) == 2
 
 
 def test_an_unfinished_directory_is_no_checkpoint_and_is_removed(tmp_path):
     write_checkpoint(tmp_path)
     write_file(unfinished_path(tmp_path, checkpoint_name(2, 0)), PARTS[0], b"half")
-    assert [place.name for place in newest_first(tmp_path)] == [checkpoint_name(1, 0)]
+    assert [checkpoint.name for checkpoint in newest_first(tmp_path)] == [checkpoint_name(1, 0)]
     remove_unfinished(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [checkpoint_name(1, 0)]
 
@@ -120,43 +120,43 @@ def test_a_part_that_is_not_visible_is_refused(tmp_path):
 
 @pytest.mark.parametrize("file", [*PARTS, MANIFEST])
 def test_a_flipped_bit_is_refused(file, tmp_path):
-    place, _ = write_checkpoint(tmp_path)
-    whole = (place / file).read_bytes()
+    checkpoint, _ = write_checkpoint(tmp_path)
+    whole = (checkpoint / file).read_bytes()
     rng = random.Random(0)
     for _ in range(100):
         bad = bytearray(whole)
         bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
-        (place / file).write_bytes(bad)
+        (checkpoint / file).write_bytes(bad)
         with pytest.raises(CheckpointError, match=file):
-            read_checkpoint(place)
+            read_checkpoint(checkpoint)
 
 
 @pytest.mark.parametrize("file", [*PARTS, MANIFEST])
 def test_a_truncated_file_is_refused(file, tmp_path):
-    place, _ = write_checkpoint(tmp_path)
-    whole = (place / file).read_bytes()
+    checkpoint, _ = write_checkpoint(tmp_path)
+    whole = (checkpoint / file).read_bytes()
     for size in [*range(0, len(whole), len(whole) // 20), len(whole) - 1]:
-        (place / file).write_bytes(whole[:size])
+        (checkpoint / file).write_bytes(whole[:size])
         with pytest.raises(CheckpointError, match=file):
-            read_checkpoint(place)
+            read_checkpoint(checkpoint)
 
 
 def test_a_file_of_another_length_is_distinguished_from_a_damaged_one(tmp_path):
-    place, manifest = write_checkpoint(tmp_path)
-    whole = (place / PARTS[0]).read_bytes()
-    (place / PARTS[0]).write_bytes(whole + b"more")
+    checkpoint, manifest = write_checkpoint(tmp_path)
+    whole = (checkpoint / PARTS[0]).read_bytes()
+    (checkpoint / PARTS[0]).write_bytes(whole + b"more")
     with pytest.raises(CheckpointError, match=r"stage0.pt' has \d+ bytes and was written with"):
-        read_checkpoint(place)
-    (place / PARTS[0]).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        read_checkpoint(checkpoint)
+    (checkpoint / PARTS[0]).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(
         CheckpointError, match=r"stage0.pt' is damaged: its checksum does not match"
     ):
-        read_checkpoint(place)
-    (place / PARTS[0]).unlink()
+        read_checkpoint(checkpoint)
+    (checkpoint / PARTS[0]).unlink()
     with pytest.raises(CheckpointError, match=r"cannot read .*stage0.pt': No such file"):
-        read_checkpoint(place)
+        read_checkpoint(checkpoint)
     with pytest.raises(CheckpointError, match=r"has no part 'stage7.pt'"):
-        read_part(place, "stage7.pt", manifest)
+        read_part(checkpoint, "stage7.pt", manifest)
 
 
 @pytest.mark.parametrize("foreign", ["", "null", "[]", "{}", '{"sha256": 1, "content": 2}'])
@@ -218,22 +218,22 @@ class Malicious:
 @pytest.mark.parametrize("kind", ["pickle", "torch", "state"])
 def test_no_code_is_run(kind, tmp_path):
     """Refuse code even if a forger has updated the checksum."""
-    place, manifest = write_checkpoint(tmp_path)
+    checkpoint, manifest = write_checkpoint(tmp_path)
     mark = tmp_path / "harm"
     if kind == "pickle":
-        (place / PARTS[0]).write_bytes(pickle.dumps(Malicious(mark)))
+        (checkpoint / PARTS[0]).write_bytes(pickle.dumps(Malicious(mark)))
     else:
         torch.save(
             {"weights": Malicious(mark)} if kind == "state" else Malicious(mark),
-            place / PARTS[0],
+            checkpoint / PARTS[0],
         )
-    data = (place / PARTS[0]).read_bytes()
+    data = (checkpoint / PARTS[0]).read_bytes()
     digest = directory.FileDigest(len(data), hashlib.sha256(data).hexdigest())
     manifest.parts[PARTS[0]] = digest
     with pytest.raises(
         CheckpointError, match=r"stage0.pt' holds no state .* was run"
     ) as caught:
-        read_part(place, PARTS[0], manifest)
+        read_part(checkpoint, PARTS[0], manifest)
     assert "weights_only" not in str(caught.value)
     assert not mark.exists()
 
@@ -283,8 +283,8 @@ saving.keep_newest(Path({str(tmp_path)!r}), 1)
     assert done.returncode in (0, -signal.SIGKILL)
     checkpoints = newest_first(tmp_path)
     assert checkpoints
-    for place in checkpoints:
-        assert len(read_checkpoint(place)) == 2
+    for checkpoint in checkpoints:
+        assert len(read_checkpoint(checkpoint)) == 2
     remove_unfinished(tmp_path)
     assert newest_first(tmp_path) == checkpoints
 

@@ -21,8 +21,8 @@ def _here(tmp_path, monkeypatch):
 def call(capsys):
     """Function that runs `hocket draw`: exit code, standard output, standard error."""
 
-    def run(words):
-        code = main(["draw", *words.split()])
+    def run(arguments):
+        code = main(["draw", *arguments.split()])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -66,8 +66,8 @@ def test_a_timeline_is_drawn(call):
 
 
 def test_a_timeline_is_drawn_below_its_program(call):
-    words = "--timeline t.json --method fdg:shrink=0.5 --stages 3 --first 10 --batches 3"
-    code, _, _ = call(f"{words} --out t.svg")
+    arguments = "--timeline t.json --method fdg:shrink=0.5 --stages 3 --first 10 --batches 3"
+    code, _, _ = call(f"{arguments} --out t.svg")
     assert code == 0
     svg = Path("t.svg").read_text()
     for text in ("fdg:shrink=0.5 on 3 stages", "measured: t.json"):
@@ -86,7 +86,7 @@ def test_the_program_has_the_stages_of_the_timeline_and_not_more_batches(call):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("--timeline none.json", "cannot read the timeline 'none.json'"),
         ("--timeline t.json --stages 4", "stages is 4, but 't.json' has 3; drop --stages"),
@@ -101,8 +101,8 @@ def test_the_program_has_the_stages_of_the_timeline_and_not_more_batches(call):
         ("--first 3", "first is 3, but there is no timeline; add --timeline or drop --first"),
     ],
 )
-def test_invalid_options_are_refused_and_nothing_is_drawn(call, words, message):
-    code, out, err = call(words)
+def test_invalid_options_are_refused_and_nothing_is_drawn(call, arguments, message):
+    code, out, err = call(arguments)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert message in err

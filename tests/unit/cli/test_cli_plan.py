@@ -16,8 +16,8 @@ def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
 
 def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    words = [*SMALL, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl-async:buffer=9,bp"]
-    assert main([*words, "--plan-out", str(file), "--picture", str(picture)]) == 0
+    arguments = [*SMALL, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl-async:buffer=9,bp"]
+    assert main([*arguments, "--plan-out", str(file), "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out
     assert "Forecasts" in printed
     assert "fdg:shrink=0.5" in printed
@@ -35,7 +35,7 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "messages"),
+    ("arguments", "messages"),
     [
         (["--stages", "1,x"], ["a number of stages is '1'; give 2 or more", "is 'x'; give 2"]),
         (["--methods", ""], ["there are no methods; give at least one"]),
@@ -50,8 +50,8 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
         (["--memory-limit-mib", "0.0001"], ["the smallest limit that one fits into is"]),
     ],
 )
-def test_invalid_options_are_refused(words, messages, capsys):
-    assert main([*SMALL, *words]) == 2
+def test_invalid_options_are_refused(arguments, messages, capsys):
+    assert main([*SMALL, *arguments]) == 2
     printed = capsys.readouterr().err
     assert all(text in printed for text in messages)
 

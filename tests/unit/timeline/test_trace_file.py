@@ -119,10 +119,10 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
         (b"{", "it is not JSON .*; record it again"),
         (b"\xff\xfe", "it is not JSON"),
         (b"[" * 100_000, "it is not JSON"),
-        (b"[]", "found no mark 'hocket timeline 1' in it; use a file that Hocket has written"),
-        (b"{}", "found no mark 'hocket timeline 1'"),
-        (b'{"traceEvents": [{"ph": "X", "name": "aten::add"}]}', "found no mark"),
-        (b'{"otherData": {"format": "hocket timeline 1"}}', "found no list of traceEvents"),
+        (b"[]", "it has no mark 'hocket timeline 1'; use a file that Hocket has written"),
+        (b"{}", "it has no mark 'hocket timeline 1'"),
+        (b'{"traceEvents": [{"ph": "X", "name": "aten::add"}]}', "it has no mark"),
+        (b'{"otherData": {"format": "hocket timeline 1"}}', "it has no list of traceEvents"),
     ],
 )
 def test_other_files_are_refused(content, message, file):

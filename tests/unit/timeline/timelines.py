@@ -70,16 +70,16 @@ def simulated_fdg(stages=3, batches=8, forward_s=0.001):
         for action in tick:
             k, batch, kind = action.stage, action.batch, action.kind
             offset = 1 if kind == "F" else -1
-            took_s = forward_s * {"F": 1.0, "B": 2.0, "U": 0.3}[kind] * (1 + 0.2 * (k == 1))
+            duration_s = forward_s * {"F": 1.0, "B": 2.0, "U": 0.3}[kind] * (1 + 0.2 * (k == 1))
             arrived_s = sent.get((kind, k - offset, batch), 0.0)
             start_s = free[k]
-            needed_s = start_s if kind == "F" else start_s + took_s / 4
+            needed_s = start_s if kind == "F" else start_s + duration_s / 4
             waits_s = max(arrived_s - needed_s, 0.0)
             if waits_s:
                 spans.append(Span(k, "wait", batch, index, needed_s, needed_s + waits_s))
             if kind == "F":
                 start_s += waits_s
-            free[k] += took_s + waits_s
+            free[k] += duration_s + waits_s
             spans.append(Span(k, kind, batch, index, start_s, free[k]))
             if kind != "U" and 0 <= k + offset < stages:
                 sent[kind, k, batch] = free[k] + forward_s / 10
