@@ -1,7 +1,8 @@
-"""Trainings of free stages of which one is killed, and started again while the others go on.
+"""Asynchronous trainings in which one stage is killed and restarted while the others go on.
 
-All of it goes by turns: a stage is killed after one of its own, the others wait for that after
-one of theirs, and the new process begins only once they have learned from some more.
+The order of events is fixed by ticks: the stage is killed after one of its ticks, the others
+wait for that after the same tick, and the new process begins only after some more ticks of the
+others.
 """
 
 import json
@@ -19,42 +20,42 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed import identity
 from hocket.distributed.launch import launch
-from hocket.distributed.restart import Restarts, retry_after_loss
+from hocket.distributed.restart import RestartBudget, retry_after_loss
 from hocket.methods import DGLAsync
-from hocket.runs.train import has_checkpoints
+from hocket.runs.run_dir import has_checkpoints
 from hocket.transport.codecs import VQ
 
 STAGES = 3
 LENGTH = 8
 EPOCHS = 6
 KILLED_AT = 13
-"""The turn after which a stage is killed."""
+"""The tick after which a stage is killed."""
 MORE = 5
-"""Turns of each of the others before the new process begins."""
+"""Ticks of each of the other stages before the new process begins."""
 EVERY = 4
 
 
 def learnable(count: int) -> Batches:
-    """Batches whose classes can be told from the inputs."""
+    """Return batches whose classes can be told from the inputs."""
     return [(x / 10 + y[:, None, None, None], y) for x, y in data(conv, count, size=16)]
 
 
-def until(there, seconds=60.0):
-    """Wait for what another process does, however slow the machine is."""
+def wait_until(condition, seconds=60.0):
+    """Wait for other processes until a condition holds."""
     end = time.monotonic() + seconds
-    while not there():
+    while not condition():
         assert time.monotonic() < end, "the others have stopped"
         time.sleep(0.01)
 
 
-def learned(folder, rank):
-    """The last turn that a stage has learned from in any of its lives."""
-    file = Path(folder, f"{rank}.turn")
+def last_update(folder, rank):
+    """Return the last tick in which a stage has updated its weights, in any incarnation."""
+    file = Path(folder, f"{rank}.tick")
     return int(file.read_text()) if file.exists() else -1
 
 
-class Deadly:
-    """Kills one stage after a turn, once, and has the others wait for that."""
+class KillOnce:
+    """Watcher that kills one stage after a tick, once, and lets the others wait for that."""
 
     def __init__(self, folder, victim, rank, again=False):
         self.folder, self.victim, self.rank = Path(folder), victim, rank
@@ -63,20 +64,20 @@ class Deadly:
     def __call__(self, event, stage):
         if event.action.kind != "B":
             return
-        turn, mark = event.action.batch, self.folder / "killed"
+        tick, marker = event.action.batch, self.folder / "killed"
         new = self.folder / f"{self.rank}.new"
-        new.write_text(str(turn))
-        new.rename(self.folder / f"{self.rank}.turn")
-        if turn != KILLED_AT or self.victim is None:
+        new.write_text(str(tick))
+        new.rename(self.folder / f"{self.rank}.tick")
+        if tick != KILLED_AT or self.victim is None:
             return
         if self.rank != self.victim:
-            until(mark.exists)
+            wait_until(marker.exists)
         elif self.kills:
-            mark.touch()
+            marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def trainer_of(watchers, **options):
+def build_trainer(watchers, **options):
     return Trainer(
         conv(STAGES),
         method=DGLAsync(buffer=3),
@@ -87,15 +88,15 @@ def trainer_of(watchers, **options):
     )
 
 
-class Validation(list):
-    """Batches that tell of each time that somebody begins to read them."""
+class ObservedBatches(list):
+    """Batches that call a function each time that somebody begins to read them."""
 
-    def __init__(self, batches, told):
+    def __init__(self, batches, on_read):
         super().__init__(batches)
-        self.told = told
+        self.on_read = on_read
 
     def __iter__(self):
-        self.told()
+        self.on_read()
         return super().__iter__()
 
 
@@ -103,93 +104,111 @@ def train(
     folder,
     victim,
     *,
-    points=("turn",),
+    points=("tick",),
     again=False,
     timeout_s=60.0,
     codec=None,
     resume=False,
     restarted=False,
 ):
-    """Train in this process, and say what there is to say of its stage.
+    """Train in this process, and write the results of its stage to a file.
 
-    The victim is killed at each of the points, once: after a ``turn``, when its trainer is
-    ``made``, before its first part is ``saved``, as the ``evaluation`` begins, and before the
-    weights are ``gathered``. Only the first stage reads what is evaluated on.
+    Args:
+        folder: Folder for checkpoints, results and markers.
+        victim: The stage that is killed.
+        points: Points at which it is killed, once at each: after a ``tick``, when its trainer
+            is ``built``, before its first checkpoint is ``saved``, when the ``evaluation``
+            begins, and before the weights are ``gathered``. Only the first stage reads the
+            data of the evaluation.
+        again: Whether the tick kills every incarnation of the victim.
+        timeout_s: Time-out of the trainer.
+        codec: Codec of the trainer.
+        resume: Whether to resume from the checkpoints.
+        restarted: Whether the whole job was restarted; it resumes if there are checkpoints.
     """
     rank, place = int(os.environ["RANK"]), Path(folder, "checkpoints")
     Path(folder, f"{rank}-{int(identity.has_rejoined())}.pid").write_text(str(os.getpid()))
     others = [other for other in range(STAGES) if other != rank]
-    began, dies_in_turn = 0, "turn" in points
+    first_tick, dies_in_tick = 0, "tick" in points
 
-    def come_to(point):
-        mark = Path(folder, f"killed-{point}")
-        if rank == victim and point in points and not mark.exists():
+    def reach(point):
+        marker = Path(folder, f"killed-{point}")
+        if rank == victim and point in points and not marker.exists():
             if point == "saved":
-                until(lambda: all(parts(folder, other) for other in others))
-            mark.touch()
+                wait_until(lambda: all(checkpoints(folder, other) for other in others))
+            marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if identity.has_rejoined() and dies_in_turn:
-        until(lambda: all(learned(folder, o) >= KILLED_AT + MORE for o in others))
+    if identity.has_rejoined() and dies_in_tick:
+        wait_until(lambda: all(last_update(folder, o) >= KILLED_AT + MORE for o in others))
     events = []
-    deadly = Deadly(folder, victim if dies_in_turn else None, rank, again)
-    watch = [lambda event, _: events.append(event), deadly]
-    trainer = trainer_of(watch, timeout_s=timeout_s, codec=codec)
-    come_to("made")
+    killer = KillOnce(folder, victim if dies_in_tick else None, rank, again)
+    watchers = [lambda event, _: events.append(event), killer]
+    trainer = build_trainer(watchers, timeout_s=timeout_s, codec=codec)
+    reach("built")
     if restarted and not identity.has_rejoined():
         resume = any(trainer.gather(has_checkpoints(Path(folder), STAGES)))
     if identity.has_rejoined() or resume:
         trainer.resume(place)
-        began = trainer._rig.engine.tick_count
+        first_tick = trainer.engine.tick_count
     history = trainer.fit(
         learnable(LENGTH),
-        Validation(learnable(3), lambda: come_to("evaluation")),
+        ObservedBatches(learnable(3), lambda: reach("evaluation")),
         epochs=EPOCHS,
-        on_epoch=lambda _: come_to("gathered"),
+        on_epoch=lambda _: reach("gathered"),
         progress=False,
-        checkpoints=Checkpoints(place, every=EVERY, note=lambda: come_to("saved")),
+        checkpoints=Checkpoints(place, every=EVERY, note=lambda: reach("saved")),
     )
-    stage, engine = trainer.stages[0], trainer._rig.engine
-    said = {
-        "began": began,
-        "turns": engine.tick_count,
+    stage, engine = trainer.stages[0], trainer.engine
+    results = {
+        "first tick": first_tick,
+        "ticks": engine.tick_count,
         "losses": [e.report.loss for e in events if e.action.kind == "B"],
-        "learned": [e.action.batch for e in events if e.action.kind == "B"],
-        "ledger": asdict(stage.send_stats),
-        "uses": asdict(stage.receive_stats) if stage.receive_stats else None,
-        "waiting": engine._buffer.waiting if stage.receive_stats else 0,
+        "updates": [e.action.batch for e in events if e.action.kind == "B"],
+        "send": asdict(stage.send_stats),
+        "receive": asdict(stage.receive_stats) if stage.receive_stats else None,
+        "buffered": engine._buffer.waiting if stage.receive_stats else 0,
         "history": [asdict(epoch) | {"seconds": 0.0} for epoch in history],
         "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
-        "again": trainer.evaluate(learnable(3)).loss,
+        "evaluated again": trainer.evaluate(learnable(3)).loss,
     }
-    Path(folder, f"{rank}.json").write_text(json.dumps(said))
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
     return 0
 
 
-def whole(folder, victim):
+def train_seeded(folder, victim):
     torch.manual_seed(0)
     return train(folder, victim)
 
 
-def coded(folder, victim):
+def train_with_codec(folder, victim):
     return train(folder, victim, codec=VQ(groups=1, codes=3))
 
 
-def twice(folder, victim):
+def train_killed_twice(folder, victim):
     return train(folder, victim, again=True)
 
 
-def resumed(folder, victim):
+def train_resumed(folder, victim):
     return train(folder, None, resume=True)
 
 
-def never_back(folder, victim, restarted):
+def train_without_rejoin(folder, victim, restarted):
     if identity.has_rejoined():
         time.sleep(1000)
     return train(folder, victim, timeout_s=60.0 if restarted else 4.0, restarted=restarted)
 
 
-def started(work, folder, victim, grace_s=5.0, restarts=None):
+def launch_stages(work, folder, victim, grace_s=5.0, budget=None):
+    """Launch a process for each stage.
+
+    Args:
+        work: Function of this module.
+        folder: Its folder.
+        victim: The stage that is killed.
+        grace_s: Time that the others may take to end after one has failed.
+        budget: Restarts of a killed process alone; one if not given.
+    """
     return launch(
         work,
         str(folder),
@@ -197,24 +216,32 @@ def started(work, folder, victim, grace_s=5.0, restarts=None):
         processes=STAGES,
         threads=1,
         grace_s=grace_s,
-        alone=restarts or Restarts(1),
+        rejoin_restarts=budget or RestartBudget(1),
     )
 
 
-def kept_up(work, folder, victim, most, grace_s=5.0):
-    """Started, and started again alone or as a whole, as `hocket train` does."""
-    restarts = Restarts(most)
+def launch_with_restarts(work, folder, victim, limit, grace_s=5.0):
+    """Launch and restart a process alone, or the whole job, as ``hocket train`` does.
+
+    Args:
+        work: Function of this module with a parameter ``restarted``.
+        folder: Its folder.
+        victim: The stage that is killed.
+        limit: Most restarts.
+        grace_s: Time that the others may take to end after one has failed.
+    """
+    budget = RestartBudget(limit)
 
     def start(again):
-        return started(partial(work, restarted=again), folder, victim, grace_s, restarts)
+        return launch_stages(partial(work, restarted=again), folder, victim, grace_s, budget)
 
-    return retry_after_loss(start, restarts)
+    return retry_after_loss(start, budget)
 
 
-def said(folder):
-    """What the processes have said that came to the end."""
+def read_results(folder):
+    """Return the results of all processes."""
     return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(STAGES)]
 
 
-def parts(folder, rank):
+def checkpoints(folder, rank):
     return newest_first(Path(folder, "checkpoints", f"stage{rank}"))
