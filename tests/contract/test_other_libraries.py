@@ -1,4 +1,4 @@
-"""Networks that nobody wrote for Hocket are cut, and train as they would uncut."""
+"""Networks of other libraries are cut, and train the same as without cuts."""
 
 import copy
 
@@ -44,13 +44,13 @@ SMALL = {
 every = pytest.mark.parametrize("name", SMALL)
 
 
-def made(name):
+def make(name):
     torch.manual_seed(0)
     network = zoo.create(name, **SMALL[name])
-    return network, sample_of(name)
+    return network, make_sample(name)
 
 
-def sample_of(name) -> Tree:
+def make_sample(name) -> Tree:
     if name in ("hf_gpt2", "hf_llama"):
         return torch.randint(0, 11, (2, 8))
     return torch.randn(2, 3, *[SMALL[name].get("image_size", 32)] * 2)
@@ -58,20 +58,20 @@ def sample_of(name) -> Tree:
 
 @every
 def test_outputs_and_gradients_are_equal_on_two_three_and_four_stages(name):
-    network, sample = made(name)
-    seen = find_cut_points(network, sample)
-    assert not seen.refused
+    network, sample = make(name)
+    graph = find_cut_points(network, sample)
+    assert not graph.refused
     for stages in (2, 3, 4):
-        borders = balanced_cut_points(seen, stages)
-        assert len(borders) == stages - 1
-        verify_stages(network, build_partial_modules(seen, borders), sample)
+        positions = balanced_cut_points(graph, stages)
+        assert len(positions) == stages - 1
+        verify_stages(network, build_partial_modules(graph, positions), sample)
 
 
 @every
 def test_a_step_on_stages_is_a_step_of_the_network(name):
-    network, sample = made(name)
+    network, sample = make(name)
     for module in network.modules():
-        # Stages draw numbers of their own.
+        # Each stage has its own random numbers.
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if hasattr(module, "drop_prob"):
@@ -94,8 +94,8 @@ def test_a_step_on_stages_is_a_step_of_the_network(name):
 
 
 @every
-def test_a_batch_of_one_goes_its_own_way(name):
-    network, sample = made(name)
+def test_a_batch_of_one_input_is_supported(name):
+    network, sample = make(name)
     for module in (network, *(stages := cut(network, stages=3, sample=sample))):
         module.eval()
     value = sample[:1]
@@ -106,7 +106,7 @@ def test_a_batch_of_one_goes_its_own_way(name):
 
 @every
 def test_late_gradients_reach_every_weight(name):
-    network, sample = made(name)
+    network, sample = make(name)
     targets = sample if name in ("hf_gpt2", "hf_llama") else torch.tensor([0, 1])
     trainer = Trainer(network, stages=2, method=FDG(), optimizer=sgd)
     before = {key: value.clone() for key, value in network.named_parameters()}
@@ -117,11 +117,11 @@ def test_late_gradients_reach_every_weight(name):
     assert not same
 
 
-def test_an_embedding_that_is_the_head_is_refused_by_name():
+def test_an_embedding_that_is_tied_to_the_head_is_refused_by_name():
     network = zoo.create("hf_gpt2", **SMALL["hf_gpt2"], tie_word_embeddings=True)
     with pytest.raises(CutError) as caught:
         Trainer(network, stages=Plan(("transformer.h.1",)), optimizer=sgd).prepare(
-            sample_of("hf_gpt2")
+            make_sample("hf_gpt2")
         )
     text = "parameter 'transformer.wte.weight' is tied to 'lm_head.weight'; cut so that both"
     assert text in str(caught.value)

@@ -1,4 +1,4 @@
-"""The code on the page about own networks runs from top to bottom."""
+"""The code on the documentation page about own networks runs from top to bottom."""
 
 import re
 from pathlib import Path
@@ -15,4 +15,4 @@ def test_the_code_of_the_page_runs(capsys):
         exec(compile("\n".join(blocks), str(PAGE), "exec"), {"__name__": "page"})
     printed = capsys.readouterr().out
     assert printed.startswith("Plan(cuts=(")
-    assert "what is done depends on numbers computed before it" in printed
+    assert "control flow depends on tensor values computed before it" in printed

@@ -1,4 +1,4 @@
-"""From a network to K stages."""
+"""Partition of a network into K stages."""
 
 from hocket.partition.cutting import balanced_plan as balanced_plan
 from hocket.partition.cutting import cut as cut

@@ -1,11 +1,11 @@
-"""Where a network can be cut, and why not elsewhere."""
+"""Search for the points at which a network can be cut, with the reasons against all others."""
 
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,19 @@ from torch import Tensor, nn
 from hocket.errors import CutError
 from hocket.modes import evaluation_mode
 from hocket.partition.recorder import record_forward, sample_error
-from hocket.partition.recording import USUAL, Call, ForwardMode, Recording, Value, ValueKey
+from hocket.partition.recording import (
+    EVALUATION,
+    TRAINING,
+    Call,
+    ForwardMode,
+    Recording,
+    Value,
+    ValueKey,
+)
 from hocket.tree import Tree, map_tensors, tensors
 
-# In evaluation, with more inputs than in training.
-MORE = ForwardMode(training=False, single=False)
+Candidate = dict[ForwardMode, Call]
+"""Calls of one module in the recordings of all modes."""
 
 
 @dataclass(frozen=True)
@@ -25,40 +33,41 @@ class CutPoint:
     """A call of a module before which the network can be cut.
 
     Attributes:
-        name: The module.
-        inside: The modules in whose forward it is called, the network first.
-        keys: What has to be sent over it, by the way that the forward takes.
-        numbers: How many that are of the sample in training mode.
-        sized: Whether sizes of the inputs matter for what comes after it.
-        shapes: Of what is sent in training mode.
-        batch: Where the size of the batch shows: a place in ``keys``, and a dimension.
+        name: Name of the module.
+        callers: Modules whose forward is running at the call, the network first.
+        keys: Values that are sent to the next stage, for each mode of the forward.
+        elements: Number of elements that are sent for the sample in training mode.
+        needs_sizes: Whether the forward after it depends on sizes of the inputs.
+        shapes: Shapes of the values that are sent in training mode.
+        batch: The dimension that shows the batch size: a position in ``keys`` and a dimension
+            of that value; None if there is none.
     """
 
     name: str
-    inside: tuple[str, ...]
+    callers: tuple[str, ...]
     keys: dict[ForwardMode, tuple[ValueKey, ...]]
-    numbers: int
-    sized: bool
+    elements: int
+    needs_sizes: bool
     shapes: tuple[tuple[int, ...], ...]
     batch: tuple[int, int] | None
 
-    def sent(self, way: ForwardMode) -> tuple[ValueKey, ...]:
-        """What has to be sent when the forward takes this way, or the nearest that is known."""
-        return self.keys.get(way, self.keys[way._replace(single=False)])
+    def sent_keys(self, mode: ForwardMode) -> tuple[ValueKey, ...]:
+        """Return the values that are sent in this mode, or in the most similar recorded one."""
+        return self.keys.get(mode, self.keys[mode._replace(single=False)])
 
 
 @dataclass(frozen=True)
 class CutGraph:
-    """A network as it ran on a sample.
+    """A network as a chain of layers between cut points, as it ran on a sample.
 
     Attributes:
         network: The network.
-        sample: What it ran on.
-        cut_points: Where it can be cut, in order.
-        refused: Why it cannot be cut before other modules, by their names.
-        skipped: Modules before which nothing would be gained, and why.
-        homes: The layer of each parameter and buffer: layer n ends at border n.
-        stateless: Layers in which modules without weights are called.
+        sample: Its inputs.
+        cut_points: All cut points, in order; layer n ends at cut point n.
+        refused: Reasons against a cut before other modules, by their names.
+        skipped: Modules before which a cut divides nothing, and the reason.
+        weight_layers: Layer of each parameter and buffer.
+        weightless_layers: Layers in which each module without weights is called.
     """
 
     network: nn.Module
@@ -66,164 +75,187 @@ class CutGraph:
     cut_points: tuple[CutPoint, ...]
     refused: dict[str, tuple[str, ...]]
     skipped: dict[str, str]
-    homes: dict[str, int]
-    stateless: dict[str, tuple[int, ...]]
+    weight_layers: dict[str, int]
+    weightless_layers: dict[str, tuple[int, ...]]
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The layers, by the module each begins with; the first is called ``(start)``."""
-        return ("(start)", *(border.name for border in self.cut_points))
+    def layer_names(self) -> tuple[str, ...]:
+        """Name of the first module of each layer; that of the first layer is ``(start)``."""
+        return ("(start)", *(point.name for point in self.cut_points))
 
 
 def batch_size(inputs: Tree) -> int:
-    """How many inputs a batch has: the first dimension of its first tensor."""
-    found = tensors(inputs)
-    return len(found[0]) if found and found[0].dim() else 1
+    """Return the size of a batch: the first dimension of its first tensor."""
+    leaves = tensors(inputs)
+    return len(leaves[0]) if leaves and leaves[0].dim() else 1
 
 
 def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
-    """Where the network can be cut.
+    """Find all points at which a network can be cut.
 
-    It runs on the sample in training mode and, with one input more, in evaluation, and on one
-    input alone in both: what is different then depends on the mode or on the size of the batch.
-    Weights, statistics and random numbers are left as they were.
+    The network runs on the sample in training mode, with one more input in evaluation mode, and
+    on a single input in both modes: differences show what depends on the mode or on the batch
+    size. Weights, statistics and random state are restored.
+
+    Raises:
+        CutError: The network does not take the sample.
     """
     count = batch_size(sample)
 
-    def rows(number: int) -> Tree:
-        def taken(value: Tensor) -> Tensor:
-            fits = value.dim() and len(value) == count
-            return torch.cat([value, value, value])[:number] if fits else value
+    def resize_batch(size: int) -> Tree:
+        def resize(value: Tensor) -> Tensor:
+            has_batch = value.dim() and len(value) == count
+            return torch.cat([value, value, value])[:size] if has_batch else value
 
-        return map_tensors(taken, sample)
+        return map_tensors(resize, sample)
 
-    usual = max(count, 2)
-    modes = {module: module.training for module in network.modules()}
+    size = max(count, 2)
+    training = {module: module.training for module in network.modules()}
     try:
         if not network.training:
             network.train()
-        found = {USUAL: record_forward(network, rows(usual))}
-        with suppress(Exception):  # BatchNorm does not train on one number
-            found[ForwardMode(training=True, single=True)] = record_forward(network, rows(1))
+        recordings = {TRAINING: record_forward(network, resize_batch(size))}
+        with suppress(Exception):  # BatchNorm cannot train on a single element
+            single = TRAINING._replace(single=True)
+            recordings[single] = record_forward(network, resize_batch(1))
         with evaluation_mode(network):
-            found[MORE] = record_forward(network, rows(usual + 1))
+            recordings[EVALUATION] = record_forward(network, resize_batch(size + 1))
             with suppress(Exception):
-                found[ForwardMode(training=False, single=True)] = record_forward(
-                    network, rows(1)
-                )
+                single = EVALUATION._replace(single=True)
+                recordings[single] = record_forward(network, resize_batch(1))
     except CutError:
         raise
     except Exception as error:
         raise sample_error(network, sample, error) from error
     finally:
-        for module, mode in modes.items():
-            module.training = mode
-    return _Survey(network, rows(usual), found, (usual + 1) / usual).outline()
+        for module, was_training in training.items():
+            module.training = was_training
+    return _GraphBuilder(network, resize_batch(size), recordings, (size + 1) / size).build()
 
 
-@dataclass
-class _Survey:
-    """Two recordings of a network, on the way to its outline."""
+class _GraphBuilder:
+    """Builder of a `CutGraph` from recordings of a network.
 
-    network: nn.Module
-    sample: Tree
-    recordings: dict[ForwardMode, Recording]
-    ratio: float
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    Args:
+        network: The network.
+        sample: Inputs of the recording in training mode.
+        recordings: Recordings in all modes.
+        batch_ratio: Batch size of the recording in evaluation, divided by that in training.
+    """
 
-    def outline(self) -> CutGraph:
-        self.weights = dict(self.network.named_parameters()) | dict(
-            self.network.named_buffers()
+    def __init__(
+        self,
+        network: nn.Module,
+        sample: Tree,
+        recordings: dict[ForwardMode, Recording],
+        batch_ratio: float,
+    ) -> None:
+        self.network = network
+        self.sample = sample
+        self.recordings = recordings
+        self.batch_ratio = batch_ratio
+        self.weights: dict[str, Tensor] = dict(network.named_parameters()) | dict(
+            network.named_buffers()
         )
-        borders: list[dict[ForwardMode, Call]] = []
+
+    def build(self) -> CutGraph:
+        accepted: list[Candidate] = []
         refused: dict[str, tuple[str, ...]] = {}
         skipped: dict[str, str] = {}
         for calls in self._candidates(skipped):
             if problems := tuple(dict.fromkeys(self._problems(calls))):
-                refused[calls[USUAL].name] = problems
+                refused[calls[TRAINING].name] = problems
             else:
-                borders.append(calls)
-        homes = self._homes(borders)
+                accepted.append(calls)
         return CutGraph(
             network=self.network,
             sample=self.sample,
-            cut_points=tuple(self._border(calls) for calls in borders),
+            cut_points=tuple(self._build_cut_point(calls) for calls in accepted),
             refused=refused,
             skipped=skipped,
-            homes=homes,
-            stateless=self._stateless(borders),
+            weight_layers=self._find_weight_layers(accepted),
+            weightless_layers=self._find_weightless_layers(accepted),
         )
 
-    def _candidates(self, skipped: dict[str, str]) -> Iterator[dict[ForwardMode, Call]]:
-        """The calls before which a cut would divide something, in order."""
-        firsts = {
-            way: {call.name: call for call in reversed(recording.calls)}
-            for way, recording in self.recordings.items()
+    def _candidates(self, skipped: dict[str, str]) -> Iterator[Candidate]:
+        """Yield the calls before which a cut would divide something, in order.
+
+        Args:
+            skipped: Receives the other modules, with the reason.
+        """
+        first_calls = {
+            mode: {call.name: call for call in reversed(recording.calls)}
+            for mode, recording in self.recordings.items()
         }
-        done = min(c.end for c in self.recordings[USUAL].calls)
-        before: Call | None = None
-        last = -1
-        for call in self.recordings[USUAL].calls:
-            twin = firsts[MORE].get(call.name)
+        first_end = min(call.end for call in self.recordings[TRAINING].calls)
+        previous: Call | None = None
+        last_start = -1  # of a candidate in evaluation
+        for call in self.recordings[TRAINING].calls:
+            in_evaluation = first_calls[EVALUATION].get(call.name)
             if call.name in skipped:
                 continue
-            if reason := self._twice(call):
+            if reason := self._find_repeated_call(call):
                 skipped[call.name] = reason
-            elif twin is None or twin.inside != call.inside or twin.start < last:
+            elif (
+                in_evaluation is None
+                or in_evaluation.callers != call.callers
+                or in_evaluation.start < last_start
+            ):
                 skipped[call.name] = "in evaluation it is not called, or elsewhere"
-            elif call.start <= done:
+            elif call.start <= first_end:
                 skipped[call.name] = "the network begins with it"
             elif (
-                before is not None
-                and call.start == before.start + 1
-                and before.name in call.inside
+                previous is not None
+                and call.start == previous.start + 1
+                and previous.name in call.callers
             ):
-                skipped[call.name] = f"it begins where {before.name!r} does; cut before that"
-                before = call
+                skipped[call.name] = f"it begins where {previous.name!r} does; cut before that"
+                previous = call
             else:
-                before, last = call, twin.start
+                previous, last_start = call, in_evaluation.start
                 yield {
-                    way: found
-                    for way, calls in firsts.items()
-                    if (found := calls.get(call.name)) is not None
-                    and found.inside == call.inside
+                    mode: same
+                    for mode, calls in first_calls.items()
+                    if (same := calls.get(call.name)) is not None
+                    and same.callers == call.callers
                 }
 
-    def _twice(self, call: Call) -> str | None:
-        """Which of the module and those it is called in is called more often than once."""
+    def _find_repeated_call(self, call: Call) -> str | None:
+        """Return the reason if the module or one of its callers is called more than once."""
         for recording in self.recordings.values():
-            for name in (call.name, *call.inside):
+            for name in (call.name, *call.callers):
                 times = sum(c.name == name for c in recording.calls)
                 if times > 1:
                     return f"module {name!r} is called {times} times"
         return None
 
-    def _problems(self, calls: dict[ForwardMode, Call]) -> Iterator[str]:
-        """Why a stage cannot begin there."""
+    def _problems(self, calls: Candidate) -> Iterator[str]:
+        """Yield the reasons against a stage that begins at these calls."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
             for name, (first, last) in recording.weights.items():
                 if first < call.start <= last:
-                    yield self._shared(name, recording)
-            yield from _untraced(recording, call)
-            yield from _edited(recording, call)
-        yield from self._divided(calls)
-        if self._sized(calls) and self._batch(calls) is None:
+                    yield self._describe_shared_weight(name, recording)
+            yield from _find_unknown_values(recording, call)
+            yield from _find_mutated_views(recording, call)
+        yield from self._find_divided_buffers(calls)
+        if self._needs_sizes(calls) and self._find_batch_dimension(calls) is None:
             yield "sizes of the inputs matter after it, and nothing that is sent shows them"
 
-    def _shared(self, name: str, recording: Recording) -> str:
+    def _describe_shared_weight(self, name: str, recording: Recording) -> str:
+        """Return the reason for a weight that is used on both sides of a cut."""
         tensor = self.weights[name]
         named = (self.network.named_parameters, self.network.named_buffers)
-        names = [
+        ties = [
             other
             for entries in named
             for other, t in entries(remove_duplicate=False)
             if t is tensor and other != name
         ]
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-        if names:
+        if ties:
             return (
-                f"{kind} {name!r} is tied to {' and '.join(map(repr, names))}; cut so that "
+                f"{kind} {name!r} is tied to {' and '.join(map(repr, ties))}; cut so that "
                 "both are in one stage, or build the network without the tie"
             )
         owner = name.rpartition(".")[0]
@@ -232,139 +264,149 @@ class _Survey:
             return f"module {owner!r} is used {times} times; keep its uses in one stage"
         return f"{kind} {name!r} is used on both sides; keep its uses in one stage"
 
-    def _divided(self, calls: dict[ForwardMode, Call]) -> Iterator[str]:
-        """Buffers of one module that would be in two stages; they move to devices together."""
-        for name in calls[USUAL].inside:
+    def _find_divided_buffers(self, calls: Candidate) -> Iterator[str]:
+        """Yield modules with buffers in two stages; they can only move to a device together."""
+        for name in calls[TRAINING].callers:
             module = self.network.get_submodule(name)
+            buffers = [f"{name}.{buffer}".lstrip(".") for buffer in module._buffers]
             sides = {
-                recording.weights[full][0] < calls[mode].start
+                recording.weights[buffer][0] < calls[mode].start
                 for mode, recording in self.recordings.items()
-                for full in (f"{name}.{own}".lstrip(".") for own in module._buffers)
-                if full in recording.weights
+                for buffer in buffers
+                if buffer in recording.weights
             }
             if len(sides) > 1:
-                who = f"module {name!r}" if name else "the network itself"
-                yield f"{who} has buffers that are used on both sides"
+                subject = f"module {name!r}" if name else "the network itself"
+                yield f"{subject} has buffers that are used on both sides"
 
-    def _sized(self, calls: dict[ForwardMode, Call]) -> bool:
+    def _needs_sizes(self, calls: Candidate) -> bool:
+        """Return whether the forward depends on sizes of values that are not sent."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
-            sent = {id(value) for value in _needed(recording, call)}
-            for read in recording.reads:
-                # After the call, of what is sent, sizes are seen as they are.
-                early = read.event < call.start and read.frame in call.inside
-                looked_at = (recording.values[place] for place in read.of)
-                if early or any(v.made < call.start and id(v) not in sent for v in looked_at):
+            sent = {id(value) for value in _sent_values(recording, call)}
+            for query in recording.queries:
+                # After the call, queries of sent values see their actual sizes.
+                early = query.event < call.start and query.frame in call.callers
+                operands = (recording.values[position] for position in query.operands)
+                if early or any(
+                    value.created < call.start and id(value) not in sent for value in operands
+                ):
                     return True
         return False
 
-    def _batch(self, calls: dict[ForwardMode, Call]) -> tuple[int, int] | None:
-        """Where in what is sent the size of the batch shows: it changed as the batch's did."""
-        sent = {m: _needed(self.recordings[m], c) for m, c in calls.items()}
-        for place, (large, small) in enumerate(zip(sent[USUAL], sent[MORE], strict=False)):
-            pairs = zip(large.shape, small.shape, strict=False)
-            for dimension, (size, other) in enumerate(pairs):
-                if size and other / size == self.ratio:
-                    return place, dimension
+    def _find_batch_dimension(self, calls: Candidate) -> tuple[int, int] | None:
+        """Find the dimension of a sent value that grew in proportion to the batch."""
+        sent = {mode: _sent_values(self.recordings[mode], call) for mode, call in calls.items()}
+        pairs = zip(sent[TRAINING], sent[EVALUATION], strict=False)
+        for position, (value, larger) in enumerate(pairs):
+            sizes = zip(value.shape, larger.shape, strict=False)
+            for dimension, (size, larger_size) in enumerate(sizes):
+                if size and larger_size / size == self.batch_ratio:
+                    return position, dimension
         return None
 
-    def _alike(
-        self, usual: Sequence[Value], single: Sequence[Value], calls: dict[ForwardMode, Call]
+    def _shows_single(
+        self, usual: Sequence[Value], single: Sequence[Value], calls: Candidate
     ) -> bool:
-        """Whether a batch of one is known by its size, in the same place of what is sent."""
-        batch = self._batch(calls)
+        """Return whether the values that are sent for a single input show the batch size.
+
+        Args:
+            usual: Values sent for the whole batch.
+            single: Values sent for a single input.
+            calls: Calls of the cut point.
+        """
+        batch = self._find_batch_dimension(calls)
         if batch is None or len(usual) != len(single):
             return False
-        place, dimension = batch
-        one, many = list(single[place].shape), list(usual[place].shape)
+        position, dimension = batch
+        shape, usual_shape = list(single[position].shape), list(usual[position].shape)
         count = batch_size(self.sample)
-        one[dimension : dimension + 1] = [size * count for size in one[dimension:][:1]]
-        return one == many
+        shape[dimension : dimension + 1] = [size * count for size in shape[dimension:][:1]]
+        return shape == usual_shape
 
-    def _border(self, calls: dict[ForwardMode, Call]) -> CutPoint:
-        sent = _needed(self.recordings[USUAL], calls[USUAL])
-        keys = {
-            way: tuple(
-                key
-                for value in _needed(self.recordings[way], call)
-                if (key := _key(value, call)) is not None
-            )
-            for way, call in calls.items()
-            if not way.single or self._alike(sent, _needed(self.recordings[way], call), calls)
-        }
+    def _build_cut_point(self, calls: Candidate) -> CutPoint:
+        sent = _sent_values(self.recordings[TRAINING], calls[TRAINING])
+        keys = {}
+        for mode, call in calls.items():
+            values = _sent_values(self.recordings[mode], call)
+            if not mode.single or self._shows_single(sent, values, calls):
+                value_keys = (_find_key(value, call) for value in values)
+                keys[mode] = tuple(key for key in value_keys if key is not None)
         return CutPoint(
-            name=calls[USUAL].name,
-            inside=calls[USUAL].inside,
+            name=calls[TRAINING].name,
+            callers=calls[TRAINING].callers,
             keys=keys,
-            numbers=sum(math.prod(value.shape) for value in sent),
-            sized=self._sized(calls),
+            elements=sum(math.prod(value.shape) for value in sent),
+            needs_sizes=self._needs_sizes(calls),
             shapes=tuple(value.shape for value in sent),
-            batch=self._batch(calls),
+            batch=self._find_batch_dimension(calls),
         )
 
-    def _homes(self, borders: Sequence[dict[ForwardMode, Call]]) -> dict[str, int]:
-        """The layer in which each weight is used, or would be if it were."""
-        homes: dict[str, int] = {}
+    def _find_weight_layers(self, accepted: Sequence[Candidate]) -> dict[str, int]:
+        """Return the layer that uses each weight; unused ones are with their predecessor."""
+        layers: dict[str, int] = {}
         last = 0
         for name in self.weights:
             owner = name.rpartition(".")[0]
             for mode, recording in self.recordings.items():
-                starts = [calls[mode].start for calls in borders]
-                called = [c.start for c in recording.calls if c.name == owner and owner]
+                starts = [calls[mode].start for calls in accepted]
+                owner_calls = [c.start for c in recording.calls if c.name == owner and owner]
                 if name in recording.weights:
                     last = bisect_right(starts, recording.weights[name][0])
                     break
-                if called:
-                    last = bisect_right(starts, called[0])
-            homes[name] = last
-        return homes
+                if owner_calls:
+                    last = bisect_right(starts, owner_calls[0])
+            layers[name] = last
+        return layers
 
-    def _stateless(
-        self, borders: Sequence[dict[ForwardMode, Call]]
+    def _find_weightless_layers(
+        self, accepted: Sequence[Candidate]
     ) -> dict[str, tuple[int, ...]]:
-        starts = [calls[USUAL].start for calls in borders]
-        found: dict[str, set[int]] = {}
-        for call in self.recordings[USUAL].calls:
+        """Return the layers in which each module without weights is called."""
+        starts = [calls[TRAINING].start for calls in accepted]
+        layers: dict[str, set[int]] = {}
+        for call in self.recordings[TRAINING].calls:
             module = self.network.get_submodule(call.name)
             if not any(True for _ in (*module.parameters(), *module.buffers())):
-                found.setdefault(call.name, set()).add(bisect_right(starts, call.start))
-        return {name: tuple(sorted(layers)) for name, layers in found.items()}
+                layers.setdefault(call.name, set()).add(bisect_right(starts, call.start))
+        return {name: tuple(sorted(numbers)) for name, numbers in layers.items()}
 
 
-def _needed(recording: Recording, call: Call) -> list[Value]:
-    """What was there before the call and is used after it."""
-    return [v for v in recording.values if v.made < call.start <= v.last_use]
+def _sent_values(recording: Recording, call: Call) -> list[Value]:
+    """Return the values that are created before the call and used after it."""
+    return [v for v in recording.values if v.created < call.start <= v.last_use]
 
 
-def _key(value: Value, call: Call) -> ValueKey | None:
-    """The last name of the value in a forward that is at work when the call is made."""
-    names = [
-        key for key, event in value.keys if event < call.start and key.frame in call.inside
+def _find_key(value: Value, call: Call) -> ValueKey | None:
+    """Return the last key of the value in a forward that is running at the call, if any."""
+    keys = [
+        key for key, event in value.keys if event < call.start and key.frame in call.callers
     ]
-    return names[-1] if names else None
+    return keys[-1] if keys else None
 
 
-def _untraced(recording: Recording, call: Call) -> Iterator[str]:
-    """Decisions and values that a stage that begins at the call could not know of."""
-    for read in recording.reads:
-        if read.values and read.event < call.start:
-            yield f"what is done depends on numbers computed before it ({read.where})"
-    for event, where in recording.strange:
+def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
+    """Yield decisions and values that a stage that begins at the call cannot know."""
+    for query in recording.queries:
+        if query.reads_elements and query.event < call.start:
+            yield f"control flow depends on tensor values computed before it ({query.where})"
+    for event, where in recording.untracked:
         if call.start <= event:
-            yield f"a tensor comes from where it cannot be followed to ({where})"
-    for value in _needed(recording, call):
-        if _key(value, call) is None:
+            yield f"a tensor that is used has an unknown origin ({where})"
+    for value in _sent_values(recording, call):
+        if _find_key(value, call) is None:
             frame = value.keys[0][0].frame
-            yield f"something computed inside {frame!r} is used without being returned"
+            yield f"a tensor computed inside {frame!r} is used without being returned"
 
 
-def _edited(recording: Recording, call: Call) -> Iterator[str]:
-    """Values of which one would be changed in place where the other is a copy."""
-    needed = _needed(recording, call)
-    shared = Counter(value.storage for value in needed)
-    for value in needed:
-        if shared[value.storage] > 1 and any(event >= call.start for event in value.changes):
-            key = _key(value, call)
+def _find_mutated_views(recording: Recording, call: Call) -> Iterator[str]:
+    """Yield in-place changes that would not reach a sent view of the same storage."""
+    sent = _sent_values(recording, call)
+    shared = Counter(value.storage for value in sent)
+    for value in sent:
+        mutated = any(event >= call.start for event in value.mutations)
+        if shared[value.storage] > 1 and mutated:
+            key = _find_key(value, call)
             yield (
                 f"a tensor from {key.frame if key else ''!r} is changed in place after it, and "
                 "a view of it is used as well; make that change out of place"

@@ -1,4 +1,4 @@
-"""A network of any kind in stages: the layers of a sequence, or parts of its own forward."""
+"""Cuts of any network into stages: between the layers of a sequence, or inside its forward."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -7,9 +7,14 @@ from typing import Literal, get_args
 from torch import nn
 
 from hocket.errors import CutError, OptionError, listed
+from hocket.options import check_choice
 from hocket.partition.balance import balance
 from hocket.partition.cut_points import CutGraph, find_cut_points
-from hocket.partition.flops import OPERATIONS_PER_NUMBER_SENT, count_flops, count_flops_between
+from hocket.partition.flops import (
+    OPERATIONS_PER_ELEMENT_SENT,
+    count_flops,
+    count_flops_between,
+)
 from hocket.partition.link import ONE_MACHINE, Link
 from hocket.partition.partial_module import build_partial_modules
 from hocket.partition.plan import Plan
@@ -36,63 +41,58 @@ def cut(
     link: Link = ONE_MACHINE,
     memory_limit_mib: float = float("inf"),
 ) -> list[nn.Module]:
-    """The network as stages that, one behind the other, compute what it computes.
+    """Cut a network into stages that, in sequence, compute the same as the network.
 
-    An nn.Sequential is cut between its layers, into nn.Sequentials of them. Any other network
-    is run on the sample and watched; its stages are parts of its own forward, and may begin
-    at any module that is called once, inside a block too: whatever is needed later crosses with
-    it. The modules stay those of the network, under their names, with their hooks, and in both
-    modes.
+    An nn.Sequential is cut between its layers, into nn.Sequentials of them. The forward of any
+    other network is recorded on the sample; its stages are parts of this forward. They can
+    begin at any module that is called once, also inside a block: all values that are used later
+    are sent along. Modules keep their names, hooks and modes.
 
-    The stages are compared with the network on the sample, in the mode that it is in and in
+    The stages are compared with the network on the sample, in its present mode and in
     evaluation: outputs, gradients and statistics are equal bit by bit, or the cut is refused.
 
     Args:
-        network: The network. Inputs that are a dict are passed to it by keywords, a tuple or
-            a list in turn.
-        stages: How many, as equal as they can be; or where to cut, such as `Plan.read(file)`.
-        sample: A batch of its inputs; two of them are enough to count operations, measured
-            times want a whole one. Other batches may be of any size.
-        by: What is to be equal: counted ``operations``, which equal runs cut equally, or
-            measured ``time``, for which any network is cut inside blocks where that is better.
-        link: For times: what packets go over.
-        memory_limit_mib: For times: what a stage may hold, in MiB. Counted are its weights three times
-            (with gradients and a momentum) and what one batch keeps for the backward.
+        network: The network. Inputs in a dict are passed to it as keywords, those in a tuple or
+            list in order.
+        stages: Number of stages, which are balanced; or the cuts, such as `Plan.read(file)`.
+        sample: A batch of its inputs. Two inputs are enough to count operations; measured times
+            need a whole batch. Batches in training may have any size.
+        by: Cost to balance: ``operations`` are counted, so that equal runs have equal cuts;
+            ``time`` is measured, and then any network may be cut inside its blocks.
+        link: For ``time``: the link that packets are sent over.
+        memory_limit_mib: For ``time``: memory of a stage, in MiB. It is computed as three times
+            the weights (for gradients and a momentum) plus the tensors that one batch keeps for
+            the backward.
 
     Raises:
-        CutError: The network cannot be cut so; with every reason.
-        OptionError: There is no such ``by``, or a limit where nothing is measured.
+        CutError: The network cannot be cut like this; with all reasons.
+        OptionError: ``by`` is not valid, or a limit is given where nothing is measured.
 
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> [len(stage) for stage in cut(network, stages=2, sample=torch.ones(2, 4))]
     [1, 2]
     """
-    if by not in get_args(By):
-        raise OptionError(f"by is {by!r}; use {' or '.join(map(repr, get_args(By)))}")
+    check_choice("by", by, get_args(By))
     timed = isinstance(stages, int) and by == "time"
     if memory_limit_mib != float("inf") and not timed:
         raise OptionError(
             "a limit of memory needs a number of stages and by='time', which measures memory"
         )
     if isinstance(stages, int) and timed:
-        seen = find_cut_points(network, sample)
-        require_enough_layers(stages, seen)
-        places = fastest_cut(
-            list(measure_layers(seen).values()), stages, link, memory_limit_mib
-        )
-        stages = Plan(tuple(seen.cut_points[place].name for place in places))
-    _, made = divide(network, stages, sample)
-    verify_stages(network, made, sample)
-    return made
+        graph = find_cut_points(network, sample)
+        require_enough_layers(stages, graph)
+        costs = list(measure_layers(graph).values())
+        stages = _build_plan(graph, fastest_cut(costs, stages, link, memory_limit_mib))
+    _, modules = divide(network, stages, sample)
+    verify_stages(network, modules, sample)
+    return modules
 
 
-def measure_layers(seen: CutGraph) -> dict[str, LayerCost]:
-    """What each layer of an outline takes, by the name of the module that it begins with."""
-    layers = dict(
-        zip(seen.names, build_partial_modules(seen, range(len(seen.cut_points))), strict=True)
-    )
-    return profile(layers, seen.sample)
+def measure_layers(graph: CutGraph) -> dict[str, LayerCost]:
+    """Measure each layer between cut points, by the name of its first module."""
+    modules = build_partial_modules(graph, range(len(graph.cut_points)))
+    return profile(dict(zip(graph.layer_names, modules, strict=True)), graph.sample)
 
 
 def fastest_cut(
@@ -101,34 +101,55 @@ def fastest_cut(
     link: Link = ONE_MACHINE,
     memory_limit_mib: float = float("inf"),
 ) -> list[int]:
-    """The borders with the shortest longest stage, its packets included.
+    """Find the cut whose slowest stage, including its packets, is as fast as possible.
 
-    Over each border go an activation and a gradient of the same size; both stages wait for
-    both.
+    An activation and a gradient of the same size cross each cut, and both stages wait for both.
+
+    Args:
+        costs: Measured cost of each layer.
+        stages: Number of stages.
+        link: Link that packets are sent over.
+        memory_limit_mib: Memory of a stage, in MiB.
+
+    Returns:
+        Positions of the chosen cut points.
 
     Raises:
-        CutError: No cut fits into the memory, with the smallest that one would fit into.
+        CutError: No cut fits into the memory; with the smallest limit that one fits into.
     """
 
-    def held_mib(_: int, first: int, end: int) -> float:
-        mine = costs[first:end]
-        return sum(3 * cost.weight_bytes + cost.kept_bytes for cost in mine) / 2**20
+    def memory_mib(_: int, first: int, end: int) -> float:
+        layers = costs[first:end]
+        return sum(3 * cost.weight_bytes + cost.kept_bytes for cost in layers) / 2**20
 
     packets = [0.0, *(2 * link.seconds(cost.output_bytes) for cost in costs[:-1])]
     times_s = [cost.total_s for cost in costs]
-    cuts = balance(
-        times_s, stages, packets=packets, room=held_mib, limit=memory_limit_mib, unit=" MiB"
+    first_layers = balance(
+        times_s,
+        stages,
+        packets=packets,
+        usage=memory_mib,
+        capacity=memory_limit_mib,
+        unit=" MiB",
     )
-    return [first - 1 for first in cuts]
+    return [first - 1 for first in first_layers]
 
 
 def divide(
     network: nn.Module, stages: int | Plan, sample: Tree
 ) -> tuple[Plan, list[nn.Module]]:
-    """Where the network is cut, and its stages; those of a sequence are not compared with it.
+    """Cut a network; only stages of an nn.Sequential are not compared with it.
+
+    Args:
+        network: The network.
+        stages: Number of stages, which are balanced by counted operations; or the cuts.
+        sample: A batch of its inputs.
+
+    Returns:
+        The cuts, and the stages.
 
     Raises:
-        CutError: The network cannot be cut so; with every reason.
+        CutError: The network cannot be cut like this; with all reasons.
     """
     if isinstance(stages, Plan):
         stages.require_for(network)
@@ -136,28 +157,34 @@ def divide(
         stages = balanced_plan(network, stages, sample)
     if isinstance(stages, Plan) and cuts_between_layers(network, stages):
         return stages, build_stages(network, stages)
-    seen = find_cut_points(network, sample)
-    borders = (
-        balanced_cut_points(seen, stages) if isinstance(stages, int) else _borders(seen, stages)
-    )
-    made: list[nn.Module] = list(build_partial_modules(seen, borders))
-    require_separate(network, made)
-    verify_stages(network, made, sample)
-    return Plan(tuple(seen.cut_points[place].name for place in borders)), made
+    graph = find_cut_points(network, sample)
+    if isinstance(stages, int):
+        positions = balanced_cut_points(graph, stages)
+    else:
+        positions = _find_positions(graph, stages)
+    modules: list[nn.Module] = list(build_partial_modules(graph, positions))
+    require_separate(network, modules)
+    verify_stages(network, modules, sample)
+    return _build_plan(graph, positions), modules
+
+
+def _build_plan(graph: CutGraph, positions: Sequence[int]) -> Plan:
+    """Return the plan that cuts at these positions in ``graph.cut_points``."""
+    return Plan(tuple(graph.cut_points[position].name for position in positions))
 
 
 def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
-    """The cuts with the smallest largest stage, by counted operations of a forward.
+    """Balance the counted operations of the stages of a sequential network.
 
-    Counted, not timed, so that equal runs cut equally.
+    Operations are counted, not timed, so that equal runs have equal cuts.
 
     Args:
-        network: A chain of layers.
-        stages: K.
-        sample: A batch of inputs, of which one sample is enough.
+        network: An nn.Sequential.
+        stages: Number of stages K.
+        sample: A batch of inputs, of which one input is enough.
 
     Raises:
-        CutError: There are fewer layers than stages, less than one stage is asked for, or the
+        CutError: There are fewer layers than stages, the number of stages is below 1, or the
             network does not take the sample.
     """
     names = list(layers_in_order(network))
@@ -167,34 +194,41 @@ def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
     return Plan(tuple(names[i] for i in balance(count_flops(network, sample), stages)))
 
 
-def balanced_cut_points(seen: CutGraph, stages: int) -> list[int]:
-    """The borders with the smallest largest stage, by counted operations and numbers sent."""
-    require_enough_layers(stages, seen)
-    sent = [float(OPERATIONS_PER_NUMBER_SENT * border.numbers) for border in seen.cut_points]
-    layers = count_flops_between(seen)
-    return [first - 1 for first in balance(layers, stages, packets=[0.0, *sent])]
-
-
-def require_enough_layers(stages: int, seen: CutGraph) -> None:
-    """Refuse more stages than layers.
+def balanced_cut_points(graph: CutGraph, stages: int) -> list[int]:
+    """Balance counted operations and sent elements; return positions of cut points.
 
     Raises:
-        CutError: With every reason why there are not more layers.
+        CutError: There are fewer layers than stages, or the number of stages is below 1.
     """
-    _require_enough(stages, len(seen.names), list(_reasons(seen)))
+    require_enough_layers(stages, graph)
+    packets = [
+        float(OPERATIONS_PER_ELEMENT_SENT * point.elements) for point in graph.cut_points
+    ]
+    counts = count_flops_between(graph)
+    return [first - 1 for first in balance(counts, stages, packets=[0.0, *packets])]
+
+
+def require_enough_layers(stages: int, graph: CutGraph) -> None:
+    """Check that there are at least as many layers as stages.
+
+    Raises:
+        CutError: There are fewer, with all reasons; or the number of stages is below 1.
+    """
+    _require_enough(stages, len(graph.layer_names), list(_summarize_refused(graph)))
 
 
 def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
     if not 1 <= stages <= layers:
-        many = f"it has {layers} layers; ask for 1 to {layers} stages"
+        problem = f"it has {layers} layers; ask for 1 to {layers} stages"
         title = f"cannot cut this network into {stages} stages"
-        raise CutError(listed(title, [many, *reasons]) if reasons else f"{title}: {many}")
+        message = listed(title, [problem, *reasons]) if reasons else f"{title}: {problem}"
+        raise CutError(message)
 
 
-def _borders(seen: CutGraph, plan: Plan) -> list[int]:
-    """The borders of a plan."""
-    names = [border.name for border in seen.cut_points]
-    modules = dict(seen.network.named_modules())
+def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
+    """Return the positions of a plan's cuts in ``graph.cut_points``."""
+    names = [point.name for point in graph.cut_points]
+    modules = dict(graph.network.named_modules())
     foreign = [
         f"it cuts before layer {name!r}, and there is no such module"
         for name in plan.cuts
@@ -206,27 +240,27 @@ def _borders(seen: CutGraph, plan: Plan) -> list[int]:
         f"not before {name!r}: {reason}"
         for name in plan.cuts
         if name not in names
-        for reason in seen.refused.get(
-            name, (seen.skipped.get(name, "it is not called in the forward"),)
+        for reason in graph.refused.get(
+            name, (graph.skipped.get(name, "it is not called in the forward"),)
         )
     ]
-    places = [names.index(name) for name in plan.cuts if name in names]
+    positions = [names.index(name) for name in plan.cuts if name in names]
     problems += [
-        f"{names[a]!r} comes before {names[b]!r} in the plan, and not in the forward"
-        for a, b in pairwise(places)
+        f"{names[a]!r} comes before {names[b]!r} in the plan, but not in the forward"
+        for a, b in pairwise(positions)
         if a >= b
     ]
     if problems:
         raise CutError(listed(f"cannot cut this network into {plan.stages} stages", problems))
-    return places
+    return positions
 
 
-def _reasons(seen: CutGraph) -> Iterator[str]:
-    """Why there are no more borders; the modules with one reason in one line."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reasons in seen.refused.items():
+def _summarize_refused(graph: CutGraph) -> Iterator[str]:
+    """Yield each reason against further cuts once, with the modules that it concerns."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reasons in graph.refused.items():
         for reason in reasons:
-            by_reason.setdefault(reason, []).append(name)
-    for reason, names in by_reason.items():
-        more = f" and {len(names) - 1} other modules" if len(names) > 1 else ""
-        yield f"not before {names[0]!r}{more}: {reason}"
+            names_by_reason.setdefault(reason, []).append(name)
+    for reason, names in names_by_reason.items():
+        others = f" and {len(names) - 1} other modules" if len(names) > 1 else ""
+        yield f"not before {names[0]!r}{others}: {reason}"

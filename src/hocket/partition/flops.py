@@ -1,4 +1,4 @@
-"""How much each layer has to compute, and each packet to carry, counted."""
+"""Counted operations of each layer, and of each packet that a cut sends."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,24 +9,26 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hocket.modes import evaluation_mode
 from hocket.partition.cut_points import CutGraph
-from hocket.partition.intercept import Go, call_intercepted, intercept
+from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recorder import call_network, sample_error
 from hocket.partition.sequential import layers_in_order
 from hocket.tree import Tree, copy_tensors, tensors
 
-# Reading and writing a number costs about as much time as this many operations on it, on the
-# processors at hand. It separates layers that count no operations, such as normalisation.
-OPERATIONS_PER_NUMBER = 10
-# The same for a number that is sent: 4 ns on either side, between processes of one machine.
-OPERATIONS_PER_NUMBER_SENT = 200
+# Reading and writing one element takes about as long as this many operations on it, on the
+# processors we measured. It distinguishes layers without counted operations, such as norms.
+OPERATIONS_PER_ELEMENT = 10
+# The same for an element that is sent: 4 ns on either side, between processes of one machine.
+OPERATIONS_PER_ELEMENT_SENT = 200
 
 
 @torch.no_grad()
 def count_flops(network: nn.Module, sample: Tree) -> list[float]:
-    """Operations of a forward of each layer of a chain, with a share for the numbers it writes.
+    """Count the operations of each layer of a sequential network in a forward.
+
+    Elements that a layer writes count as operations too.
 
     Raises:
-        CutError: A layer does not take what the sample has become.
+        CutError: A layer does not take the output of the previous one.
     """
     counts = []
     value = sample
@@ -38,49 +40,51 @@ def count_flops(network: nn.Module, sample: Tree) -> list[float]:
             except Exception as error:
                 where = f"layer {name!r} fails: "
                 raise sample_error(network, sample, error, where) from error
-            written = sum(output.numel() for output in tensors(value))
-            counts.append(float(counter.get_total_flops() + OPERATIONS_PER_NUMBER * written))
+            elements = sum(output.numel() for output in tensors(value))
+            counts.append(float(counter.get_total_flops() + OPERATIONS_PER_ELEMENT * elements))
     return counts
 
 
 @torch.no_grad()
-def count_flops_between(outline: CutGraph) -> list[float]:
-    """The same of the layers between the borders of an outline, in one forward."""
-    network = outline.network
+def count_flops_between(graph: CutGraph) -> list[float]:
+    """Count the operations of each layer between cut points, in one forward."""
+    network = graph.network
     names = {module: name for name, module in network.named_modules()}
     with evaluation_mode(network), FlopCounterMode(display=False) as counter:
-        meter = _Meter({border.name for border in outline.cut_points}, counter)
+        meter = _LayerMeter({point.name for point in graph.cut_points}, counter)
         with intercept(names, meter):
-            call_network(network, copy_tensors(outline.sample))
-        meter.mark()
-    return meter.found
+            call_network(network, copy_tensors(graph.sample))
+        meter.end_layer()
+    return meter.counts
 
 
 @dataclass
-class _Meter:
-    """Lets everything happen and counts from border to border."""
+class _LayerMeter:
+    """Interceptor that executes every step unchanged and counts operations by layer."""
 
-    borders: set[str]
+    cut_points: set[str]
     counter: FlopCounterMode
-    found: list[float] = field(default_factory=list)
-    numbers: int = 0
-    before: float = 0.0
+    counts: list[float] = field(default_factory=list)
+    elements: int = 0
+    counted: float = 0.0
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if name in self.borders:
-            self.mark()
+        if name in self.cut_points:
+            self.end_layer()
         output = call_intercepted(module, args, kwargs)
         if not module._modules:
-            self.numbers += sum(value.numel() for value in tensors(output))
+            self.elements += sum(value.numel() for value in tensors(output))
         return output
 
-    def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return go(*args, **kwargs)
+    def function(
+        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return function(*args, **kwargs)
 
-    def mark(self) -> None:
-        """A layer ends here."""
-        total = self.counter.get_total_flops() + OPERATIONS_PER_NUMBER * self.numbers
-        self.found.append(total - self.before)
-        self.before = total
+    def end_layer(self) -> None:
+        """Append the count since the end of the previous layer."""
+        total = self.counter.get_total_flops() + OPERATIONS_PER_ELEMENT * self.elements
+        self.counts.append(total - self.counted)
+        self.counted = total

@@ -1,4 +1,4 @@
-"""Following a forward from outside: every call of a module, every function of PyTorch."""
+"""Interception of a forward: every call of a module and every PyTorch function in it."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -8,67 +8,82 @@ from typing import Any, Protocol
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-Go = Callable[..., Any]
+Function = Callable[..., Any]
 
 
 class Interceptor(Protocol):
-    """What is asked, in place of PyTorch, for the result of each step of a forward."""
+    """Handler that computes the result of each step of a forward in place of PyTorch."""
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The result of a module; `called` has what it gives by itself."""
+        """Return the output of a module; `call_intercepted` computes its normal output.
 
-    def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a function of PyTorch; ``go`` is it."""
+        Args:
+            name: Name of the module in the network.
+            module: The module.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+        """
+
+    def function(
+        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the result of a PyTorch function; ``function`` computes its normal result.
+
+        Args:
+            function: The function.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+        """
 
 
 @contextmanager
-def intercept(names: Mapping[nn.Module, str], guide: Interceptor) -> Iterator[None]:
-    """Inside, in this thread, the guide has a say in all that these modules do."""
-    before = _here.following
-    with _patched(), _Functions(guide):
-        _here.following = names, guide
+def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Iterator[None]:
+    """Context manager that passes all steps of these modules in this thread to a handler."""
+    outer = _thread.interception
+    with _patch_module_call(), _FunctionMode(interceptor):
+        _thread.interception = names, interceptor
         try:
             yield
         finally:
-            _here.following = before
+            _thread.interception = outer
 
 
-class _Functions(TorchFunctionMode):
-    """Passes functions of PyTorch on to the guide."""
+class _FunctionMode(TorchFunctionMode):
+    """Torch function mode that passes PyTorch functions on to an interceptor."""
 
-    def __init__(self, guide: Interceptor) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()
-        self._guide = guide
+        self._interceptor = interceptor
 
     def __torch_function__(
         self,
-        func: Go,
+        func: Function,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return self._guide.function(func, args, kwargs or {})
+        return self._interceptor.function(func, args, kwargs or {})
 
 
-class _Here(threading.local):
-    following: tuple[Mapping[nn.Module, str], Interceptor] | None = None
+class _ThreadState(threading.local):
+    interception: tuple[Mapping[nn.Module, str], Interceptor] | None = None
 
 
-_here = _Here()
+_thread = _ThreadState()
 _lock = threading.Lock()
 _users = 0
-_unpatched = nn.Module.__call__
+_original_call = nn.Module.__call__
 
 
 @contextmanager
-def _patched() -> Iterator[None]:
-    """Inside, calls of modules pass here first, as they do in torch.fx while it traces.
+def _patch_module_call() -> Iterator[None]:
+    """Context manager that replaces `nn.Module.__call__`, as torch.fx does while it traces.
 
-    A hook would not do: what is to be left out must not run, nor its hooks.
+    A hook would not be enough: modules that are left out must not run, nor their hooks.
     """
-    global _users  # noqa: PLW0603  # one class of modules, however many threads
+    global _users  # noqa: PLW0603  # all threads share nn.Module
     with _lock:
         _users += 1
         nn.Module.__call__ = _call  # type: ignore[method-assign]
@@ -78,18 +93,24 @@ def _patched() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0:
-                nn.Module.__call__ = _unpatched  # type: ignore[method-assign]
+                nn.Module.__call__ = _original_call  # type: ignore[method-assign]
 
 
 def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    if _here.following is not None:
-        names, guide = _here.following
+    if _thread.interception is not None:
+        names, interceptor = _thread.interception
         name = names.get(module)
         if name is not None:
-            return guide.call(name, module, args, kwargs)
-    return _unpatched(module, *args, **kwargs)
+            return interceptor.call(name, module, args, kwargs)
+    return _original_call(module, *args, **kwargs)
 
 
 def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the module gives, its hooks included; the guide is asked about those inside."""
-    return _unpatched(module, *args, **kwargs)
+    """Call a module with its hooks; steps inside it are still intercepted.
+
+    Args:
+        module: The module.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
+    return _original_call(module, *args, **kwargs)

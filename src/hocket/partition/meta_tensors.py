@@ -1,6 +1,6 @@
-"""Tensors without numbers, and what functions and modules would give for them.
+"""Outputs of functions and modules as tensors on PyTorch's meta device.
 
-They are on PyTorch's meta device: sizes and types without memory.
+Meta tensors have a shape and a type but no memory.
 """
 
 from collections.abc import Callable
@@ -12,47 +12,58 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from hocket.partition.intercept import Go
-from hocket.partition.torch_functions import changed_tensors
+from hocket.partition.intercept import Function
+from hocket.partition.torch_functions import mutated_tensors
 
 META = torch.device("meta")
-Maker = Callable[[list[Any]], Any]
+BuildLeaf = Callable[[list[Any]], Any]
+"""Function from the leaves of a call's arguments to a leaf of its output."""
 
 
 def to_meta(value: Tensor) -> Tensor:
-    """A tensor like it without numbers."""
+    """Return a meta tensor of the same shape, strides and type."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
 
 
-def meta_result(
-    go: Go, args: tuple[Any, ...], kwargs: dict[str, Any], taken: list[Tensor]
+def run_on_meta(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
 ) -> tuple[Any, list[Tensor]]:
-    """What a function gives without numbers, and the tensors that it would change."""
-    empty = {id(t): t if t.is_meta else t.to(META) for t in taken}
-    versions = [(t, t._version) for t in empty.values()]
+    """Run a function on meta tensors in place of its operands.
 
-    def emptied(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return empty[id(leaf)]
-        if isinstance(leaf, slice):
-            return slice(emptied(leaf.start), emptied(leaf.stop), emptied(leaf.step))
-        return META if isinstance(leaf, torch.device) else leaf
+    Args:
+        function: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        operands: The tensors in them.
 
-    args, kwargs = pytree.tree_map(emptied, (args, kwargs))
+    Returns:
+        The result on the meta device, and the operands that the function changes in place.
+    """
+    meta = {id(t): t if t.is_meta else t.to(META) for t in operands}
+    versions = [(t, t._version) for t in meta.values()]
+
+    def replace(entry: Any) -> Any:
+        if isinstance(entry, Tensor):
+            return meta[id(entry)]
+        if isinstance(entry, slice):
+            return slice(replace(entry.start), replace(entry.stop), replace(entry.step))
+        return META if isinstance(entry, torch.device) else entry
+
+    args, kwargs = pytree.tree_map(replace, (args, kwargs))
     with torch.no_grad(), META:
-        output = go(*args, **kwargs)
-    edited = {id(t) for t in changed_tensors(versions)}
-    return output, [t for t in taken if id(empty[id(t)]) in edited]
+        output = function(*args, **kwargs)
+    mutated = {id(t) for t in mutated_tensors(versions)}
+    return output, [t for t in operands if id(meta[id(t)]) in mutated]
 
 
 class MetaModules:
-    """What modules give, without numbers; found out once for each shape of their inputs."""
+    """Outputs of modules on the meta device, computed once for each shape of their inputs."""
 
     def __init__(self) -> None:
-        self._makers: dict[Any, tuple[list[Maker], Any]] = {}
+        self._builders: dict[Any, tuple[list[BuildLeaf], Any]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MetaModules":
-        """Empty, as it is soon full again."""
+        """Return an empty cache, because it is cheap to fill."""
         return MetaModules()
 
     def output(
@@ -63,36 +74,46 @@ class MetaModules:
         device: torch.device,
         *key: object,
     ) -> Any:
-        """The module's output.
+        """Return the module's output, with all new tensors on the meta device.
 
         Args:
             module: The module.
-            args: What it is called with.
-            kwargs: The same, by keywords.
-            device: Where it would compute.
-            key: What else the output depends on, the module's name first.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+            device: Device on which the module would compute.
+            key: Other values that its output depends on, the module's name first.
         """
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        asked = (*key, spec, *map(_described, flat))
-        if asked not in self._makers:
-            self._makers[asked] = _makers(module, flat, spec, device)
-        makers, form = self._makers[asked]
-        return pytree.tree_unflatten([make(flat) for make in makers], form)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        signature = (*key, spec, *map(_describe_argument, leaves))
+        if signature not in self._builders:
+            self._builders[signature] = _infer_output(module, leaves, spec, device)
+        builders, output_spec = self._builders[signature]
+        return pytree.tree_unflatten([build(leaves) for build in builders], output_spec)
 
 
-def _described(leaf: Any) -> Any:
-    """What of an argument decides the shape of results."""
-    if isinstance(leaf, Tensor):
-        return leaf.dtype, tuple(leaf.shape)
-    return leaf if isinstance(leaf, bool | int | float | str | type(None)) else type(leaf)
+def _describe_argument(entry: Any) -> Any:
+    """Return the properties of an argument that decide the shapes of the results."""
+    if isinstance(entry, Tensor):
+        return entry.dtype, tuple(entry.shape)
+    return entry if isinstance(entry, bool | int | float | str | type(None)) else type(entry)
 
 
-def _makers(
-    module: nn.Module, flat: list[Any], spec: Any, device: torch.device
-) -> tuple[list[Maker], Any]:
-    """How to make the results of a module without its numbers."""
+def _infer_output(
+    module: nn.Module, leaves: list[Any], spec: Any, device: torch.device
+) -> tuple[list[BuildLeaf], Any]:
+    """Run a module on fake tensors to infer the shapes of its output.
 
-    def imitated(value: Any) -> Any:
+    Args:
+        module: The module.
+        leaves: Leaves of its arguments.
+        spec: Structure of its arguments.
+        device: Device on which the module would compute.
+
+    Returns:
+        A builder for each leaf of the output, and the structure of the output.
+    """
+
+    def make_fake(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         return torch.empty_strided(
@@ -100,19 +121,27 @@ def _makers(
         )
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        given = [imitated(leaf) for leaf in flat]
-        args, kwargs = pytree.tree_unflatten(given, spec)
-        # Imitations of its weights too: a count kept in a buffer would go on otherwise.
+        fake_leaves = [make_fake(entry) for entry in leaves]
+        args, kwargs = pytree.tree_unflatten(fake_leaves, spec)
+        # Fake weights too: otherwise a counter in a buffer would be increased.
         weights = dict(module.named_parameters()) | dict(module.named_buffers())
-        own = {name: imitated(value) for name, value in weights.items()}
-        results, form = pytree.tree_flatten(functional_call(module, own, args, kwargs))
-    same = {id(t): n for n, t in enumerate(given) if isinstance(t, Tensor)}
-    return [_maker(result, same.get(id(result))) for result in results], form
+        fake_weights = {name: make_fake(value) for name, value in weights.items()}
+        output = functional_call(module, fake_weights, args, kwargs)
+        results, output_spec = pytree.tree_flatten(output)
+    positions = {id(t): n for n, t in enumerate(fake_leaves) if isinstance(t, Tensor)}
+    builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
+    return builders, output_spec
 
 
-def _maker(result: Any, place: int | None) -> Maker:
-    if place is not None:
-        return lambda flat: flat[place]
+def _make_leaf_builder(result: Any, position: int | None) -> BuildLeaf:
+    """Return a builder of one leaf of an output.
+
+    Args:
+        result: The leaf, a fake tensor or another object.
+        position: Index of the argument that is returned as it is; None for a new object.
+    """
+    if position is not None:
+        return lambda leaves: leaves[position]
     if not isinstance(result, Tensor):
         return lambda _: result
     shape, stride, dtype = tuple(result.shape), result.stride(), result.dtype

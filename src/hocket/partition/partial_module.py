@@ -1,9 +1,8 @@
 """A stage that is a part of a network's own forward.
 
-The network's forward runs as the user wrote it. What comes before the stage is not computed:
-calls give tensors without numbers, and where the stage begins those that it needs stand for
-what it has received. What comes after is never reached: the forward is left at the call with
-which the next stage begins.
+The network's forward runs as the user wrote it. Steps before the stage are not computed: they
+return meta tensors, and where the stage begins, received values replace those that it needs.
+Steps after the stage do not run: the forward stops at the call that begins the next stage.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,119 +25,129 @@ from hocket.tree import Tree, map_tensors, tensors
 class PartialModule(nn.Module):
     """A stage: a part of the forward of a network.
 
-    Its parameters and buffers have the names that they have in the network. It takes what the
-    stage before gives: the network's inputs at first, else a tensor or a tuple of tensors.
+    Its parameters and buffers have the same names as in the network. Its input is the network's
+    input for the first stage, and otherwise the output of the previous stage: a tensor or a
+    tuple of tensors.
 
     Args:
-        network: The network; its modules stay what they are.
-        part: Which part.
-        modules: The network's modules that lie in this part as a whole, by name.
-        own: Parameters and buffers of modules that do not, by name.
+        network: The network, whose modules are not changed.
+        span: Part of its forward.
+        modules: Modules of the network that are in this stage as a whole, by name.
+        weights: Names of parameters and buffers of other modules that are in this stage.
         sample: Inputs of the network, for their shapes.
-        shapes: Shapes of what modules give; pieces of one network may share it.
+        meta_modules: Cache of outputs of modules; stages of one network can share it.
 
     Raises:
-        CutError: In a forward: it takes another path than it took on the sample.
+        CutError: In a forward: it takes another path than on the sample.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        part: StageSpan,
+        span: StageSpan,
         modules: dict[str, nn.Module],
-        own: list[str],
+        weights: list[str],
         sample: Tree,
-        shapes: MetaModules,
+        meta_modules: MetaModules,
     ) -> None:
         super().__init__()
-        self._part = part
-        # In a tuple, so that it is not registered: other stages have their weights.
-        self._whole = (network,)
+        self._span = span
+        # In a tuple, so that it is not registered: other stages have its other weights.
+        self._network = (network,)
         self._names = {module: name for name, module in network.named_modules()}
         self._sample = map_tensors(to_meta, sample)
-        self._shapes = shapes
-        self._count = len(modules)
-        self.on_begin: Callable[[], None] | None = None  # for who takes its time
+        self._meta_modules = meta_modules
+        self._module_count = len(modules)
+        self.on_begin: Callable[[], None] | None = None  # called when the stage begins
         for name, module in modules.items():
             path, _, last = name.rpartition(".")
-            _room(self, path).add_module(last, module)
-        for name in own:
+            _get_container(self, path).add_module(last, module)
+        for name in weights:
             path, _, last = name.rpartition(".")
-            room, owner = _room(self, path), network.get_submodule(path)
+            container, owner = _get_container(self, path), network.get_submodule(path)
             if last in owner._parameters:
-                room.register_parameter(last, owner._parameters[last])
+                container.register_parameter(last, owner._parameters[last])
             else:
-                # The same dict: what replaces a buffer, such as a move, does so in both.
-                room._buffers = owner._buffers
-                room._non_persistent_buffers_set = owner._non_persistent_buffers_set
+                # The same dict, so that replacing a buffer, as `to` does, affects both.
+                container._buffers = owner._buffers
+                container._non_persistent_buffers_set = owner._non_persistent_buffers_set
 
     def __len__(self) -> int:
-        """How many modules of the network lie in it as a whole."""
-        return self._count
+        """Return the number of modules of the network that are in this stage as a whole."""
+        return self._module_count
 
     def forward(self, received: Tree) -> Tree:
-        """The next stage's input, or the network's output."""
-        (network,) = self._whole
+        """Return the input of the next stage, or the output of the network."""
+        (network,) = self._network
         training = self.training and network.training
-        count = self._batch_size(received)
-        way = ForwardMode(training, single=count == 1)
-        run = PartialForward(network, self._part, way, self._shapes, self.on_begin)
+        count = self._find_batch_size(received)
+        mode = ForwardMode(training, single=count == 1)
+        run = PartialForward(network, self._span, mode, self._meta_modules, self.on_begin)
         inputs = received
-        if self._part.begin is not None:
+        if self._span.begin is not None:
             run.receive(tensors(received))
-            inputs = self._inputs(self._part.begin, tensors(received), count)
+            inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
         run.register("", 0, tensor_leaves(inputs))
-        with self._modes(network), intercept(self._names, run):
+        with self._share_mode(network), intercept(self._names, run):
             try:
                 output = call_network(network, inputs)
             except StopForward:
-                return run.leaving()
-        if self._part.end is not None:
+                return run.collect_sent()
+        if self._span.end is not None:
             raise CutError(
-                f"{self._part} never came to its end: the forward took another path than on "
+                f"{self._span} never came to its end: the forward took another path than on "
                 "the sample; cut with a sample like the batches, or cut elsewhere"
             )
-        return run.given(output)
+        return run.substitute(output)
 
-    def _batch_size(self, received: Tree) -> int | None:
-        """How many inputs the batch has, if what was received shows it."""
-        begin = self._part.begin
+    def _find_batch_size(self, received: Tree) -> int | None:
+        """Return the batch size if the received values show it."""
+        begin = self._span.begin
         if begin is None:
             return batch_size(received)
         if begin.batch is None:
             return None
-        place, dimension = begin.batch
-        size = tensors(received)[place].shape[dimension]
-        return size * batch_size(self._sample) // begin.shapes[place][dimension]
+        position, dimension = begin.batch
+        size = tensors(received)[position].shape[dimension]
+        return size * batch_size(self._sample) // begin.shapes[position][dimension]
 
-    def _inputs(self, begin: CutPoint, values: list[Tensor], size: int | None) -> Tree:
-        """Inputs without numbers, of the size of this batch if that matters."""
-        if not begin.sized or begin.batch is None or size is None:
+    def _make_meta_inputs(
+        self, begin: CutPoint, values: list[Tensor], size: int | None
+    ) -> Tree:
+        """Return inputs of the network on the meta device.
+
+        Args:
+            begin: Cut point at which the stage begins.
+            values: Values that the stage received.
+            size: Batch size of the inputs, if known.
+        """
+        if not begin.needs_sizes or begin.batch is None or size is None:
             return self._sample
-        place, dimension = begin.batch
-        known, was = values[place].shape, begin.shapes[place]
-        others = [size for d, size in enumerate(known) if d != dimension]
-        if others != [size for d, size in enumerate(was) if d != dimension]:
+        position, dimension = begin.batch
+        shape, sample_shape = values[position].shape, begin.shapes[position]
+        other_sizes = [size for d, size in enumerate(shape) if d != dimension]
+        if other_sizes != [size for d, size in enumerate(sample_shape) if d != dimension]:
             raise CutError(
-                f"{self._part} received a tensor of shape {tuple(known)}, and was cut for "
-                f"{was} with any size in dimension {dimension}: sizes of the inputs matter in "
-                "what the network does; pad the batches, or cut with a sample of this size"
+                f"{self._span} received a tensor of shape {tuple(shape)}, and was cut for "
+                f"{sample_shape} with any size in dimension {dimension}: sizes of the inputs "
+                "matter in what the network does; pad the batches, or cut with a sample of "
+                "this size"
             )
         count = batch_size(self._sample)
 
-        def resized(value: Tensor) -> Tensor:
-            fits = value.dim() and len(value) == count
-            return value.new_empty(size, *value.shape[1:]) if fits else value
+        def resize(value: Tensor) -> Tensor:
+            has_batch = value.dim() and len(value) == count
+            return value.new_empty(size, *value.shape[1:]) if has_batch else value
 
-        return map_tensors(resized, self._sample)
+        return map_tensors(resize, self._sample)
 
     @contextmanager
-    def _modes(self, network: nn.Module) -> Iterator[None]:
-        """Modules that several stages go through are in evaluation mode if this stage is."""
+    def _share_mode(self, network: nn.Module) -> Iterator[None]:
+        """Context manager that sets split modules to evaluation mode if this stage is in it."""
         changed = []
         if not self.training:
-            opened = (network.get_submodule(name) for name in self._part.opened)
-            changed = [module for module in opened if module.training]
+            split = (network.get_submodule(name) for name in self._span.split_modules)
+            changed = [module for module in split if module.training]
         for module in changed:
             module.training = False
         try:
@@ -148,72 +157,89 @@ class PartialModule(nn.Module):
                 module.training = True
 
 
-def _room(piece: nn.Module, path: str) -> nn.Module:
-    """The place in a piece for what belongs to this module of the network."""
-    room = piece
-    for part in path.split(".") if path else ():
-        if part not in room._modules:
-            room.add_module(part, nn.Module())
-        room = room._modules[part]  # type: ignore[assignment]
-    return room
+def _get_container(stage: nn.Module, path: str) -> nn.Module:
+    """Return the submodule of a stage at a path of the network; create it if necessary."""
+    container = stage
+    for name in path.split(".") if path else ():
+        if name not in container._modules:
+            container.add_module(name, nn.Module())
+        container = container._modules[name]  # type: ignore[assignment]
+    return container
 
 
-def build_partial_modules(outline: CutGraph, borders: Sequence[int]) -> list[PartialModule]:
-    """The network in pieces.
+def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[PartialModule]:
+    """Build the stages of a network.
 
     Args:
-        outline: Where it can be cut.
-        borders: Places in ``outline.borders``, increasing.
+        graph: The network and its cut points.
+        positions: Positions in ``graph.cut_points`` of the chosen ones, increasing.
     """
-    chosen = [None, *(outline.cut_points[place] for place in borders), None]
-    # Layer n ends at border n.
-    stage_of = [
-        sum(border < layer for border in borders) for layer in range(len(outline.names))
+    chosen = [None, *(graph.cut_points[position] for position in positions), None]
+    # Layer n ends at cut point n.
+    stage_of_layer = [
+        sum(position < layer for position in positions)
+        for layer in range(len(graph.layer_names))
     ]
-    made: list[PartialModule] = []
-    shapes = MetaModules()
+    meta_modules = MetaModules()
+    stages: list[PartialModule] = []
     for stage, (begin, end) in enumerate(pairwise(chosen)):
-        modules: dict[str, nn.Module] = {}
-        own: list[str] = []
-        _share(outline, outline.network, "", stage, stage_of, modules, own)
-        part = StageSpan(begin, end)
-        made.append(PartialModule(outline.network, part, modules, own, outline.sample, shapes))
-    return made
+        assignment = _Assignment(graph, stage_of_layer, stage)
+        assignment.add(graph.network, "")
+        stages.append(
+            PartialModule(
+                graph.network,
+                StageSpan(begin, end),
+                assignment.modules,
+                assignment.weights,
+                graph.sample,
+                meta_modules,
+            )
+        )
+    return stages
 
 
-def _share(
-    outline: CutGraph,
-    module: nn.Module,
-    name: str,
-    stage: int,
-    stage_of: Sequence[int],
-    modules: dict[str, nn.Module],
-    own: list[str],
-) -> None:
-    """Gather what of a module belongs to a stage."""
-    prefix = f"{name}." if name else ""
-    tensors = (*module._parameters, *module._buffers)
-    homes = {
-        n: stage_of[outline.homes[prefix + n]] for n in tensors if prefix + n in outline.homes
-    }
-    own += [prefix + n for n, home in homes.items() if home == stage]
-    for child_name, child in module._modules.items():
-        full = prefix + child_name
-        if child is None:
-            continue
-        parts = _stages(outline, full, stage_of)
-        if parts == {stage}:
-            modules[full] = child
-        elif stage in parts:
-            _share(outline, child, full, stage, stage_of, modules, own)
+class _Assignment:
+    """Modules and weights of one stage.
 
+    Args:
+        graph: The network and its cut points.
+        stage_of_layer: Stage of each layer.
+        stage: Number of the stage.
 
-def _stages(outline: CutGraph, name: str, stage_of: Sequence[int]) -> set[int]:
-    """The stages in which weights of a module, or modules without weights in it, are used."""
-    found = {stage_of[home] for n, home in outline.homes.items() if n.startswith(f"{name}.")}
-    return found | {
-        stage_of[layer]
-        for n, layers in outline.stateless.items()
-        if n == name or n.startswith(f"{name}.")
-        for layer in layers
-    }
+    Attributes:
+        modules: Modules that are in the stage as a whole, by name.
+        weights: Names of parameters and buffers of other modules that are in the stage.
+    """
+
+    def __init__(self, graph: CutGraph, stage_of_layer: Sequence[int], stage: int) -> None:
+        self.graph = graph
+        self.stage_of_layer = stage_of_layer
+        self.stage = stage
+        self.modules: dict[str, nn.Module] = {}
+        self.weights: list[str] = []
+
+    def add(self, module: nn.Module, name: str) -> None:
+        """Add those parts of a module that belong to the stage."""
+        prefix = f"{name}." if name else ""
+        layers = self.graph.weight_layers
+        for weight_name in dict.fromkeys((*module._parameters, *module._buffers)):
+            weight = prefix + weight_name
+            if weight in layers and self.stage_of_layer[layers[weight]] == self.stage:
+                self.weights.append(weight)
+        for child_name, child in module._modules.items():
+            if child is None:
+                continue
+            stages = self._find_stages(prefix + child_name)
+            if stages == {self.stage}:
+                self.modules[prefix + child_name] = child
+            elif self.stage in stages:
+                self.add(child, prefix + child_name)
+
+    def _find_stages(self, name: str) -> set[int]:
+        """Return all stages that use weights of a module, or call weightless modules in it."""
+        prefix = f"{name}."
+        layers = {n for w, n in self.graph.weight_layers.items() if w.startswith(prefix)}
+        for module, called_in in self.graph.weightless_layers.items():
+            if module == name or module.startswith(prefix):
+                layers.update(called_in)
+        return {self.stage_of_layer[layer] for layer in layers}

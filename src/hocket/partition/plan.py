@@ -1,4 +1,4 @@
-"""Where to cut: the first layer of every stage but the first. A file can hold it."""
+"""The cuts of a network, and the file format for them."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ FORMAT = "hocket plan 1"
 
 @dataclass(frozen=True)
 class Plan:
-    """The cuts of a network.
+    """Cuts of a network.
 
     Attributes:
         cuts: Names of the layers at which stages 1, 2, ... begin.
-        signature: Of the network it was made for; empty if it is for any.
+        signature: Signature of the network it was made for; empty if it fits any network.
     """
 
     cuts: tuple[str, ...]
@@ -28,24 +28,28 @@ class Plan:
 
     @property
     def stages(self) -> int:
-        """K."""
+        """Number of stages K."""
         return len(self.cuts) + 1
 
     def require_for(self, network: nn.Module) -> None:
-        """Refuse another network than the one that the plan was made for.
+        """Check that the plan was made for this network.
 
         Raises:
             CutError: The signatures differ.
         """
-        if self.signature and (own := network_signature(network)) != self.signature:
+        if self.signature and (actual := network_signature(network)) != self.signature:
             raise CutError(
                 f"the plan is for another network: its signature is {self.signature}, that of "
-                f"this {type(network).__name__} is {own}; plan again for this one, with the "
+                f"this {type(network).__name__} is {actual}; plan again for this one, with the "
                 "same options"
             )
 
     def write(self, file: Path, **more: Any) -> None:
-        """Write JSON, with whatever else is to be known; never half of it.
+        """Write the plan as JSON, atomically.
+
+        Args:
+            file: File to write.
+            more: Further entries of the JSON object.
 
         Raises:
             OptionError: The file cannot be written.
@@ -62,10 +66,10 @@ class Plan:
 
     @staticmethod
     def read(file: Path) -> "Plan":
-        """The plan that :meth:`write` wrote.
+        """Read a plan that :meth:`write` wrote.
 
         Raises:
-            OptionError: The file is missing, damaged, or no plan.
+            OptionError: The file is missing, damaged, or not a plan.
         """
         where = f"cannot read the plan {str(file)!r}"
         try:
@@ -75,23 +79,23 @@ class Plan:
         except ValueError as error:
             raise OptionError(f"{where}: it is not JSON ({error}); plan again") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise OptionError(f"{where}: found no mark {FORMAT!r} in it; plan again")
-        cuts, made_for = content.get("cuts"), content.get("signature")
+            raise OptionError(f"{where}: it has no entry 'format': {FORMAT!r}; plan again")
+        cuts, signature = content.get("cuts"), content.get("signature")
         if (
             not isinstance(cuts, list)
             or not all(isinstance(cut, str) for cut in cuts)
-            or not isinstance(made_for, str)
+            or not isinstance(signature, str)
         ):
-            raise OptionError(f"{where}: cuts or signature are no texts; plan again")
-        return Plan(tuple(cuts), made_for)
+            raise OptionError(f"{where}: cuts or signature are not strings; plan again")
+        return Plan(tuple(cuts), signature)
 
 
 def network_signature(network: nn.Module) -> str:
-    """What tells networks apart: names, shapes and types of all weights, and of all modules.
+    """Hash the names and types of all modules, and the names and shapes of all weights.
 
-    >>> signature(nn.Linear(2, 3)) == signature(nn.Linear(2, 3))
+    >>> network_signature(nn.Linear(2, 3)) == network_signature(nn.Linear(2, 3))
     True
-    >>> signature(nn.Linear(2, 3)) == signature(nn.Linear(3, 2))
+    >>> network_signature(nn.Linear(2, 3)) == network_signature(nn.Linear(3, 2))
     False
     """
     words = [f"{name} {type(module).__name__}" for name, module in network.named_modules()]

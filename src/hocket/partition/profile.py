@@ -1,4 +1,4 @@
-"""What each layer takes, measured: time forward and backward, and bytes. Balances a cut."""
+"""Measured cost of each layer: times of forward and backward, and sizes in bytes."""
 
 import copy
 import time
@@ -15,14 +15,14 @@ from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What a layer takes in training.
+    """Cost of a layer in training.
 
     Attributes:
-        forward_s: Seconds of a forward, the median.
-        backward_s: The same of a backward.
-        output_bytes: What it gives to the next layer.
-        kept_bytes: What its graph keeps from forward to backward, without weights.
-        weight_bytes: Its parameters and buffers.
+        forward_s: Median time of a forward, in seconds.
+        backward_s: Median time of a backward, in seconds.
+        output_bytes: Size of its output.
+        kept_bytes: Size of the tensors that its graph saves for the backward, without weights.
+        weight_bytes: Size of its parameters and buffers.
     """
 
     forward_s: float
@@ -33,26 +33,30 @@ class LayerCost:
 
     @property
     def total_s(self) -> float:
-        """Seconds of forward and backward."""
+        """Time of forward and backward, in seconds."""
         return self.forward_s + self.backward_s
 
 
 def merge_costs(
-    costs: Mapping[str, LayerCost], firsts: Collection[str]
+    costs: Mapping[str, LayerCost], first_layers: Collection[str]
 ) -> dict[str, LayerCost]:
-    """The costs of longer layers: those that begin with these, the first one anyway.
+    """Merge the costs of consecutive layers.
+
+    Args:
+        costs: Cost of each layer, by name.
+        first_layers: Layers at which a merged layer begins, besides the first one.
 
     >>> one = LayerCost(1.0, 2.0, output_bytes=8, kept_bytes=4, weight_bytes=2)
-    >>> both = joined({"a": one, "b": one, "c": one}, firsts=["c"])
-    >>> list(both), both["a"].total_s
+    >>> merged = merge_costs({"a": one, "b": one, "c": one}, first_layers=["c"])
+    >>> list(merged), merged["a"].total_s
     (['a', 'c'], 6.0)
     """
-    found: dict[str, LayerCost] = {}
+    merged: dict[str, LayerCost] = {}
     last = ""
     for name, cost in costs.items():
-        if found and name not in firsts:
-            before = found[last]
-            found[last] = LayerCost(
+        if merged and name not in first_layers:
+            before = merged[last]
+            merged[last] = LayerCost(
                 forward_s=before.forward_s + cost.forward_s,
                 backward_s=before.backward_s + cost.backward_s,
                 output_bytes=cost.output_bytes,
@@ -61,13 +65,13 @@ def merge_costs(
             )
         else:
             last = name
-            found[name] = cost
-    return found
+            merged[name] = cost
+    return merged
 
 
 @dataclass
-class _Seen:
-    """One layer over all passes."""
+class _Measurements:
+    """Measurements of one layer in all passes."""
 
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
@@ -78,74 +82,86 @@ class _Seen:
 def profile(
     layers: Mapping[str, nn.Module], sample: Tree, *, repetitions: int = 15
 ) -> dict[str, LayerCost]:
-    """What each layer takes, where it is and with the present number of threads.
+    """Measure each layer on its device with the present number of threads.
 
-    The layers run in turn as in training, forward and then backward, so that each finds the
-    caches as it will find them. They are copied first: weights, gradients and the statistics of
-    norms stay as they are. Medians, as a single time may be disturbed.
+    The layers run in order as in training, forward and then backward, so that caches are in the
+    same state. Copies of the layers run: their weights, gradients and statistics do not change.
+    Times are medians, because single measurements may be disturbed.
 
     Args:
-        layers: The chain; for parts of a network's forward, the way there is not counted.
-        sample: A batch of inputs, of the size and memory format that training will use.
-        repetitions: How often to time; two more before them do not count.
+        layers: Layers in order. For a `PartialModule`, the steps before it are not counted.
+        sample: A batch of inputs, of the size and memory format of training.
+        repetitions: Number of measurements, after two that are discarded.
     """
-    # Together, so that what layers share is still shared by their copies.
+    # Together, so that the copies share what the layers share.
     copies = dict(zip(layers, copy.deepcopy(list(layers.values())), strict=True))
-    seen = {name: _Seen() for name in layers}
+    measured = {name: _Measurements() for name in layers}
     with torch.random.fork_rng():
         for repetition in range(repetitions + 2):
-            _once(copies, sample, seen, counts=repetition == 0)
+            _run_pass(copies, sample, measured, count_bytes=repetition == 0)
     return {
         name: LayerCost(
-            forward_s=median(seen[name].forward_s[2:]),
-            backward_s=median(seen[name].backward_s[2:]),
-            output_bytes=seen[name].output_bytes,
-            kept_bytes=seen[name].kept_bytes,
-            weight_bytes=_bytes([*layer.parameters(), *layer.buffers()]),
+            forward_s=median(measured[name].forward_s[2:]),
+            backward_s=median(measured[name].backward_s[2:]),
+            output_bytes=measured[name].output_bytes,
+            kept_bytes=measured[name].kept_bytes,
+            weight_bytes=_count_bytes([*layer.parameters(), *layer.buffers()]),
         )
         for name, layer in layers.items()
     }
 
 
-def _once(
-    layers: Mapping[str, nn.Module], sample: Tree, seen: Mapping[str, _Seen], *, counts: bool
+def _run_pass(
+    layers: Mapping[str, nn.Module],
+    sample: Tree,
+    measured: Mapping[str, _Measurements],
+    *,
+    count_bytes: bool,
 ) -> None:
-    """One pass."""
+    """Run forward and backward of all layers and append their measurements.
+
+    Args:
+        layers: Layers in order, by name.
+        sample: A batch of inputs.
+        measured: Receives the measurements of each layer.
+        count_bytes: Whether to measure sizes too, which makes the times longer.
+    """
     now = synchronized_clock(sample)
-    passed: list[tuple[_Seen, Tree, Tree]] = []
+    passed: list[tuple[_Measurements, Tree, Tree]] = []
     value = sample
     for name, layer in layers.items():
-        given = map_tensors(as_leaf, value) if passed else value
-        found = seen[name]
-        started = _Started(now)
+        inputs = map_tensors(as_leaf, value) if passed else value
+        results = measured[name]
+        start = _StartTime(now)
         if isinstance(layer, PartialModule):
-            layer.on_begin = started
-        kept = _Kept(layer)
-        entered = copy_tensors(given)
-        started()
-        if counts:
-            with torch.autograd.graph.saved_tensors_hooks(kept, _same):
+            layer.on_begin = start
+        saved = _SavedBytes(layer)
+        # Copies, because a layer may change its input in place.
+        entered = copy_tensors(inputs)
+        start()
+        if count_bytes:
+            with torch.autograd.graph.saved_tensors_hooks(saved, _unpack):
                 value = layer(entered)
-            found.kept_bytes = kept.total
-            found.output_bytes = _bytes(tensors(value))
+            results.kept_bytes = saved.total
+            results.output_bytes = _count_bytes(tensors(value))
         else:
             value = layer(entered)
-        found.forward_s.append(now() - started.at_s)
-        passed.append((found, given, value))
+        results.forward_s.append(now() - start.at_s)
+        passed.append((results, inputs, value))
     gradients: list[Tensor | None] = [torch.ones_like(output) for output in tensors(value)]
     while passed:
-        # Popped, so that a layer's graph is freed where it is in training: after its backward.
-        found, given, output = passed.pop()
+        # Popped, so that a layer's graph is freed after its backward, as in training.
+        results, inputs, output = passed.pop()
         start_s = now()
-        _backward(tensors(output), gradients)
-        found.backward_s.append(now() - start_s)
-        gradients = [entry.grad for entry in tensors(given)]
+        _run_backward(tensors(output), gradients)
+        results.backward_s.append(now() - start_s)
+        gradients = [entry.grad for entry in tensors(inputs)]
     for layer in layers.values():
         layer.zero_grad(set_to_none=True)
 
 
-class _Started:
-    """When a layer began: a part of a forward does so only once it is reached."""
+class _StartTime:
+    """Time at which a layer began; a `PartialModule` sets it again when its part begins."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -155,28 +171,28 @@ class _Started:
         self.at_s = self._now()
 
 
-class _Kept:
-    """Counts what autograd keeps, each memory once."""
+class _SavedBytes:
+    """Pack hook that counts the bytes that autograd saves, each storage once."""
 
     def __init__(self, layer: nn.Module) -> None:
         weights = (*layer.parameters(), *layer.buffers())
-        self._known = {weight.untyped_storage().data_ptr() for weight in weights}
+        self._counted = {weight.untyped_storage().data_ptr() for weight in weights}
         self.total = 0
 
     def __call__(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._known:
-            self._known.add(storage.data_ptr())
+        if storage.data_ptr() not in self._counted:
+            self._counted.add(storage.data_ptr())
             self.total += storage.nbytes()
         return tensor
 
 
-def _same(tensor: Tensor) -> Tensor:
+def _unpack(tensor: Tensor) -> Tensor:
     return tensor
 
 
 def synchronized_clock(sample: Tree) -> Callable[[], float]:
-    """Seconds on a clock that a GPU has to reach first."""
+    """Return a clock in seconds that first waits for the GPUs of the sample, if any."""
     devices = {value.device for value in tensors(sample) if value.is_cuda}
 
     def now() -> float:
@@ -187,13 +203,13 @@ def synchronized_clock(sample: Tree) -> Callable[[], float]:
     return now
 
 
-def _backward(outputs: list[Tensor], gradients: list[Tensor | None]) -> None:
-    """Backward of the outputs that depend on weights or inputs."""
+def _run_backward(outputs: list[Tensor], gradients: list[Tensor | None]) -> None:
+    """Run the backward of those outputs that require a gradient and have one."""
     pairs = zip(outputs, gradients, strict=True)
     reached = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
     if reached:
         torch.autograd.backward([o for o, _ in reached], [g for _, g in reached])
 
 
-def _bytes(values: list[Tensor]) -> int:
+def _count_bytes(values: list[Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in values)

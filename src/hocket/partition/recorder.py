@@ -1,4 +1,4 @@
-"""A forward on a sample, watched: who calls whom, and which values pass between them."""
+"""Recorder of a network's forward on a sample."""
 
 import os
 import sys
@@ -11,23 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.intercept import Go, call_intercepted, intercept
-from hocket.partition.recording import Call, Frame, Read, Recording, Value, ValueKey
+from hocket.partition.intercept import Function, call_intercepted, intercept
+from hocket.partition.recording import Call, Frame, Recording, TensorQuery, Value, ValueKey
 from hocket.partition.torch_functions import (
-    RANDOM,
-    TYPES,
-    VALUES,
-    changed_tensors,
+    ELEMENT_READING_FUNCTIONS,
+    METADATA_FUNCTIONS,
+    RANDOM_FUNCTIONS,
     function_name,
+    mutated_tensors,
     tensor_leaves,
 )
 from hocket.tree import Tree, tensors
 
-_OWN = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+_LIBRARY_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 
 
 def call_network(network: nn.Module, inputs: Tree) -> Any:
-    """The network's output: a dict is passed by keywords, a tuple or list in turn."""
+    """Return the network's output; a dict is passed as keywords, a tuple or list in order."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
@@ -36,7 +36,14 @@ def call_network(network: nn.Module, inputs: Tree) -> Any:
 def sample_error(
     network: nn.Module, sample: Tree, error: Exception, where: str = ""
 ) -> CutError:
-    """What to raise where the network fails on the sample, at one of its layers if told."""
+    """Return the error for a network whose forward fails on the sample.
+
+    Args:
+        network: The network.
+        sample: Its inputs.
+        error: Exception of the forward.
+        where: Prefix of its message that names the layer, if known.
+    """
     shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
     return CutError(
         f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
@@ -45,43 +52,48 @@ def sample_error(
 
 
 def record_forward(network: nn.Module, sample: Tree) -> Recording:
-    """What the network does with the sample, in the mode that it is in.
+    """Record the forward of a network on the sample, in its present mode.
 
-    Buffers and torch's random numbers are left as they were.
+    Buffers and PyTorch's random state are restored afterwards.
     """
-    watch = ForwardRecorder(network)
-    watch.enter(sample)
-    with _unchanged(network), torch.enable_grad(), intercept(watch.names, watch):
+    recorder = ForwardRecorder(network)
+    recorder.register_inputs(sample)
+    with (
+        _restore_state(network),
+        torch.enable_grad(),
+        intercept(recorder.names, recorder),
+    ):
         output = call_network(network, sample)
-    return watch.recording(output)
+    return recorder.finish(output)
 
 
 @contextmanager
-def _unchanged(network: nn.Module) -> Iterator[None]:
-    kept = [(buffer, buffer.clone()) for buffer in network.buffers()]
-    cuda = sorted({b.device.index for b in network.parameters() if b.is_cuda})
+def _restore_state(network: nn.Module) -> Iterator[None]:
+    """Context manager that restores buffers and the random state afterwards."""
+    saved = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    cuda = sorted({p.device.index for p in network.parameters() if p.is_cuda})
     try:
         with torch.random.fork_rng(devices=cuda):
             yield
     finally:
         with torch.no_grad():
-            for buffer, was in kept:
-                buffer.copy_(was)
+            for buffer, value in saved:
+                buffer.copy_(value)
 
 
 @dataclass
-class _Value:
-    tensor: Tensor  # kept, so that no other gets its id
+class _TrackedValue:
+    tensor: Tensor  # keeps the tensor alive, so that its id is not reused
     keys: list[tuple[ValueKey, int]] = field(default_factory=list)
     last_use: float = -1
-    changes: list[int] = field(default_factory=list)
+    mutations: list[int] = field(default_factory=list)
 
 
 class ForwardRecorder:
-    """Lets everything happen and notes it.
+    """Interceptor that executes every step unchanged and records it.
 
     Args:
-        network: What is to be watched.
+        network: Network to record.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -93,72 +105,90 @@ class ForwardRecorder:
         }
         self._frames: list[Frame] = []
         self._calls: list[Call] = []
-        self._values: dict[int, _Value] = {}
-        self._uses: dict[str, tuple[int, int]] = {}
-        self._reads: list[Read] = []
-        self._strange: list[tuple[int, str]] = []
-        self._now = 0
+        self._values: dict[int, _TrackedValue] = {}
+        self._weight_uses: dict[str, tuple[int, int]] = {}
+        self._queries: list[TensorQuery] = []
+        self._untracked: list[tuple[int, str]] = []
+        self._event = 0
 
-    def enter(self, inputs: Tree) -> None:
-        """The tensors that the network is about to be called with."""
+    def register_inputs(self, inputs: Tree) -> None:
+        """Register the tensors with which the network is called next."""
         self._register("", 0, tensor_leaves(inputs))
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call the module, and note what it gave."""
+        """Call the module and record its output.
+
+        Args:
+            name: Name of the module in the network.
+            module: The module.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+        """
         caller = self._frames[-1] if self._frames else None
-        self._now += 1
+        self._event += 1
         path = caller.step(name) if caller is not None else 0
-        place, start = len(self._calls), self._now
-        inside = tuple(frame.name for frame in self._frames)
-        self._calls.append(Call(name, start, start, inside))
+        position, start = len(self._calls), self._event
+        callers = tuple(frame.name for frame in self._frames)
+        self._calls.append(Call(name, start, start, callers))
         self._frames.append(Frame(name))
         try:
             output = call_intercepted(module, args, kwargs)
         finally:
             self._frames.pop()
-        self._now += 1
-        self._calls[place] = Call(name, start, self._now, inside)
+        self._event += 1
+        self._calls[position] = Call(name, start, self._event, callers)
         if caller is not None:
             self._register(caller.name, path, tensor_leaves(output))
         return output
 
-    def function(self, go: Go, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function, and note what it took and gave."""
+    def function(
+        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call the function and record its operands and results.
+
+        Args:
+            function: The function.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+        """
         if not self._frames:
-            return go(*args, **kwargs)
+            return function(*args, **kwargs)
         frame = self._frames[-1]
-        self._now += 1
-        taken = tensor_leaves(args, kwargs)
-        versions = [(tensor, tensor._version) for tensor in taken]
-        output = go(*args, **kwargs)
-        given, edited = tensor_leaves(output), changed_tensors(versions)
-        name = function_name(go)
-        varies = any(id(t) in self._values or id(t) in self._weights for t in taken)
-        if given or edited:
-            # Looks are no steps: hooks of others, such as counters, may look as they like.
+        self._event += 1
+        operands = tensor_leaves(args, kwargs)
+        versions = [(tensor, tensor._version) for tensor in operands]
+        output = function(*args, **kwargs)
+        results, mutated = tensor_leaves(output), mutated_tensors(versions)
+        name = function_name(function)
+        varies = any(id(t) in self._values or id(t) in self._weights for t in operands)
+        if results or mutated:
+            # Queries are no steps: hooks of the user, such as counters, may query anything.
             path = frame.step(name)
-            self._use(taken)
-            if varies or name in RANDOM:
-                self._register(frame.name, path, given or edited)
-            for tensor in edited:
+            self._use(operands)
+            if varies or name in RANDOM_FUNCTIONS:
+                self._register(frame.name, path, results or mutated)
+            for tensor in mutated:
                 if id(tensor) in self._values:
-                    self._values[id(tensor)].changes.append(self._now)
-        if varies and (name in VALUES or not (given or edited or name in TYPES)):
-            self._read(frame, name in VALUES, taken)
+                    self._values[id(tensor)].mutations.append(self._event)
+        reads_elements = name in ELEMENT_READING_FUNCTIONS
+        if varies and (
+            reads_elements or not (results or mutated or name in METADATA_FUNCTIONS)
+        ):
+            self._record_query(frame, operands, reads_elements=reads_elements)
         return output
 
-    def recording(self, output: Any) -> Recording:
-        """All that was noted, once the network has given its output."""
-        self._now += 1
+    def finish(self, output: Any) -> Recording:
+        """Return the recording, after the network has returned its output."""
+        self._event += 1
         self._use(tensor_leaves(output))
         values = tuple(
             Value(
                 keys=tuple(value.keys),
-                made=value.keys[0][1],
+                created=value.keys[0][1],
                 last_use=value.last_use,
-                changes=tuple(value.changes),
+                mutations=tuple(value.mutations),
                 storage=value.tensor.untyped_storage()._cdata,
                 shape=tuple(value.tensor.shape),
             )
@@ -167,39 +197,45 @@ class ForwardRecorder:
         return Recording(
             calls=tuple(self._calls),
             values=values,
-            weights=dict(self._uses),
-            reads=tuple(self._reads),
-            strange=tuple(self._strange),
+            weights=dict(self._weight_uses),
+            queries=tuple(self._queries),
+            untracked=tuple(self._untracked),
         )
 
-    def _register(self, frame: str, path: int, tensors: list[Tensor]) -> None:
-        for place, tensor in enumerate(tensors):
+    def _register(self, frame: str, path: int, results: list[Tensor]) -> None:
+        """Register the results of a step under their keys."""
+        for position, tensor in enumerate(results):
             if id(tensor) not in self._weights:
-                value = self._values.setdefault(id(tensor), _Value(tensor))
-                value.keys.append((ValueKey(frame, path, place), self._now))
+                value = self._values.setdefault(id(tensor), _TrackedValue(tensor))
+                value.keys.append((ValueKey(frame, path, position), self._event))
 
-    def _use(self, tensors: list[Tensor]) -> None:
-        for tensor in tensors:
+    def _use(self, operands: list[Tensor]) -> None:
+        """Record that the present event needs the elements of these tensors."""
+        for tensor in operands:
             if (name := self._weights.get(id(tensor))) is not None:
-                first, _ = self._uses.get(name, (self._now, 0))
-                self._uses[name] = first, self._now
+                first, _ = self._weight_uses.get(name, (self._event, 0))
+                self._weight_uses[name] = first, self._event
             elif (value := self._values.get(id(tensor))) is not None:
-                value.last_use = self._now
+                value.last_use = self._event
             elif tensor.grad_fn is not None:
-                self._strange.append((self._now, _line()))
+                self._untracked.append((self._event, _user_line()))
 
-    def _read(self, frame: Frame, values: bool, tensors: list[Tensor]) -> None:
-        if values:
-            self._use(tensors)
+    def _record_query(
+        self, frame: Frame, operands: list[Tensor], *, reads_elements: bool
+    ) -> None:
+        """Record a query of these tensors."""
+        if reads_elements:
+            self._use(operands)
         known = list(self._values)
-        of = tuple(known.index(id(t)) for t in tensors if id(t) in self._values)
-        if of:
-            self._reads.append(Read(frame.name, self._now, _line(), values, of))
+        indices = tuple(known.index(id(t)) for t in operands if id(t) in self._values)
+        if indices:
+            query = TensorQuery(frame.name, self._event, _user_line(), reads_elements, indices)
+            self._queries.append(query)
 
 
-def _line() -> str:
-    """The line of code that is neither PyTorch's nor of this package."""
+def _user_line() -> str:
+    """Return the running line of code outside PyTorch and this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}, line {frame.f_lineno}"

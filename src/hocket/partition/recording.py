@@ -1,6 +1,7 @@
-"""What a network did with a sample: its calls, the values between them, the weights they read.
+"""Recording of a forward: its module calls, the values between them, the weights they use.
 
-Time is counted in events: every call, return and function of PyTorch is one.
+Time is counted in events: every call of a module, every return and every PyTorch function is
+one event.
 """
 
 import zlib
@@ -9,34 +10,34 @@ from typing import NamedTuple
 
 
 class ValueKey(NamedTuple):
-    """How a stage knows a value that another stage has computed.
+    """Identity of a tensor in a forward, which is the same in every stage.
 
     Attributes:
-        frame: Name of the module whose forward it came up in.
-        path: A checksum of all calls and functions of that forward until then; 0 for inputs.
-            Another path of the forward gives other keys, and is noticed.
-        place: Which tensor of the result it is.
+        frame: Name of the module whose forward produced it.
+        path: Checksum of all calls and functions of that forward so far; 0 for inputs. If the
+            forward takes another path, its keys differ, and the difference is detected.
+        position: Position of the tensor in the result.
     """
 
     frame: str
     path: int
-    place: int
+    position: int
 
 
 @dataclass
 class Frame:
-    """A forward at work, and the path that it has taken.
+    """A running forward and the path that it has taken.
 
     Attributes:
-        name: Of the module.
-        path: The checksum of its calls and functions until now.
+        name: Name of its module.
+        path: Checksum of its calls and functions so far.
     """
 
     name: str
     path: int = 0
 
     def step(self, name: str) -> int:
-        """Note a call or function of this name; gives the path until then, with it."""
+        """Add a call or function of this name to the path, and return the new path."""
         self.path = zlib.crc32(name.encode(), self.path)
         return self.path
 
@@ -46,88 +47,89 @@ class Call:
     """A call of a module.
 
     Attributes:
-        name: Of the module.
+        name: Name of the module.
         start: Event at which it was called.
         end: Event at which it returned.
-        inside: The modules whose forward was at work, from the network itself to the caller.
+        callers: Modules whose forward was running, from the network itself to the caller.
     """
 
     name: str
     start: int
     end: int
-    inside: tuple[str, ...]
+    callers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that depends on inputs, weights or chance.
+    """A tensor that depends on inputs, weights or random numbers.
 
     Attributes:
-        keys: Under which names it came up, and at which event, in order.
-        made: The event at which it came up.
-        last_use: The last event that needed its numbers; -1 if none did.
-        changes: The events that changed it in place.
-        storage: What it shares with views of itself.
-        shape: Its sizes.
+        keys: Keys under which it was registered, each with its event, in order.
+        created: Event of the first registration.
+        last_use: Last event that needed its elements; -1 if none did.
+        mutations: Events that changed it in place.
+        storage: Identity of its storage, which it shares with its views.
+        shape: Shape of the tensor.
     """
 
     keys: tuple[tuple[ValueKey, int], ...]
-    made: int
+    created: int
     last_use: float
-    changes: tuple[int, ...]
+    mutations: tuple[int, ...]
     storage: int
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Read:
-    """A look at a tensor whose answer is no tensor.
+class TensorQuery:
+    """A function of a tensor whose result is not a tensor, such as its size.
 
     Attributes:
-        frame: The module whose forward looked.
-        event: When.
-        where: The line of code.
-        values: Whether the answer depends on numbers, or only on sizes.
-        of: Places in ``Recording.values`` of what it looked at.
+        frame: Module whose forward called the function.
+        event: Event of the call.
+        where: Line of code.
+        reads_elements: Whether the result depends on elements, not only on shapes.
+        operands: Positions in ``Recording.values`` of its arguments.
     """
 
     frame: str
     event: int
     where: str
-    values: bool
-    of: tuple[int, ...]
+    reads_elements: bool
+    operands: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """All of one forward.
+    """Recording of one forward.
 
     Attributes:
-        calls: In the order of their starts; the first is the network.
-        values: In the order in which they came up.
-        weights: Of each parameter and buffer, by its first name, the first and last use.
-        reads: In order.
-        strange: Events at which something with a graph was used that came from nowhere, and
-            the lines of code.
+        calls: Calls in the order of their starts; the first is that of the network.
+        values: Values in the order of their creation.
+        weights: First and last use of each parameter and buffer, by its first name.
+        queries: Queries in order.
+        untracked: Events that used a tensor with a graph but of unknown origin, and their lines
+            of code.
     """
 
     calls: tuple[Call, ...]
     values: tuple[Value, ...]
     weights: dict[str, tuple[int, int]]
-    reads: tuple[Read, ...]
-    strange: tuple[tuple[int, str], ...]
+    queries: tuple[TensorQuery, ...]
+    untracked: tuple[tuple[int, str], ...]
 
 
 class ForwardMode(NamedTuple):
-    """What decides which way a forward takes, as far as it is tried out.
+    """Conditions on which a forward may branch, as far as they are tried on the sample.
 
     Attributes:
         training: Whether the network is in training mode.
-        single: Whether the batch has one input only, which many a forward treats by itself.
+        single: Whether the batch has only one input, which many networks treat differently.
     """
 
     training: bool
     single: bool
 
 
-USUAL = ForwardMode(training=True, single=False)
+TRAINING = ForwardMode(training=True, single=False)
+EVALUATION = ForwardMode(training=False, single=False)

@@ -1,4 +1,4 @@
-"""A network as a chain of layers, and runs of that chain as stages."""
+"""Stages of an `nn.Sequential`: consecutive layers of it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,23 +10,24 @@ from hocket.partition.plan import Plan
 
 
 def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a sequential network by name, in order.
+    """Return the layers of a sequential network by name, in order.
 
-    A plain nn.Sequential inside is opened; one of a class of its own is one layer.
+    A plain nn.Sequential inside it is flattened; an instance of a subclass is one layer.
 
     Raises:
         CutError: The network is not an nn.Sequential, or has no layers.
 
-    >>> list(chain(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))))
+    >>> inner = nn.Sequential(nn.ReLU(), nn.Linear(2, 2))
+    >>> list(layers_in_order(nn.Sequential(nn.Linear(2, 2), inner)))
     ['0', '1.0', '1.1']
     """
     if not is_sequential(network):
         raise CutError(
-            f"cannot cut a {type(network).__name__}: only an nn.Sequential tells which layer "
+            f"cannot cut a {type(network).__name__}: only an nn.Sequential shows which layer "
             "follows which; pass one, or pass the stages as a list of modules"
         )
     layers: dict[str, nn.Module] = {}
-    # Not named_children: it leaves out the second use of a layer that is used twice.
+    # Not named_children, which omits the second use of a layer that is used twice.
     for name, child in network._modules.items():
         assert child is not None, "nn.Sequential holds modules only"
         if type(child) is nn.Sequential and is_sequential(child) and len(child) > 0:
@@ -41,14 +42,14 @@ def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def is_sequential(module: nn.Module) -> bool:
-    """Whether the module does nothing but call its children in turn."""
-    plain = type(module).forward is nn.Sequential.forward
+    """Return whether the module only calls its children in order, without hooks."""
+    inherited = type(module).forward is nn.Sequential.forward
     hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return isinstance(module, nn.Sequential) and plain and not hooked
+    return isinstance(module, nn.Sequential) and inherited and not hooked
 
 
 def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
-    """Whether the network is a sequence, and the plan does not cut inside one of its layers."""
+    """Return whether a plan cuts a sequential network between its layers only."""
     if not is_sequential(network):
         return False
     layers, modules = layers_in_order(network), dict(network.named_modules())
@@ -56,10 +57,10 @@ def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
 
 
 def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
-    """The stages of a plan: runs of the network's own layers.
+    """Build the stages of a plan from the layers of a sequential network.
 
     Raises:
-        CutError: The plan does not fit the network, or stages would share parameters.
+        CutError: The plan does not fit the network, or stages share parameters.
     """
     plan.require_for(network)
     layers = layers_in_order(network)
@@ -72,26 +73,27 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
                 [f"it cuts before layer {cut!r}, which is none of {names}" for cut in missing],
             )
         )
-    first = [0, *(names.index(cut) for cut in plan.cuts), len(names)]
+    bounds = [0, *(names.index(cut) for cut in plan.cuts), len(names)]
     problems = [
         f"stage {k} would be empty; it would begin at layer {names[a]!r} and end before "
         f"{names[b] if b < len(names) else 'the end'!r}"
-        for k, (a, b) in enumerate(pairwise(first))
+        for k, (a, b) in enumerate(pairwise(bounds))
         if a >= b
     ]
     if problems:
         raise CutError(listed(f"cannot cut this network into {plan.stages} stages", problems))
-    runs = [names[a:b] for a, b in pairwise(first)]
-    stages = [nn.Sequential(*(layers[name] for name in run)) for run in runs]
+    stages = [
+        nn.Sequential(*(layers[name] for name in names[a:b])) for a, b in pairwise(bounds)
+    ]
     require_separate(network, stages)
     return list(stages)
 
 
 def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
-    """Refuse stages that are empty, share parameters or leave some out.
+    """Check that each parameter and buffer of a network is in exactly one stage.
 
     Raises:
-        CutError: With every stage that is empty and every parameter in two stages or in none.
+        CutError: A stage is empty, or a parameter or buffer is in two stages or in none.
     """
     if not stages:
         raise CutError("there are no stages; give at least one module")
@@ -105,17 +107,17 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
         ("buffer", list(network.named_buffers())),
     ):
         for name, tensor in entries:
-            homes = [
+            owners = [
                 k
                 for k, stage in enumerate(stages)
-                if any(tensor is own for own in (*stage.parameters(), *stage.buffers()))
+                if any(tensor is entry for entry in (*stage.parameters(), *stage.buffers()))
             ]
-            if len(homes) > 1:
+            if len(owners) > 1:
                 problems.append(
-                    f"{kind} {name!r} is shared by stages {', '.join(map(str, homes))}; "
+                    f"{kind} {name!r} is shared by stages {', '.join(map(str, owners))}; "
                     "keep its layers in one stage"
                 )
-            elif not homes:
+            elif not owners:
                 problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
     if problems:
         raise CutError(listed(f"cannot cut this network into {len(stages)} stages", problems))

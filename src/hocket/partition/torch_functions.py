@@ -1,4 +1,4 @@
-"""What kinds of functions PyTorch has, as far as one must know to skip them in a forward."""
+"""Kinds of PyTorch functions, which decide whether a stage can skip them in a forward."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-# Of these the answer depends on neither the values nor the sizes of a tensor.
-TYPES = frozenset(
+# Functions whose result depends on neither the elements nor the shape of a tensor.
+METADATA_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
         """
@@ -18,8 +18,8 @@ TYPES = frozenset(
         """,
     )
 )
-# Of these it depends on values.
-VALUES = frozenset(
+# Functions whose result, or its shape, depends on the elements of a tensor.
+ELEMENT_READING_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
         """
@@ -29,8 +29,8 @@ VALUES = frozenset(
         """,
     )
 )
-# Of these it depends on chance, or on what was in the memory before.
-RANDOM = frozenset(
+# Functions whose result depends on random numbers or on uninitialized memory.
+RANDOM_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
         """
@@ -44,10 +44,10 @@ RANDOM = frozenset(
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The name of a function, of an attribute that is looked up, or of a type if it has none.
+    """Return the name of a function, or of the attribute whose getter or setter it is.
 
     >>> import torch
-    >>> name_of(torch.relu), name_of(torch.Tensor.shape.__get__)
+    >>> function_name(torch.relu), function_name(torch.Tensor.shape.__get__)
     ('relu', 'shape')
     """
     name = getattr(function, "__name__", type(function).__name__)
@@ -57,16 +57,16 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def tensor_leaves(*trees: Any) -> list[Tensor]:
-    """The tensors in arguments and results, those in slices too."""
-    found: list[Tensor] = []
-    for leaf in pytree.tree_leaves(trees):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif isinstance(leaf, slice):
-            found += tensor_leaves(leaf.start, leaf.stop, leaf.step)
-    return found
+    """Return the tensors in arguments or results, including those in slices."""
+    leaves: list[Tensor] = []
+    for entry in pytree.tree_leaves(trees):
+        if isinstance(entry, Tensor):
+            leaves.append(entry)
+        elif isinstance(entry, slice):
+            leaves += tensor_leaves(entry.start, entry.stop, entry.step)
+    return leaves
 
 
-def changed_tensors(before: Iterable[tuple[Tensor, int]]) -> list[Tensor]:
-    """The tensors whose version is not what it was: they were changed in place."""
-    return [tensor for tensor, version in before if tensor._version != version]
+def mutated_tensors(versions: Iterable[tuple[Tensor, int]]) -> list[Tensor]:
+    """Return the tensors that were changed in place since their version was read."""
+    return [tensor for tensor, version in versions if tensor._version != version]

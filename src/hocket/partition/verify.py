@@ -1,4 +1,4 @@
-"""Whether stages compute what the network does: outputs, gradients, statistics, to the bit."""
+"""Comparison of stages with the network: outputs, gradients and buffers, bit by bit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,17 +13,17 @@ from hocket.partition.recorder import call_network, sample_error
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 SEED = 0
-Same = Callable[[Tensor | None, Tensor | None], bool]
+Compare = Callable[[Tensor | None, Tensor | None], bool]
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What came of a forward and a backward.
+    """Results of a forward and a backward.
 
     Attributes:
-        outputs: The tensors of the output.
-        gradients: Of each parameter, None where there is none.
-        buffers: As they are afterwards.
+        outputs: Tensors of the output.
+        gradients: Gradient of each parameter; None if it has none.
+        buffers: Buffers after the forward.
     """
 
     outputs: tuple[Tensor, ...]
@@ -32,94 +32,114 @@ class _Pass:
 
 
 def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> None:
-    """Refuse stages that, one behind the other, are not the network.
+    """Check that stages in sequence compute the same as the network.
 
-    Both run on the sample in the mode they are in and in evaluation, with the same random
-    numbers. Afterwards weights, gradients, buffers and random numbers are as they were. On a
-    CPU outputs and gradients must be equal bit by bit; on a GPU, where two runs of one network
-    may differ, close.
+    Both run on the sample in their present mode and in evaluation, with the same random state.
+    Gradients, buffers and random state are restored afterwards. On a CPU, outputs and gradients
+    must be equal bit by bit; on a GPU, where two runs of one network may differ, nearly equal.
+
+    Args:
+        network: The network.
+        stages: Its stages.
+        sample: A batch of its inputs.
 
     Raises:
-        CutError: With everything that differs; or the network does not take the sample.
+        CutError: Something differs, with all differences; or the network does not take the
+            sample.
     """
     problems: list[str] = []
-    same = _close if _cuda(network) else _equal
+    compare = _nearly_equal if _cuda_devices(network) else _equal
     modes: tuple[tuple[str, list[nn.Module]], ...] = (
         ("in its present mode", []),
         ("in evaluation", [network, *stages]),
     )
-    for words, modules in modes:
-        with evaluation_mode(*modules), _gradients_kept(network):
+    for mode, modules in modes:
+        with evaluation_mode(*modules), _restore_gradients(network):
             try:
-                wanted = _pass(network, [network], sample)
+                expected = _run(network, [network], sample)
             except Exception as error:
                 raise sample_error(network, sample, error) from error
             try:
-                found = _pass(network, stages, sample)
+                actual = _run(network, stages, sample)
             except CutError:
                 raise
             except Exception as error:
-                problems.append(f"{words} the stages fail: {error}".partition("\n")[0])
+                problems.append(f"{mode} the stages fail: {error}".partition("\n")[0])
                 continue
-            problems += [f"{words} {text}" for text in _differences(wanted, found, same)]
+            problems += [f"{mode} {text}" for text in _differences(expected, actual, compare)]
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
         raise CutError(
-            listed(f"cut into {len(stages)} stages, this network is not what it was", problems)
+            listed(
+                f"cut into {len(stages)} stages, this network computes something else", problems
+            )
         )
 
 
 @contextmanager
-def _gradients_kept(network: nn.Module) -> Iterator[None]:
-    kept = [(parameter, parameter.grad) for parameter in network.parameters()]
+def _restore_gradients(network: nn.Module) -> Iterator[None]:
+    """Context manager that restores the gradients of all parameters afterwards."""
+    saved = [(parameter, parameter.grad) for parameter in network.parameters()]
     try:
         yield
     finally:
-        for parameter, gradient in kept:
+        for parameter, gradient in saved:
             parameter.grad = gradient
 
 
-def _pass(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass:
-    """Forward and backward through the stages, with a graph of its own in each."""
+def _run(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass:
+    """Run forward and backward of the stages, each with a separate graph.
+
+    Args:
+        network: The network, whose buffers are restored.
+        stages: Its stages, or only the network itself.
+        sample: A batch of inputs.
+    """
     network.zero_grad(set_to_none=True)
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    with torch.random.fork_rng(devices=_cuda(network)), torch.enable_grad():
+    with torch.random.fork_rng(devices=_cuda_devices(network)), torch.enable_grad():
         torch.manual_seed(SEED)
         value: Tree = copy_tensors(sample)
         passed: list[tuple[Tree, Tree]] = []
         for number, stage in enumerate(stages):
-            given = map_tensors(as_leaf, value) if number else value
-            # Copies, as a stage may change in place what it was given.
-            entered = copy_tensors(given)
+            inputs = map_tensors(as_leaf, value) if number else value
+            # Copies, because a stage may change its input in place.
+            entered = copy_tensors(inputs)
             value = call_network(stage, entered) if stage is network else stage(entered)
-            passed.append((given, value))
+            passed.append((inputs, value))
         outputs = tuple(output.detach().clone() for output in tensors(value))
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
         gradients: list[Tensor | None] = [torch.randn(o.shape).to(o) for o in outputs]
-        for given, output in reversed(passed):
+        for inputs, output in reversed(passed):
             pairs = zip(tensors(output), gradients, strict=True)
-            live = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
-            if live:
-                torch.autograd.backward([o for o, _ in live], [g for _, g in live])
-            gradients = [entry.grad for entry in tensors(given)]
+            reached = [(o, g) for o, g in pairs if o.requires_grad and g is not None]
+            if reached:
+                torch.autograd.backward([o for o, _ in reached], [g for _, g in reached])
+            gradients = [entry.grad for entry in tensors(inputs)]
     with torch.no_grad():
         for name, buffer in network.named_buffers():
             buffer.copy_(before[name])
-    weights = {name: parameter.grad for name, parameter in network.named_parameters()}
-    return _Pass(outputs, weights, buffers)
+    weight_gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
+    return _Pass(outputs, weight_gradients, buffers)
 
 
-def _differences(wanted: _Pass, found: _Pass, same: Same) -> Iterator[str]:
-    """What is not the same."""
-    if len(wanted.outputs) != len(found.outputs):
-        yield f"there are {len(found.outputs)} outputs instead of {len(wanted.outputs)}"
-    elif not all(map(same, wanted.outputs, found.outputs)):
+def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[str]:
+    """Yield all differences.
+
+    Args:
+        expected: Results of the network.
+        actual: Results of the stages.
+        compare: Function that returns whether two tensors are equal.
+    """
+    if len(expected.outputs) != len(actual.outputs):
+        yield f"there are {len(actual.outputs)} outputs instead of {len(expected.outputs)}"
+    elif not all(map(compare, expected.outputs, actual.outputs)):
         yield "the outputs differ"
     for kind, old, new in (
-        ("gradient", wanted.gradients, found.gradients),
-        ("buffer", wanted.buffers, found.buffers),
+        ("gradient", expected.gradients, actual.gradients),
+        ("buffer", expected.buffers, actual.buffers),
     ):
-        names = [name for name in old if not same(old[name], new[name])]
+        names = [name for name in old if not compare(old[name], new[name])]
         if names:
             yield f"the {kind} of {' and '.join(map(repr, names[:3]))} differs"
 
@@ -130,12 +150,12 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.equal(one, other)
 
 
-def _close(one: Tensor | None, other: Tensor | None) -> bool:
+def _nearly_equal(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
-def _cuda(network: nn.Module) -> list[int]:
-    """The GPUs that the network is on."""
+def _cuda_devices(network: nn.Module) -> list[int]:
+    """Return the indices of the GPUs that the network is on."""
     return sorted({p.device.index for p in network.parameters() if p.is_cuda})

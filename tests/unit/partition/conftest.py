@@ -1,4 +1,4 @@
-"""Networks here have the same weights in every run."""
+"""All networks in these tests have the same weights in every run."""
 
 import pytest
 import torch

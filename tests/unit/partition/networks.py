@@ -1,4 +1,4 @@
-"""Networks as users write them: layers, and small things between them."""
+"""Networks as users write them, with functions between their layers."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Glued(nn.Module):
-    """Flatten, view, relu and pooling between the layers, as in many tutorials."""
+    """Network with view, relu and pooling between its layers, as in many tutorials."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Glued(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block with one ReLU for two uses."""
+    """Residual block that uses one ReLU twice."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class Skips(nn.Module):
-    """Blocks in a list, and a skip over all of them."""
+    """Network of residual blocks in a list, with a skip connection over all of them."""
 
     def __init__(self, blocks: int = 3, width: int = 5) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Skips(nn.Module):
 
 
 class Words(nn.Module):
-    """Two inputs by keyword, positions of its own, and a tree for an output."""
+    """Network with two keyword inputs, position embeddings, and a tree as output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Words(nn.Module):
 
 
 class Two(nn.Module):
-    """Two inputs in turn, of which the second is needed at the end only."""
+    """Network of two positional inputs; the second is used at the end only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def nested():
     return nn.Sequential(inner, nn.Flatten(), nn.Linear(4, 2)), torch.randn(3, 4)
 
 
-def through(stages, value):
+def run_stages(stages, value):
     for stage in stages:
         value = stage(value)
     return value

@@ -1,4 +1,4 @@
-"""No other split is better, whatever is counted and whatever is limited."""
+"""No other split is better, for any costs and limits."""
 
 import itertools
 
@@ -22,13 +22,13 @@ numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 
 def largest(costs, cuts, packets):
     ends = [0, *cuts, len(costs)]
-    border = [0, *packets[1:], 0]
-    return max(sum(costs[a:b]) + border[a] + border[b] for a, b in itertools.pairwise(ends))
+    sent = [0, *packets[1:], 0]
+    return max(sum(costs[a:b]) + sent[a] + sent[b] for a, b in itertools.pairwise(ends))
 
 
-def held(room, cuts, count):
+def largest_usage(usage, cuts, count):
     ends = itertools.pairwise([0, *cuts, count])
-    return max(room(part, a, b) for part, (a, b) in enumerate(ends))
+    return max(usage(part, a, b) for part, (a, b) in enumerate(ends))
 
 
 @given(numbers, st.data())
@@ -36,48 +36,48 @@ def test_no_split_has_a_smaller_largest_part(costs, data):
     parts = data.draw(st.integers(1, len(costs)))
     sent = st.lists(st.integers(0, 9), min_size=len(costs), max_size=len(costs))
     packets = data.draw(st.one_of(st.just([0] * len(costs)), sent))
-    found = balance([float(cost) for cost in costs], parts, packets=packets)
+    chosen = balance([float(cost) for cost in costs], parts, packets=packets)
     every = itertools.combinations(range(1, len(costs)), parts - 1)
-    assert len(found) == parts - 1
-    assert found == sorted(set(found))
-    assert all(0 < cut < len(costs) for cut in found)
+    assert len(chosen) == parts - 1
+    assert chosen == sorted(set(chosen))
+    assert all(0 < cut < len(costs) for cut in chosen)
     best = min(largest(costs, cuts, packets) for cuts in every)
-    assert largest(costs, found, packets) == best
+    assert largest(costs, chosen, packets) == best
 
 
 @given(numbers, st.data())
-def test_no_split_below_the_limit_is_better_and_the_smallest_limit_is_told(costs, data):
+def test_no_split_within_the_limit_is_better_and_the_smallest_limit_is_reported(costs, data):
     parts = data.draw(st.integers(1, len(costs)))
     weights = data.draw(st.lists(st.integers(1, 9), min_size=len(costs), max_size=len(costs)))
     limit = data.draw(st.integers(1, 60))
 
-    def room(part, first, end):
+    def usage(part, first, end):
         return (parts - part) * sum(weights[first:end])  # early stages hold more
 
     every = list(itertools.combinations(range(1, len(costs)), parts - 1))
-    fitting = [cuts for cuts in every if held(room, cuts, len(costs)) <= limit]
+    fitting = [cuts for cuts in every if largest_usage(usage, cuts, len(costs)) <= limit]
     none = [0] * len(costs)
     if fitting:
-        found = balance(costs, parts, room=room, limit=limit)
-        assert tuple(found) in fitting
+        chosen = balance(costs, parts, usage=usage, capacity=limit)
+        assert tuple(chosen) in fitting
         best = min(largest(costs, cuts, none) for cuts in fitting)
-        assert largest(costs, found, none) == best
+        assert largest(costs, chosen, none) == best
         return
-    least = min(held(room, cuts, len(costs)) for cuts in every)
+    least = min(largest_usage(usage, cuts, len(costs)) for cuts in every)
     with pytest.raises(
         CutError, match=f"smallest limit that one fits into is {least:.3f}|{least}"
     ):
-        balance(costs, parts, room=room, limit=limit)
-    balance(costs, parts, room=room, limit=least)
+        balance(costs, parts, usage=usage, capacity=limit)
+    balance(costs, parts, usage=usage, capacity=least)
 
 
 @given(numbers)
 def test_among_equals_the_earliest_cuts_win(costs):
     assume(len(costs) > 1)
-    (found,) = balance(costs, 2)
+    (chosen,) = balance(costs, 2)
     none = [0] * len(costs)
-    best = largest(costs, [found], none)
-    assert all(largest(costs, [earlier], none) > best for earlier in range(1, found))
+    best = largest(costs, [chosen], none)
+    assert all(largest(costs, [earlier], none) > best for earlier in range(1, chosen))
 
 
 @pytest.mark.parametrize("parts", [0, 4])
@@ -154,13 +154,13 @@ def test_options_that_contradict_are_refused(options, text):
         ("16bit,5ns", Link(2.0, 5e-9)),
     ],
 )
-def test_links_are_read(text, link):
+def test_links_are_parsed(text, link):
     assert Link.parse(text) == link
 
 
 @pytest.mark.parametrize("text", ["fast", "10", "10Gbit,50", "1.2.3Gbit", "10Gbit,1.1.1us", ""])
-def test_what_is_no_link_is_refused(text):
-    with pytest.raises(OptionError, match="write bits in a second and a latency: 10Gbit,50us"):
+def test_text_that_is_no_link_is_refused(text):
+    with pytest.raises(OptionError, match="write bits per second and a latency: 10Gbit,50us"):
         Link.parse(text)
 
 

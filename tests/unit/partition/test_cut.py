@@ -1,4 +1,4 @@
-"""Networks are cut between layers, evenly, and never through what is shared."""
+"""Sequential networks are cut between layers, balanced, and never between shared weights."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from hocket.partition.sequential import require_separate
 
 
 class Branches(nn.Module):
-    """Not a chain."""
+    """Module that is not sequential."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Branches(nn.Module):
 
 
 class Residual(nn.Sequential):
-    """A sequence with a forward of its own."""
+    """Subclass of nn.Sequential with its own forward."""
 
     def forward(self, values):
         return values + super().forward(values)
@@ -41,7 +41,7 @@ def network() -> nn.Sequential:
     )
 
 
-def test_nested_sequences_are_opened_and_nothing_else():
+def test_only_plain_nested_sequences_are_flattened():
     assert list(layers_in_order(network())) == ["0", "1.0", "1.1.0", "2", "3", "4"]
 
 
@@ -53,7 +53,7 @@ def test_a_sequence_with_a_hook_is_one_layer():
 
 @pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Tanh()], ids=["weights", "none"])
 def test_a_layer_that_is_used_twice_is_not_forgotten(layer):
-    """The stages together compute what the network does, or the cut is refused."""
+    """The stages in sequence compute the same as the network, or the cut is refused."""
     network, x = nn.Sequential(layer, nn.Linear(2, 2), layer, nn.Linear(2, 2)), torch.ones(1, 2)
     try:
         stages = build_stages(network, Plan(("3",)))
@@ -63,7 +63,7 @@ def test_a_layer_that_is_used_twice_is_not_forgotten(layer):
 
 
 @pytest.mark.parametrize("cuts", [(), ("1.0",), ("1.1.0", "2"), ("1.0", "2", "3", "4")])
-def test_stages_are_runs_of_the_networks_own_layers(cuts):
+def test_stages_are_consecutive_layers_of_the_network(cuts):
     whole = network()
     stages = build_stages(whole, Plan(cuts))
     assert len(stages) == Plan(cuts).stages == len(cuts) + 1
@@ -74,7 +74,7 @@ def test_stages_are_runs_of_the_networks_own_layers(cuts):
     assert torch.equal(nn.Sequential(*stages)(x), whole(x))
 
 
-def test_what_is_no_chain_is_refused():
+def test_a_network_that_is_not_sequential_is_refused():
     with pytest.raises(CutError, match=r"cannot cut a Branches: only an nn\.Sequential"):
         layers_in_order(Branches())
 
@@ -136,7 +136,7 @@ def test_shared_statistics_are_refused_too():
         build_stages(nn.Sequential(*norms), Plan(("1",)))
 
 
-def test_stages_that_leave_something_out_are_refused():
+def test_stages_that_omit_weights_are_refused():
     whole = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     with pytest.raises(CutError) as caught:
         require_separate(whole, [whole[0]])
@@ -160,7 +160,7 @@ def test_one_stage_given_twice_is_refused():
 # Balance.
 
 
-def test_operations_are_counted_without_a_trace():
+def test_counting_operations_does_not_change_the_network():
     stages = conv(2, dropout=0.4)
     whole = nn.Sequential(*stages)
     before = [v.clone() for v in whole.state_dict().values()]
@@ -173,7 +173,7 @@ def test_operations_are_counted_without_a_trace():
     assert all(layer.training for layer in whole.modules())
 
 
-def test_a_trainer_balances_at_its_first_batch_and_tells_its_plan():
+def test_a_trainer_balances_at_its_first_batch_and_has_a_plan_then():
     layers = [nn.Linear(5, 5), nn.Linear(5, 50), nn.Linear(50, 50), nn.Linear(50, 3)]
     whole = nn.Sequential(*layers).double()
     trainer = Trainer(whole, stages=2, method=FDG(), optimizer=sgd)

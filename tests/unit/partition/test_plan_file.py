@@ -1,4 +1,4 @@
-"""A plan comes back from its file, and is for its own network only."""
+"""A plan is written to a file and read back, and fits its own network only."""
 
 import json
 from pathlib import Path
@@ -18,10 +18,10 @@ from unit.partition.networks import Skips, skips
 def test_a_plan_is_written_and_read(tmp_path):
     network, sample = skips()
     plan = Plan(("blocks.1", "head"), network_signature(network))
-    plan.write(tmp_path / "plan.json", said={"speed_up": 2.0})
+    plan.write(tmp_path / "plan.json", forecast={"speed_up": 2.0})
     again = Plan.read(tmp_path / "plan.json")
     assert (again, again.signature) == (plan, plan.signature)
-    assert json.loads((tmp_path / "plan.json").read_text())["said"] == {"speed_up": 2.0}
+    assert json.loads((tmp_path / "plan.json").read_text())["forecast"] == {"speed_up": 2.0}
     assert len(cut(network, stages=again, sample=sample)) == 3
     assert build_plan(RunConfig(plan=str(tmp_path / "plan.json"), stages=3)) == plan
     with pytest.raises(OptionError, match="stages is 2; give --stages 3, or"):
@@ -31,7 +31,8 @@ def test_a_plan_is_written_and_read(tmp_path):
 def test_the_plan_of_another_network_is_refused_by_its_signature():
     network, sample = skips()
     plan = Plan(("blocks.1",), network_signature(Skips(blocks=2)))
-    text = f"signature is {plan.signature}, that of this Skips is {network_signature(network)}; plan again"
+    actual = network_signature(network)
+    text = f"signature is {plan.signature}, that of this Skips is {actual}; plan again"
     with pytest.raises(CutError, match=text):
         cut(network, stages=plan, sample=sample)
     chain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -39,7 +40,7 @@ def test_the_plan_of_another_network_is_refused_by_its_signature():
         Trainer(chain, stages=Plan(("1",), "0"), optimizer=lambda w: torch.optim.SGD(w, lr=1.0))
 
 
-def test_a_plan_that_cannot_be_written_is_told(tmp_path):
+def test_a_plan_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(OptionError, match=r"cannot write the plan to .*; name another file"):
         Plan(()).write(tmp_path / "no" / "plan.json")
 
@@ -49,12 +50,15 @@ def test_a_plan_that_cannot_be_written_is_told(tmp_path):
     [
         (None, "No such file or directory; name a file to read"),
         ("{", r"it is not JSON \(.*\); plan again"),
-        ("[]", "found no mark 'hocket plan 1' in it; plan again"),
-        ('{"format": "hocket plan 1", "cuts": [1], "signature": ""}', "no texts; plan again"),
-        ('{"format": "hocket plan 1", "cuts": ["a"]}', "no texts; plan again"),
+        ("[]", "it has no entry 'format': 'hocket plan 1'; plan again"),
+        (
+            '{"format": "hocket plan 1", "cuts": [1], "signature": ""}',
+            "not strings; plan again",
+        ),
+        ('{"format": "hocket plan 1", "cuts": ["a"]}', "not strings; plan again"),
     ],
 )
-def test_what_is_no_plan_is_refused(tmp_path: Path, content, text):
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content, text):
     file = tmp_path / "plan.json"
     if content is not None:
         file.write_text(content)

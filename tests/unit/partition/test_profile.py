@@ -1,4 +1,4 @@
-"""Layers are timed as they train, and stay as they were."""
+"""Layers are timed as in training, and do not change."""
 
 import copy
 import time
@@ -15,7 +15,7 @@ from hocket.partition.profile import profile
 
 
 class Two(nn.Module):
-    """Gives a tensor and its sign, which has no gradient; takes either."""
+    """Layer that returns a tensor and its sign, which has no gradient."""
 
     def forward(self, values):
         values = values[0] if isinstance(values, tuple) else values
@@ -30,7 +30,7 @@ def test_every_layer_takes_time_and_larger_layers_more():
     assert all(cost.forward_s > 0 and cost.backward_s > 0 for cost in times.values())
 
 
-def test_the_network_is_left_alone():
+def test_the_network_does_not_change():
     network = zoo.resnet8()
     before = copy.deepcopy(network.state_dict())
     profile(layers_in_order(network), torch.randn(2, 3, 8, 8), repetitions=2)
@@ -51,7 +51,7 @@ def test_anything_that_trains_can_be_timed(layers, sample):
     assert profile(layers, sample, repetitions=1).keys() == layers.keys()
 
 
-def test_bytes_of_weights_of_what_is_sent_and_of_what_a_graph_keeps():
+def test_bytes_of_weights_outputs_and_saved_tensors():
     layers = {"linear": nn.Linear(3, 5), "tanh": nn.Tanh(), "twice": nn.Linear(5, 2)}
     costs = profile(layers, torch.randn(7, 3), repetitions=1)
     assert [cost.weight_bytes for cost in costs.values()] == [80, 0, 48]
@@ -60,7 +60,7 @@ def test_bytes_of_weights_of_what_is_sent_and_of_what_a_graph_keeps():
     assert [cost.kept_bytes for cost in costs.values()] == [84, 140, 140]
 
 
-def test_the_way_to_a_part_of_a_forward_is_not_counted():
+def test_steps_before_a_part_of_a_forward_are_not_counted():
     class Slow(nn.Module):
         def __init__(self):
             super().__init__()
@@ -71,7 +71,7 @@ def test_the_way_to_a_part_of_a_forward_is_not_counted():
             return self.second(self.first(x))
 
     network, sample = Slow(), torch.ones(2, 3)
-    seen = find_cut_points(network, sample)
-    costs = measure_layers(seen)
+    graph = find_cut_points(network, sample)
+    costs = measure_layers(graph)
     assert list(costs) == ["(start)", "second"]
     assert costs["second"].forward_s < 0.02 < costs["(start)"].forward_s

@@ -1,4 +1,4 @@
-"""What cannot be cut is refused with every reason, and what goes wrong later is told."""
+"""Cuts that are not possible are refused with all reasons; later failures are reported."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from hocket.partition import divide
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
-from unit.partition.networks import Glued, Skips, Two, skips, through
+from unit.partition.networks import Glued, Skips, Two, run_stages, skips
 
 
 def refused(network, sample, plan=("second",)):
@@ -47,7 +47,7 @@ def test_tied_weights_are_named_and_kept_in_one_stage():
 
 
 class Again(nn.Module):
-    """Uses its first layer twice."""
+    """Network that uses its first layer twice."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ def test_a_cut_before_a_module_that_is_called_twice_is_refused():
 
 
 class Direct(nn.Module):
-    """A parameter, and two buffers, read on both sides of its second layer."""
+    """Network with a parameter and two buffers that are read on both sides of a layer."""
 
     def __init__(self, kind: str):
         super().__init__()
@@ -108,23 +108,23 @@ class Direct(nn.Module):
     [
         ("parameter", "parameter 'scale' is used on both sides; keep its uses in one stage"),
         ("buffers", "the network itself has buffers that are used on both sides"),
-        ("values", "what is done depends on numbers computed before it"),
+        ("values", "control flow depends on tensor values computed before it"),
         ("view", "is changed in place after it, and a view of it is used as well"),
-        ("unreported", "a tensor comes from where it cannot be followed to"),
+        ("unreported", "a tensor that is used has an unknown origin"),
         ("sizes", "sizes of the inputs matter after it, and nothing that is sent shows them"),
     ],
 )
-def test_what_stands_in_the_way_of_a_cut_is_told(kind, text):
-    found = refused(Direct(kind), torch.ones(2, 4))
-    assert "not before 'second': " in found
-    assert text in found
+def test_reasons_against_a_cut_are_reported(kind, text):
+    message = refused(Direct(kind), torch.ones(2, 4))
+    assert "not before 'second': " in message
+    assert text in message
 
 
-def test_where_the_code_looks_at_numbers_is_told_with_its_line():
+def test_the_line_of_code_that_reads_values_is_reported():
     assert "test_refusals.py, line " in refused(Direct("values"), torch.ones(2, 4))
 
 
-def test_all_reasons_come_at_once():
+def test_all_reasons_are_reported_at_once():
     class All(Direct):
         def forward(self, x):
             x = self.first(x) * self.early * self.scale
@@ -133,11 +133,11 @@ def test_all_reasons_come_at_once():
             return self.second(x) * self.scale
 
     text = refused(All("none"), torch.ones(2, 4))
-    assert "depends on numbers" in text
+    assert "control flow depends on tensor values" in text
     assert "parameter 'scale' is used on both sides" in text
 
 
-def test_what_is_kept_in_a_module_and_read_from_there_is_refused():
+def test_a_value_that_is_passed_in_an_attribute_of_a_module_is_refused():
     class Inner(nn.Module):
         def forward(self, x):
             self.kept = x * 2
@@ -155,10 +155,10 @@ def test_what_is_kept_in_a_module_and_read_from_there_is_refused():
             return self.second(x) + self.inner.kept
 
     text = refused(Leaky(), torch.ones(2, 4))
-    assert "something computed inside 'inner' is used without being returned" in text
+    assert "a tensor computed inside 'inner' is used without being returned" in text
 
 
-def test_plans_of_other_networks_and_impossible_places_are_refused():
+def test_plans_of_other_networks_and_impossible_cuts_are_refused():
     network, sample = skips()
     text = refused(network, sample, plan=("layer1", "head"))
     assert "the plan is for another network" in text
@@ -172,12 +172,12 @@ def test_plans_of_other_networks_and_impossible_places_are_refused():
     assert "not before 'blocks': it is not called in the forward" in refused(
         network, sample, ("blocks",)
     )
-    assert "'head' comes before 'blocks.1' in the plan, and not in the forward" in refused(
+    assert "'head' comes before 'blocks.1' in the plan, but not in the forward" in refused(
         network, sample, ("head", "blocks.1")
     )
 
 
-def test_a_module_that_only_training_calls_is_no_border():
+def test_a_module_that_is_only_called_in_training_is_no_cut_point():
     class Trained(Two):
         def forward(self, x):
             return self.second(self.first(x)) if self.training else self.first(x)[:, :4]
@@ -196,8 +196,8 @@ def test_a_module_that_only_training_calls_is_no_border():
     ids=["a network", "a sequence", "a sequence and a plan"],
 )
 def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, where):
-    told = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
-    with pytest.raises(CutError, match=told):
+    expected = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
+    with pytest.raises(CutError, match=expected):
         cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
@@ -214,11 +214,11 @@ def test_less_than_one_stage_is_refused_before_there_is_a_sample():
         Trainer(Glued(), stages=0, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1))
 
 
-# What can only be found out when it runs.
+# Failures that only a forward can show.
 
 
-class Turns(nn.Module):
-    """Takes a longer way for large batches."""
+class Branching(nn.Module):
+    """Network that computes more for large batches."""
 
     def __init__(self):
         super().__init__()
@@ -239,21 +239,21 @@ class Turns(nn.Module):
 
 
 def test_another_path_than_that_of_the_sample_is_an_error():
-    stages = cut(Turns(), stages=Plan(("second", "third")), sample=torch.ones(2, 4))
+    stages = cut(Branching(), stages=Plan(("second", "third")), sample=torch.ones(2, 4))
     with pytest.raises(CutError, match="never came to its end: the forward took another path"):
-        through(
-            build_partial_modules(find_cut_points(Turns(), torch.ones(2, 4)), [0]),
+        run_stages(
+            build_partial_modules(find_cut_points(Branching(), torch.ones(2, 4)), [0]),
             torch.ones(7, 4),
         )
     with pytest.raises(CutError, match=r"did not compute what the next one needs"):
-        through(
+        run_stages(
             cut(Later(), stages=Plan(("second",)), sample=torch.ones(2, 4)), torch.ones(8, 4)
         )
-    assert through(stages, torch.ones(4, 4)).shape == (4, 4)
+    assert run_stages(stages, torch.ones(4, 4)).shape == (4, 4)
 
 
-class Later(Turns):
-    """What crosses comes later in large batches."""
+class Later(Branching):
+    """Network that computes the sent value later for large batches."""
 
     def forward(self, x):
         x = self.first(x)
@@ -261,7 +261,7 @@ class Later(Turns):
         return self.second(x.relu())
 
 
-def test_other_sizes_than_the_samples_are_refused_where_they_matter():
+def test_other_sizes_than_those_of_the_sample_are_refused_if_they_matter():
     class Averaged(nn.Module):
         def __init__(self):
             super().__init__()
@@ -274,20 +274,20 @@ def test_other_sizes_than_the_samples_are_refused_where_they_matter():
 
     network = Averaged()
     stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
-    assert torch.equal(through(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
+    assert torch.equal(run_stages(stages, torch.ones(5, 1, 6)), network(torch.ones(5, 1, 6)))
     with pytest.raises(CutError, match=r"received a tensor of shape \(2, 2, 9\), and was cut"):
-        through(stages, torch.ones(2, 1, 9))
+        run_stages(stages, torch.ones(2, 1, 9))
 
 
-def test_sizes_do_not_matter_where_the_forward_does_not_look():
+def test_sizes_do_not_matter_if_the_forward_does_not_read_them():
     network = nn.Module()
     network.first, network.second = nn.Conv1d(1, 2, 1), nn.Conv1d(2, 2, 1)
     network.forward = lambda x: network.second(network.first(x).relu())
     stages = cut(network, stages=2, sample=torch.ones(2, 1, 6))
-    assert torch.equal(through(stages, torch.ones(2, 1, 9)), network(torch.ones(2, 1, 9)))
+    assert torch.equal(run_stages(stages, torch.ones(2, 1, 9)), network(torch.ones(2, 1, 9)))
 
 
-# The check.
+# Verification.
 
 
 def test_stages_that_compute_something_else_are_refused():
@@ -296,7 +296,7 @@ def test_stages_that_compute_something_else_are_refused():
     with pytest.raises(CutError) as caught:
         verify_stages(network, others, torch.randn(5, 4))
     text = str(caught.value)
-    assert "cut into 2 stages, this network is not what it was" in text
+    assert "cut into 2 stages, this network computes something else" in text
     assert "in its present mode the outputs differ" in text
     assert "in its present mode the gradient of '0.weight' and '0.bias'" in text
     assert "the buffer of '1.running_mean'" in text

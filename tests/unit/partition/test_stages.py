@@ -1,4 +1,4 @@
-"""Stages that are parts of a network's own forward compute what the network computes."""
+"""Stages that are parts of a network's own forward compute the same as the network."""
 
 import copy
 import itertools
@@ -14,53 +14,55 @@ from hocket.partition.cut_points import find_cut_points
 from hocket.partition.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
 from hocket.tree import map_tensors, tensors
-from unit.partition.networks import NETWORKS, Block, Skips, glued, skips, through, words
+from unit.partition.networks import NETWORKS, Block, Skips, glued, run_stages, skips, words
 
-every = pytest.mark.parametrize("made", NETWORKS)
-
-
-@every
-def test_a_network_may_be_cut_at_every_border_at_once(made):
-    network, sample = made()
-    seen = find_cut_points(network, sample)
-    assert len(seen.cut_points) >= 1
-    verify_stages(network, build_partial_modules(seen, range(len(seen.cut_points))), sample)
+every = pytest.mark.parametrize("make", NETWORKS)
 
 
 @every
-def test_a_network_may_be_cut_at_any_border_alone(made):
-    network, sample = made()
-    for border in find_cut_points(network, sample).cut_points:
-        plan, stages = divide(network, Plan((border.name,)), sample)
-        assert plan == Plan((border.name,))
+def test_a_network_can_be_cut_at_all_cut_points_at_once(make):
+    network, sample = make()
+    graph = find_cut_points(network, sample)
+    assert len(graph.cut_points) >= 1
+    verify_stages(network, build_partial_modules(graph, range(len(graph.cut_points))), sample)
+
+
+@every
+def test_a_network_can_be_cut_at_any_single_cut_point(make):
+    network, sample = make()
+    for point in find_cut_points(network, sample).cut_points:
+        plan, stages = divide(network, Plan((point.name,)), sample)
+        assert plan == Plan((point.name,))
         assert len(stages) == 2
 
 
 @every
-def test_one_stage_is_the_network(made):
-    network, sample = made()
+def test_one_stage_is_the_network(make):
+    network, sample = make()
     (stage,) = cut(network, stages=1, sample=sample)
     pairs = zip(stage.parameters(), network.parameters(), strict=True)
-    assert all(own is weight for own, weight in pairs)
+    assert all(actual is weight for actual, weight in pairs)
 
 
 @every
-def test_stages_hold_every_parameter_and_buffer_once_under_its_name(made):
-    network, sample = made()
-    seen = find_cut_points(network, sample)
-    for places in itertools.combinations(range(len(seen.cut_points)), 1):
-        found = [
-            name for stage in build_partial_modules(seen, places) for name in stage.state_dict()
+def test_stages_hold_every_parameter_and_buffer_once_under_its_name(make):
+    network, sample = make()
+    graph = find_cut_points(network, sample)
+    for positions in itertools.combinations(range(len(graph.cut_points)), 1):
+        names = [
+            name
+            for stage in build_partial_modules(graph, positions)
+            for name in stage.state_dict()
         ]
-        assert sorted(found) == sorted(network.state_dict())
-    for stage in build_partial_modules(seen, range(len(seen.cut_points))):
+        assert sorted(names) == sorted(network.state_dict())
+    for stage in build_partial_modules(graph, range(len(graph.cut_points))):
         for name, weight in stage.named_parameters():
             assert weight is network.get_parameter(name)
 
 
 @every
-def test_batches_may_be_of_another_size_than_the_sample(made):
-    network, sample = made()
+def test_batches_can_have_another_size_than_the_sample(make):
+    network, sample = make()
     stages = cut(network, stages=2, sample=sample)
     for times in (1, 4):
         batch = map_tensors(
@@ -68,10 +70,10 @@ def test_batches_may_be_of_another_size_than_the_sample(made):
         )
         for module in (network, *stages):
             module.eval()
-        given = network(**batch) if isinstance(batch, dict) else None
-        if given is None:
-            given = network(*batch) if isinstance(batch, tuple) else network(batch)
-        pairs = zip(tensors(given), tensors(through(stages, batch)), strict=True)
+        expected = network(**batch) if isinstance(batch, dict) else None
+        if expected is None:
+            expected = network(*batch) if isinstance(batch, tuple) else network(batch)
+        pairs = zip(tensors(expected), tensors(run_stages(stages, batch)), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -99,31 +101,31 @@ def test_hooks_of_the_user_run_once_and_in_their_stage():
     assert seen == ["fc1", "head"]
 
 
-@pytest.mark.parametrize("who", ["stages", "network"])
-def test_evaluation_mode_is_asked_for_at_every_forward(who):
-    """Dropout that a forward calls as a function follows the mode of its module."""
+@pytest.mark.parametrize("target", ["stages", "network"])
+def test_evaluation_mode_is_checked_at_every_forward(target):
+    """Functional dropout in a forward follows the mode of its module."""
     network, sample = glued()
     stages = cut(network, stages=Plan(("fc1",)), sample=sample)
-    modules = stages if who == "stages" else [network]
-    assert not torch.equal(through(stages, sample), through(stages, sample))
+    modules = stages if target == "stages" else [network]
+    assert not torch.equal(run_stages(stages, sample), run_stages(stages, sample))
     for module in modules:
         module.eval()
-    assert torch.equal(through(stages, sample), through(stages, sample))
-    assert network.training == (who == "stages")
+    assert torch.equal(run_stages(stages, sample), run_stages(stages, sample))
+    assert network.training == (target == "stages")
     for module in modules:
         module.train()
-    assert not torch.equal(through(stages, sample), through(stages, sample))
+    assert not torch.equal(run_stages(stages, sample), run_stages(stages, sample))
 
 
-def test_a_network_in_evaluation_mode_is_cut_and_left_so():
+def test_a_network_in_evaluation_mode_is_cut_and_stays_in_it():
     network, sample = glued()
     network.eval()
     stages = cut(network, stages=2, sample=sample)
     assert not any(module.training for module in network.modules())
-    assert torch.equal(through(stages, sample), network(sample))
+    assert torch.equal(run_stages(stages, sample), network(sample))
 
 
-def test_cutting_leaves_the_network_alone():
+def test_cutting_does_not_change_the_network():
     network, sample = skips()
     network(sample).sum().backward()
     network.blocks[0].norm1.eval()
@@ -152,7 +154,7 @@ def test_stages_can_be_copied_and_moved():
         stage.double()
     assert all(p.dtype == torch.float32 for p in network.parameters())
     ids = sample["ids"]
-    scores = through(stages, {"ids": ids, "mask": sample["mask"].double()})["scores"]
+    scores = run_stages(stages, {"ids": ids, "mask": sample["mask"].double()})["scores"]
     assert torch.equal(scores, network.double()(ids, sample["mask"].double())["scores"])
 
 
@@ -210,7 +212,7 @@ def test_evaluating_before_the_first_batch_cuts_in_training_mode():
     assert all(stage.module.training for stage in trainer.stages)
 
 
-def test_a_block_of_a_sequence_may_be_cut_inside():
+def test_a_block_of_a_sequence_can_be_cut_inside():
     network = nn.Sequential(Block(4), Block(4), nn.Linear(4, 2))
     plan, _ = divide(network, Plan(("1.fc2",)), torch.randn(3, 4))
     assert plan == Plan(("1.fc2",))
