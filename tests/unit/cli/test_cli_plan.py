@@ -46,7 +46,7 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
         ),
         (["--plan-out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
         (["--stages", "9"], ["cannot cut this network into 9 stages: it has"]),
-        (["--link", "soon"], ["the link is 'soon'; write bits in a second and a latency"]),
+        (["--link", "soon"], ["the link is 'soon'; write bits per second and a latency"]),
         (["--memory-limit-mib", "0.0001"], ["the smallest limit that one fits into is"]),
     ],
 )
