@@ -1,0 +1,195 @@
+"""Start-up: a command imports what it needs, and `--help` nothing of PyTorch."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = ("train", "methods", "draw", "launch", "plan")
+COMPILER = ("torch._dynamo.eval_frame", "torch._inductor", "sympy")
+# Needed for one kind of network, data, picture or log only.
+SELDOM = (
+    "IPython", "PIL", "datasets", "matplotlib", "pandas", "pyarrow", "scipy", "sklearn",
+    "tensorboard", "torch.distributed.pipelining", "torchvision", "transformers",
+)  # fmt: skip
+REPORT = "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+MAIN = """
+import contextlib, io, sys
+from hocket.__main__ import main
+
+sys.argv = ["hocket", *{words}]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    assert main() == 0
+"""
+
+
+def run(program, folder):
+    """Run a program in a process of its own; its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded(program, folder):
+    """The modules that a program has imported at its end."""
+    return set(json.loads(run(program + REPORT, folder).splitlines()[-1]))
+
+
+def among(modules, names):
+    """Those of the names that are imported, or of which a submodule is."""
+    return {name for name in names for m in modules if m == name or m.startswith(f"{name}.")}
+
+
+@pytest.mark.parametrize(
+    "words", [("--version",), ("--help",), *((command, "--help") for command in COMMANDS)]
+)
+def test_help_and_version_import_nothing_that_computes(words, tmp_path):
+    modules = loaded(MAIN.format(words=list(words)), tmp_path)
+    assert not among(modules, ("torch", "numpy", *SELDOM))
+    assert {m for m in modules if m.startswith("hocket.")} <= {
+        "hocket.__main__", "hocket.cli", "hocket.cli.main", "hocket.cli.output",
+        "hocket.errors", "hocket.options", "hocket.runs", "hocket.runs.config",
+        "hocket.runs.recipes", f"hocket.cli.{words[0]}",
+    }  # fmt: skip
+
+
+def test_every_command_is_tested_here():
+    from hocket.cli.main import COMMANDS as commands
+
+    assert set(commands) == set(COMMANDS)
+
+
+def test_the_package_imports_its_parts_when_they_are_used(tmp_path):
+    modules = loaded("import hocket", tmp_path)
+    assert {m for m in modules if m.startswith("hocket.")} == set()
+    assert "torch" not in modules
+    modules = loaded("import hocket; hocket.FDG", tmp_path)
+    assert "hocket.methods.fdg" in modules
+    assert "hocket.training.trainer" not in modules
+
+
+def test_the_trainer_imports_neither_the_command_line_nor_the_compiler(tmp_path):
+    modules = loaded("import hocket; hocket.Trainer, hocket.zoo, hocket.data", tmp_path)
+    assert not among(modules, ("cyclopts", "hocket.cli", "hocket.runs", *SELDOM, *COMPILER))
+
+
+def test_a_training_imports_nothing_that_it_does_not_use(tmp_path):
+    words = ["train", "--epochs", "1", "--network", "mlp:hidden=[8]", "--threads", "1"]
+    modules = loaded(MAIN.format(words=words), tmp_path)
+    assert "hocket.data.digits" in modules
+    # PyTorch itself imports sympy when a gradient is given to a backward.
+    assert not among(modules, {*SELDOM, *COMPILER} - {"sympy"})
+
+
+@pytest.mark.parametrize("words", [["methods"], ["draw"]])
+def test_text_needs_no_library_for_pictures(words, tmp_path):
+    modules = loaded(MAIN.format(words=words), tmp_path)
+    assert not among(modules, (*SELDOM, *COMPILER))
+
+
+# Times, of the processor and compared with that of `import torch`.
+
+TORCH = "import time, torch; print(time.process_time())"
+HELP = MAIN.format(words=["train", "--help"]) + "import time; print(time.process_time())"
+FIRST_TICK = """
+import os, sys, time
+from hocket.__main__ import main
+from hocket.runs.metrics_log import MetricsLog
+
+def watch(log, event, stage):
+    print(time.process_time(), flush=True)
+    os._exit(0)
+
+MetricsLog.watch = watch
+sys.argv = ["hocket", "train", "--epochs", "1", "--threads", "1", "--run-dir", {run_dir!r}]
+main()
+"""
+
+
+def test_help_and_the_first_tick_come_soon(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+
+    def seconds(*programs):
+        """The least time of a program; the first one compiles the modules."""
+        return min(float(run(program, tmp_path)) for program in programs)
+
+    torch_s = seconds(TORCH, TORCH)
+    assert seconds(HELP, HELP) < 0.3 * torch_s
+    runs = [str(tmp_path / name) for name in ("first", "second")]
+    ticks = [FIRST_TICK.format(run_dir=name) for name in runs]
+    assert seconds(*ticks) < 1.6 * torch_s
+
+
+# Without an extra: its name, and how to get it, in one line.
+
+WITHOUT = """
+import contextlib, io, sys
+# None in the table of modules makes an import fail as if the package were not there.
+sys.modules |= dict.fromkeys({missing})
+from hocket.__main__ import main
+
+sys.argv = ["hocket", *{words}]
+with contextlib.redirect_stderr(io.StringIO()) as errors:
+    code = main()
+print(code, errors.getvalue(), end="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "words", "extra"),
+    [
+        ("cyclopts", "--help", "cli"),
+        ("matplotlib", "draw --out p.svg", "plot"),
+        ("sklearn", "train", "data"),
+        ("torch.utils.tensorboard", "train --tensorboard", "tensorboard"),
+        ("transformers", "train --network hf_gpt2", "transformers"),
+        ("datasets", "train --data hf:dataset=x", "hf"),
+    ],
+)
+def test_whoever_lacks_an_extra_gets_its_name_in_one_line(missing, words, extra, tmp_path):
+    modules = [missing]
+    said = run(WITHOUT.format(missing=modules, words=words.split()), tmp_path)
+    assert said.startswith("2 error: ")
+    assert said.count("\n") == 1
+    assert f"pip install 'hocket[{extra}]'" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_missing_module_of_the_command_line_is_no_missing_extra(monkeypatch):
+    from hocket.__main__ import main
+
+    monkeypatch.setitem(sys.modules, "hocket.cli.main", None)
+    with pytest.raises(ModuleNotFoundError, match=r"hocket\.cli\.main"):
+        main()
+
+
+# Public names.
+
+
+def test_public_names_are_those_of_the_type_checker():
+    import ast
+    from pathlib import Path
+
+    import hocket
+
+    tree = ast.parse(Path(hocket.__file__).read_text())
+    (checking,) = [node for node in tree.body if isinstance(node, ast.If)]
+    names = {alias.asname for node in checking.body for alias in node.names}
+    assert names == set(hocket.__all__)
+    assert set(dir(hocket)) == names | {"__version__"}
+    assert all(getattr(hocket, name) is not None for name in names)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    import hocket
+
+    with pytest.raises(AttributeError, match="module 'hocket' has no attribute 'Trainr'"):
+        _ = hocket.Trainr
