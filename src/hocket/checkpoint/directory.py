@@ -44,10 +44,10 @@ class Manifest:
         tick: Number of ticks done.
         stages: Names of the parameters and buffers of each stage, as in the network.
         replicas: Number of processes that shared each stage.
-        setup: Options that the course of the training depends on, as text.
+        setup: Options that the result of the training depends on, as text.
         versions: Versions of the software that the bits depend on.
         threads: Number of PyTorch's threads.
-        course: State of the fit: epochs done and results so far.
+        fit: State of the fit: epochs done and results so far.
         parts: Digest of each file.
     """
 
@@ -57,7 +57,7 @@ class Manifest:
     setup: dict[str, str]
     versions: dict[str, str]
     threads: int
-    course: dict[str, Any]
+    fit: dict[str, Any]
     parts: dict[str, FileDigest]
 
 

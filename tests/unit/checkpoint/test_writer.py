@@ -138,10 +138,10 @@ class WaitingWorld:
     """Rank 0 of two processes, of which the other one never writes its part."""
 
     is_main = True
+    timeout_s = 0.1
 
     def __init__(self):
-        self.failures = type("FailureDetector", (), {"timeout_s": 0.1})
-        self.flags = StoreFlags(HashStore(), self.failures, rank=0, size=2)
+        self.flags = StoreFlags(HashStore(), failures=None, rank=0, size=2)
 
     def gather(self, value):
         return [value]
