@@ -1,6 +1,6 @@
-"""Trainings that go wrong in one process; each process imports them by name.
+"""Trainings that fail in one process; each process imports them by name.
 
-Run as a script, its words are the way of going wrong, the stage and the open line.
+The arguments of this file as a script are the fault, its stage and the named pipe to open.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from unittest.mock import patch
 import torch
 from torch import distributed, nn
 
-from benchmarks.faults.packets import damaged
+from benchmarks.faults.packets import damage_packet
 from hocket import Trainer
 from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
 from hocket.transport.connection import OutgoingMessage
-from unit.distributed.launched import addresses
+from unit.distributed.launched import socket_addresses
 
-TRAPPED_AT = 4
-"""The batch whose forward goes wrong."""
+FAULTY_BATCH = 4
+"""The batch whose forward fails."""
 
 
 def user_error(x):
@@ -49,12 +49,12 @@ def leave(x):
     sys.exit(3)
 
 
-class Trap(nn.Module):
-    """A layer that does something else at one of its batches."""
+class FaultyLayer(nn.Module):
+    """Identity layer that applies a fault to one of its batches."""
 
-    def __init__(self, do, *, training):
+    def __init__(self, fault, *, training):
         super().__init__()
-        self.do = do
+        self.fault = fault
         self.for_training = training
         self.seen = 0
 
@@ -62,7 +62,7 @@ class Trap(nn.Module):
         if self.training != self.for_training:
             return x
         self.seen += 1
-        return self.do(x) if self.seen == TRAPPED_AT + 1 else x
+        return self.fault(x) if self.seen == FAULTY_BATCH + 1 else x
 
 
 def data(count):
@@ -73,14 +73,23 @@ def data(count):
     ]
 
 
-def trainer(do, where, *, stages=3, training=True, replicas=1, method=None):
-    """A trainer whose network does something else in the process of one rank."""
+def build_trainer(fault, faulty_rank, *, stages=3, training=True, replicas=1, method=None):
+    """Build a trainer whose network fails in the process of one rank.
+
+    Args:
+        fault: Function of the value of the forward; None for no fault.
+        faulty_rank: Rank of the process that fails.
+        stages: Number of stages.
+        training: Whether to fail in training, otherwise in evaluation.
+        replicas: Number of replicas of each stage.
+        method: Method of the trainer.
+    """
     rank = distributed.get_rank() if distributed.is_initialized() else int(os.environ["RANK"])
     torch.manual_seed(0)
     modules = [
         nn.Sequential(
             nn.Linear(4, 4),
-            Trap(do if rank == where else lambda x: x, training=training),
+            FaultyLayer(fault if rank == faulty_rank else lambda x: x, training=training),
         )
         for _ in range(stages)
     ]
@@ -93,88 +102,97 @@ def trainer(do, where, *, stages=3, training=True, replicas=1, method=None):
     )
 
 
-def in_training(line, do, where, options):
-    """An accident in the forward of a batch."""
-    os.open(line, os.O_WRONLY)  # closes with the process
-    trainer(do, where, **options).fit(data(20), epochs=1, progress=False)
+def fail_in_training(pipe, fault, faulty_rank, options):
+    """Fail in the forward of a batch.
+
+    Args:
+        pipe: Path of a named pipe, which stays open as long as the process runs.
+        fault: Function of the value of the forward.
+        faulty_rank: Rank of the process that fails.
+        options: Options of the trainer.
+    """
+    os.open(pipe, os.O_WRONLY)
+    build_trainer(fault, faulty_rank, **options).fit(data(20), epochs=1, progress=False)
     return 0
 
 
-def in_evaluation(line, do, where):
-    os.open(line, os.O_WRONLY)
-    trainer(do, where, training=False).fit(data(6), data(20), epochs=1, progress=False)
+def fail_in_evaluation(pipe, fault, faulty_rank):
+    os.open(pipe, os.O_WRONLY)
+    build_trainer(fault, faulty_rank, training=False).fit(
+        data(6), data(20), epochs=1, progress=False
+    )
     return 0
 
 
-def in_the_data(line):
-    os.open(line, os.O_WRONLY)
+def fail_in_the_data(pipe):
+    os.open(pipe, os.O_WRONLY)
 
     def broken():
-        yield from data(TRAPPED_AT)
+        yield from data(FAULTY_BATCH)
         raise OSError("the disk is gone")
 
-    trainer(None, None).fit(broken(), epochs=1, progress=False)
+    build_trainer(None, None).fit(broken(), epochs=1, progress=False)
     return 0
 
 
-def before_the_trainer(line, where):
-    os.open(line, os.O_WRONLY)
-    if distributed.get_rank() == where:
+def fail_before_the_trainer(pipe, faulty_rank):
+    os.open(pipe, os.O_WRONLY)
+    if distributed.get_rank() == faulty_rank:
         raise ValueError("the user's own")
-    trainer(None, None).fit(data(20), epochs=1, progress=False)
+    build_trainer(None, None).fit(data(20), epochs=1, progress=False)
     return 0
 
 
-def between_trainings(line, do, where):
-    os.open(line, os.O_WRONLY)
-    trained = trainer(None, None)
+def fail_between_trainings(pipe, fault, faulty_rank):
+    os.open(pipe, os.O_WRONLY)
+    trained = build_trainer(None, None)
     trained.fit(data(6), epochs=1, progress=False)
-    if distributed.get_rank() == where:
-        do(None)
+    if distributed.get_rank() == faulty_rank:
+        fault(None)
     trained.fit(data(6), epochs=1, progress=False)
     return 0
 
 
-def after_another_trainer(line, where):
-    """One process fails where the others build their second trainer."""
-    os.open(line, os.O_WRONLY)
-    trainer(None, None).fit(data(6), epochs=1, progress=False)
-    if distributed.get_rank() == where:
+def fail_after_another_trainer(pipe, faulty_rank):
+    """Fail in one process while the others build their second trainer."""
+    os.open(pipe, os.O_WRONLY)
+    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
+    if distributed.get_rank() == faulty_rank:
         raise ValueError("the user's own")
-    trainer(None, None).fit(data(6), epochs=1, progress=False)
+    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
     return 0
 
 
-def only_one_evaluates(line):
-    os.open(line, os.O_WRONLY)
-    trained = trainer(None, None)
+def evaluate_in_one_process(pipe):
+    os.open(pipe, os.O_WRONLY)
+    trained = build_trainer(None, None)
     trained.fit(data(6), epochs=1, progress=False)
     if trained.is_main_process:
         trained.evaluate(data(6))
     return 0
 
 
-def does_not_come(line, where):
-    os.open(line, os.O_WRONLY)
-    if distributed.get_rank() == where:
+def sleep_before_the_trainer(pipe, faulty_rank):
+    os.open(pipe, os.O_WRONLY)
+    if distributed.get_rank() == faulty_rank:
         time.sleep(1000)
-    trainer(None, None)
+    build_trainer(None, None)
     return 0
 
 
-def caught_and_tried_again(line):
-    """All catch what went wrong, and train anew."""
-    os.open(line, os.O_WRONLY)
+def catch_and_train_again(pipe):
+    """Catch the error in all processes, and train again."""
+    os.open(pipe, os.O_WRONLY)
     with contextlib.suppress(NonFiniteError, PeerFailedError):
-        trainer(not_a_number, 1).fit(data(20), epochs=1, progress=False)
+        build_trainer(not_a_number, 1).fit(data(20), epochs=1, progress=False)
         return 1
-    trainer(None, None).fit(data(6), epochs=1, progress=False)
+    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
     return 0
 
 
-def interrupted_in_an_endless_epoch(line, replica):
-    """One replica of the first stage is asked to stop; all do."""
-    os.open(line, os.O_WRONLY)
+def interrupt_an_endless_epoch(pipe, replica):
+    """Interrupt one replica of the first stage, which stops all processes."""
+    os.open(pipe, os.O_WRONLY)
 
     def batches():
         for number in itertools.count():
@@ -182,7 +200,7 @@ def interrupted_in_an_endless_epoch(line, replica):
                 signal.raise_signal(signal.SIGINT)
             yield from data(1)
 
-    trained = trainer(None, None, stages=2, replicas=2)
+    trained = build_trainer(None, None, stages=2, replicas=2)
     try:
         trained.fit(batches(), epochs=1, progress=False)
     except KeyboardInterrupt:
@@ -190,29 +208,37 @@ def interrupted_in_an_endless_epoch(line, replica):
     return 1
 
 
-def freely(line, do, where):
-    """An accident where stages run freely."""
-    os.open(line, os.O_WRONLY)
+def fail_asynchronously(pipe, fault, faulty_rank):
+    """Fail in an asynchronous training.
+
+    Args:
+        pipe: Path of a named pipe, which stays open as long as the process runs.
+        fault: Function of the value of the forward.
+        faulty_rank: Rank of the process that fails.
+    """
+    os.open(pipe, os.O_WRONLY)
     method = DGLAsync(head="mlp")
-    trainer(do, where, method=method).fit(data(20), data(6), epochs=2, progress=False)
+    build_trainer(fault, faulty_rank, method=method).fit(
+        data(20), data(6), epochs=2, progress=False
+    )
     return 0
 
 
-def damaged_freely(line):
-    """Packets are damaged on their way to a buffer, where any of them may be left out."""
-    own = OutgoingMessage.begin
+def damage_asynchronously(pipe):
+    """Damage packets on their way to a replay buffer, which may skip any packet."""
+    original = OutgoingMessage.begin
 
-    def begin(shipment):
-        wrong = shipment.kind == "activation" and shipment.number >= 3
-        return own(damaged(shipment) if wrong else shipment)
+    def begin(message):
+        damaged = message.kind == "activation" and message.number >= 3
+        return original(damage_packet(message) if damaged else message)
 
     with patch.object(OutgoingMessage, "begin", begin):
-        return freely(line, None, None)
+        return fail_asynchronously(pipe, None, None)
 
 
-def interrupted_freely(line):
-    """The first stage is asked to stop, and all do, however many turns are left."""
-    os.open(line, os.O_WRONLY)
+def interrupt_asynchronously(pipe):
+    """Interrupt the first stage, which stops all, however many ticks are left."""
+    os.open(pipe, os.O_WRONLY)
 
     class Endless(list):
         def __iter__(self):
@@ -221,7 +247,7 @@ def interrupted_freely(line):
                     signal.raise_signal(signal.SIGINT)
                 yield from data(1)
 
-    trained = trainer(None, None, method=DGLAsync(head="mlp"))
+    trained = build_trainer(None, None, method=DGLAsync(head="mlp"))
     try:
         trained.fit(Endless(data(1) * 10**6), epochs=1, progress=False)
     except KeyboardInterrupt:
@@ -229,28 +255,28 @@ def interrupted_freely(line):
     return 1
 
 
-def ends_much_later(line, where):
-    """One process goes on for longer than others may let it wait."""
-    os.open(line, os.O_WRONLY)
-    trainer(None, None).fit(data(6), epochs=1, progress=False)
-    if distributed.get_rank() == where:
+def end_much_later(pipe, faulty_rank):
+    """Let one process run on for longer than the time-out after the training."""
+    os.open(pipe, os.O_WRONLY)
+    build_trainer(None, None).fit(data(6), epochs=1, progress=False)
+    if distributed.get_rank() == faulty_rank:
         time.sleep(5)
     return 0
 
 
-def without_accident(line):
-    """Train; then 0 if every socket of this process is on loopback, and it has some."""
-    os.open(line, os.O_WRONLY)
-    trainer(None, None).fit(data(6), data(6), epochs=1, progress=False)
-    found = set(addresses(os.getpid()))
-    print(f"has sockets on {found}")
-    return 0 if found and found <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else 1
+def train_without_fault(pipe):
+    """Train; return 0 if this process has sockets, and all of them are on loopback."""
+    os.open(pipe, os.O_WRONLY)
+    build_trainer(None, None).fit(data(6), data(6), epochs=1, progress=False)
+    addresses = set(socket_addresses(os.getpid()))
+    print(f"has sockets on {addresses}")
+    return 0 if addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else 1
 
 
 if __name__ == "__main__":
-    how, where, line = sys.argv[1:]
-    if how == "destroys the groups":
+    fault_name, faulty_rank, pipe = sys.argv[1:]
+    if fault_name == "destroys the groups":
         distributed.init_process_group("gloo")
-    in_training(line, globals().get(how), int(where), {"stages": 2})
-    if how == "destroys the groups":
+    fail_in_training(pipe, globals().get(fault_name), int(faulty_rank), {"stages": 2})
+    if fault_name == "destroys the groups":
         distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in one process, all end soon, one of them says why, none is left."""
+"""After a failure in one process all end soon, one reports the cause, and none is left."""
 
 import json
 import multiprocessing
@@ -20,7 +20,7 @@ from end_to_end import failing
 from hocket.cli.main import main
 from hocket.distributed.launch import launch
 from hocket.errors import HangError, PeerLostError, TransitError
-from unit.distributed.launched import Line, forked, listening
+from unit.distributed.launched import NamedPipe, forked_processes, listening_addresses
 
 SOURCE = str(Path(hocket.__file__).parents[1])
 PROC = Path("/proc/net/tcp").exists()
@@ -30,178 +30,178 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(autouse=True)
 def _nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = sorted(listening(os.getpid())) if PROC else []
+    before = sorted(listening_addresses(os.getpid())) if PROC else []
     yield
     assert not list(tmp_path.glob("hocket-*"))
     assert multiprocessing.active_children() == []
     if PROC:
-        assert sorted(listening(os.getpid())) == before
-        assert forked() == []
+        assert sorted(listening_addresses(os.getpid())) == before
+        assert forked_processes() == []
 
 
 @pytest.fixture
-def line(tmp_path):
-    """What every process holds open, whoever has started it; at the end all have ended."""
-    line = Line(tmp_path)
-    yield line
-    assert line.closes_within(10), "a process is left"
-    os.close(line.end)
+def pipe(tmp_path):
+    """A named pipe that every process opens; at the end all of them have ended."""
+    pipe = NamedPipe(tmp_path)
+    yield pipe
+    assert pipe.closes_within(10), "a process is left"
+    os.close(pipe.end)
 
 
 @pytest.fixture
-def failure(capfd, line):
-    """Launch work in several processes; what was said of its failure, by one of them."""
+def failure(capfd, pipe):
+    """Function that launches work that fails, and returns the error output of all processes."""
 
-    def launched(work, *arguments, code=1, processes=3, told=1):
+    def run(work, *arguments, code=1, processes=3, reports=1):
         codes = code if isinstance(code, tuple) else (code,)
-        assert launch(work, line.name, *arguments, processes=processes) in codes
+        assert launch(work, pipe.name, *arguments, processes=processes) in codes
         err = capfd.readouterr().err
-        assert err.count("Traceback (most recent call last)") == told, err
-        assert err.count(" failed:\n") == told, err
+        assert err.count("Traceback (most recent call last)") == reports, err
+        assert err.count(" failed:\n") == reports, err
         assert "PeerFailedError" not in err
         return err
 
-    return launched
+    return run
 
 
-def ends_well(err):
-    """All ended on their own, and only who failed said something."""
+def ended_cleanly(err):
+    """Return True if all ended on their own, and only the failed process reported an error."""
     return "hung" not in err and "reset by peer" not in err and "Broken pipe" not in err
 
 
-# An exception.
+# Exceptions.
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_an_exception_of_the_users_is_told_once_with_its_place(failure, stage):
-    err = failure(failing.in_training, failing.user_error, stage, {})
+def test_an_exception_of_the_user_is_reported_once_with_its_stage_and_batch(failure, stage):
+    err = failure(failing.fail_in_training, failing.user_error, stage, {})
     assert err.startswith(f"process {stage} of 3 failed:\n")
     assert err.endswith(
         f"ValueError: the user's own\n(stage {stage}, batch 4, tick {4 + stage}: F{stage}.4)\n"
     )
     assert "in user_error" in err
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_an_exception_where_stages_run_freely_ends_all_of_them(failure, stage):
-    err = failure(failing.freely, failing.user_error, stage)
+def test_an_exception_in_an_asynchronous_training_ends_all_processes(failure, stage):
+    err = failure(failing.fail_asynchronously, failing.user_error, stage)
     assert err.startswith(f"process {stage} of 3 failed:\n")
     assert re.search(rf"\(stage {stage}, batch \d+, tick \d+: F{stage}\.\d+\)\n$", err)
 
 
-def test_a_killed_process_ends_all_where_stages_run_freely(capfd, line):
-    assert launch(failing.freely, line.name, failing.kill, 1, processes=3) == 137
+def test_a_kill_in_an_asynchronous_training_ends_all_processes(capfd, pipe):
+    assert launch(failing.fail_asynchronously, pipe.name, failing.kill, 1, processes=3) == 137
     assert "process 1 was ended by SIGKILL" in capfd.readouterr().err
 
 
-def test_a_damaged_packet_ends_all_where_stages_run_freely(failure):
-    """Though nobody waits for that one."""
-    err = failure(failing.damaged_freely, code=TransitError.exit_code)
-    told = r"stage [12], from stage [01]: activation \d+ was damaged in transit"
-    assert re.search(told, err)
+def test_a_damaged_packet_in_an_asynchronous_training_ends_all_processes(failure):
+    """Although no process waits for that packet."""
+    err = failure(failing.damage_asynchronously, code=TransitError.exit_code)
+    expected = r"stage [12], from stage [01]: activation \d+ was damaged in transit"
+    assert re.search(expected, err)
 
 
-def test_stages_that_run_freely_stop_where_the_first_is_asked_to(line):
-    assert launch(failing.interrupted_freely, line.name, processes=3) == 0
+def test_an_interrupt_of_the_first_stage_stops_an_asynchronous_training(pipe):
+    assert launch(failing.interrupt_asynchronously, pipe.name, processes=3) == 0
 
 
-def test_a_loss_that_is_not_a_number_names_its_place(failure):
-    err = failure(failing.in_training, failing.not_a_number, 2, {})
+def test_a_nan_is_reported_with_its_stage_and_batch(failure):
+    err = failure(failing.fail_in_training, failing.not_a_number, 2, {})
     assert "hocket.errors.NonFiniteError: the output became nan" in err
     assert err.endswith("(stage 2, batch 4, tick 6: F2.4)\n")
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_an_exception_while_evaluating_is_told_once(failure, stage):
-    err = failure(failing.in_evaluation, failing.user_error, stage)
+def test_an_exception_in_an_evaluation_is_reported_once(failure, stage):
+    err = failure(failing.fail_in_evaluation, failing.user_error, stage)
     assert err.startswith(f"process {stage} of 3 failed:\n")
     assert err.endswith("ValueError: the user's own\n")
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
-def test_an_exception_while_reading_the_data_is_told_once(failure):
-    err = failure(failing.in_the_data)
+def test_an_exception_of_the_data_is_reported_once(failure):
+    err = failure(failing.fail_in_the_data)
     assert err.startswith("process 0 of 3 failed:\n")
     assert err.endswith("OSError: the disk is gone\n")
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_an_exception_in_a_replica_is_told_once(failure, rank):
+def test_an_exception_in_a_replica_is_reported_once(failure, rank):
     options = {"stages": 2, "replicas": 2}
-    err = failure(failing.in_training, failing.user_error, rank, options, processes=4)
+    err = failure(failing.fail_in_training, failing.user_error, rank, options, processes=4)
     assert err.startswith(f"process {rank} of 4 failed:\n")
     assert f"ValueError: the user's own\n(stage {rank // 2}, batch 4, tick " in err
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
 @pytest.mark.parametrize(
     ("work", "arguments"),
     [
-        (failing.before_the_trainer, ()),
-        (failing.between_trainings, (failing.user_error,)),
-        (failing.after_another_trainer, ()),
+        (failing.fail_before_the_trainer, ()),
+        (failing.fail_between_trainings, (failing.user_error,)),
+        (failing.fail_after_another_trainer, ()),
     ],
 )
-def test_an_exception_outside_of_a_training_reaches_the_others(failure, work, arguments):
+def test_an_exception_outside_of_a_training_ends_the_others(failure, work, arguments):
     err = failure(work, *arguments, 1)
     assert err.startswith("process 1 of 3 failed:\n")
     assert err.endswith("ValueError: the user's own\n")
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
-def test_a_code_of_the_users_is_kept(failure):
-    err = failure(failing.in_training, failing.leave, 1, {}, code=3, told=0)
+def test_an_exit_code_of_the_user_is_kept(failure):
+    err = failure(failing.fail_in_training, failing.leave, 1, {}, code=3, reports=0)
     assert err == ""
-    err = failure(failing.between_trainings, failing.leave, 1, code=3, told=0)
+    err = failure(failing.fail_between_trainings, failing.leave, 1, code=3, reports=0)
     assert err == ""
 
 
 def test_too_few_processes_are_refused_once(failure):
-    err = failure(failing.in_training, None, None, {}, processes=2)
+    err = failure(failing.fail_in_training, None, None, {}, processes=2)
     assert err.endswith(
         "hocket.errors.WorldError: there are 2 processes, but 3 stages need 3; start that "
-        "many, or ask for other stages\n"
+        "many, or choose another number of stages\n"
     )
-    assert ends_well(err)
+    assert ended_cleanly(err)
 
 
-def test_what_only_one_process_calls_is_explained(failure):
+def test_a_call_in_only_one_process_is_explained(failure):
     codes = PeerLostError.exit_code, HangError.exit_code
-    err = failure(failing.only_one_evaluates, code=codes)
-    # Who has left waits as long for the one that evaluates as that one waits for it; which of
-    # them is missed first is up to what has been sent by then.
-    told = r"stage [12] is (gone|not there any more), and it has left in good order; fit"
-    assert re.search(told, err)
+    err = failure(failing.evaluate_in_one_process, code=codes)
+    # The processes that have left wait for the one that evaluates as long as it waits for them;
+    # either side may time out first.
+    expected = r"stage [12] is (gone, and|not there any more:) it has already left the training"
+    assert re.search(expected, err)
     assert "hung" not in err
 
 
-def test_after_a_failure_that_all_have_caught_another_training_may_begin(line, capfd):
-    assert launch(failing.caught_and_tried_again, line.name, processes=3) == 0
+def test_another_training_may_begin_after_all_have_caught_a_failure(pipe, capfd):
+    assert launch(failing.catch_and_train_again, pipe.name, processes=3) == 0
     assert capfd.readouterr().err == ""
 
 
-def test_one_that_ends_much_later_holds_nobody(line, capfd):
+def test_a_process_that_ends_much_later_delays_no_other(pipe, capfd):
     start = time.monotonic()
-    assert launch(failing.ends_much_later, line.name, 1, processes=3) == 0
+    assert launch(failing.end_much_later, pipe.name, 1, processes=3) == 0
     assert time.monotonic() - start < 30
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("replica", [0, 1])
-def test_replicas_end_together_in_the_middle_of_an_epoch(line, capfd, replica):
-    work = failing.interrupted_in_an_endless_epoch
-    assert launch(work, line.name, replica, processes=4) == 0
+def test_an_interrupt_of_one_replica_stops_all_in_the_middle_of_an_epoch(pipe, capfd, replica):
+    work = failing.interrupt_an_endless_epoch
+    assert launch(work, pipe.name, replica, processes=4) == 0
     assert capfd.readouterr().err == ""
 
 
-# A death.
+# Deaths.
 
 
 def test_a_process_that_is_killed_is_named(failure):
-    err = failure(failing.in_training, failing.kill, 1, {}, code=137)
+    err = failure(failing.fail_in_training, failing.kill, 1, {}, code=137)
     assert "hocket: process 1 was ended by SIGKILL, perhaps by the kernel" in err
     assert (
         "hocket.errors.PeerLostError: the connection to stage 1 is gone, and it did not say "
@@ -210,36 +210,36 @@ def test_a_process_that_is_killed_is_named(failure):
     assert "hung" not in err
 
 
-# A hang.
+# Hangs.
 
 
 def test_a_process_that_is_stopped_is_named_and_killed(failure):
-    err = failure(failing.in_training, failing.stop, 1, {}, code=HangError.exit_code)
+    err = failure(failing.fail_in_training, failing.stop, 1, {}, code=HangError.exit_code)
     assert "hocket.errors.HangError: stage " in err
     assert " waited 3 s for " in err
-    assert "; stage 1 does not answer: it is stopped, or cut off; if that is no" in err
+    assert "; stage 1 does not answer: it is stopped, or cut off; if nothing hangs" in err
     assert "hocket: process 1 hung: it still ran 5 s after process" in err
     assert err.count("hung") == 1
 
 
-def test_a_process_that_sleeps_is_named_with_what_it_was_doing(failure):
-    err = failure(failing.in_training, failing.sleep, 1, {}, code=HangError.exit_code)
+def test_a_process_that_sleeps_is_named_with_its_activity(failure):
+    err = failure(failing.fail_in_training, failing.sleep, 1, {}, code=HangError.exit_code)
     assert "; stage 1 has been executing F1.4 in tick 5 for " in err
     assert "hocket: process 1 hung: it still ran 5 s after process" in err
     assert err.count("hung") == 1
 
 
-def test_a_process_that_does_not_come_is_named(failure):
-    err = failure(failing.does_not_come, 1, code=HangError.exit_code)
-    assert "waited 3 s for all to build their Trainer; stage 1 did not come so far" in err
+def test_a_process_that_does_not_build_its_trainer_is_named(failure):
+    err = failure(failing.sleep_before_the_trainer, 1, code=HangError.exit_code)
+    assert "waited 3 s for all processes to build their Trainer; stage 1 has not done so" in err
 
 
-# Who may connect.
+# Sockets.
 
 
-@pytest.mark.skipif(not PROC, reason="reads the tables of Linux")
-def test_all_sockets_of_a_training_are_on_loopback(line, capfd):
-    code = launch(failing.without_accident, line.name, processes=3)
+@pytest.mark.skipif(not PROC, reason="reads /proc of Linux")
+def test_all_sockets_of_a_training_are_on_loopback(pipe, capfd):
+    code = launch(failing.train_without_fault, pipe.name, processes=3)
     assert code == 0, capfd.readouterr().out
 
 
@@ -247,9 +247,10 @@ def test_all_sockets_of_a_training_are_on_loopback(line, capfd):
 
 
 def torchrun(folder, *words):
-    """The exit code and what went to standard error."""
-    path = os.pathsep.join([SOURCE, str(Path(__file__).parents[1])])
-    ended = subprocess.run(
+    """Run the failing script in two processes; return the exit code and standard error."""
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join([SOURCE, str(tests), str(tests.parent)])
+    result = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", str(Path(failing.__file__)), *words),
@@ -261,26 +262,28 @@ def torchrun(folder, *words):
         text=True,
         timeout=120,
     )
-    return ended.returncode, ended.stderr
+    return result.returncode, result.stderr
 
 
-def test_under_torchrun_an_exception_is_told_once(tmp_path, line):
-    code, err = torchrun(tmp_path, "user_error", "1", line.name)
+def test_under_torchrun_an_exception_is_reported_once(tmp_path, pipe):
+    code, err = torchrun(tmp_path, "user_error", "1", pipe.name)
     assert code == 1
-    own, _, torchs = err.partition("torch/distributed/elastic")
-    assert own.count("Traceback (most recent call last)") == 1
-    assert "ValueError: the user's own\n(stage 1, batch 4, tick 5: F1.4)\n" in own
-    # torchrun ends the other process as soon as it sees the first one gone, which may be before
-    # that has said why it ends as well.
-    heard = "hocket.errors.PeerFailedError: stage 1 failed: ValueError: the user's own\n" in err
-    assert heard or "closing signal SIGTERM" in torchs
+    processes_err, _, torchrun_err = err.partition("torch/distributed/elastic")
+    assert processes_err.count("Traceback (most recent call last)") == 1
+    assert "ValueError: the user's own\n(stage 1, batch 4, tick 5: F1.4)\n" in processes_err
+    # torchrun ends the other process once the first one is gone, perhaps before that process
+    # has reported why it ends as well.
+    reported = (
+        "hocket.errors.PeerFailedError: stage 1 failed: ValueError: the user's own\n" in err
+    )
+    assert reported or "closing signal SIGTERM" in torchrun_err
     assert "terminate called" not in err
     assert "reset by peer" not in err
-    assert torchs
+    assert torchrun_err
 
 
-def test_under_torchrun_a_script_may_destroy_its_groups(tmp_path, line):
-    assert torchrun(tmp_path, "destroys the groups", "-1", line.name) == (0, "")
+def test_under_torchrun_a_script_may_destroy_its_groups(tmp_path, pipe):
+    assert torchrun(tmp_path, "destroys the groups", "-1", pipe.name) == (0, "")
 
 
 # hocket train.
@@ -288,11 +291,11 @@ def test_under_torchrun_a_script_may_destroy_its_groups(tmp_path, line):
 
 @pytest.fixture
 def run(capfd):
-    """Run ``hocket train`` on two stages; its code and what it wrote."""
+    """Function that runs ``hocket train`` on two stages; returns the code and the output."""
 
     def train(*words):
-        fixed = ["--stages", "2", "--threads", "1", "--timeout-s", "5", "--data", "synthetic"]
-        code = main(["train", *fixed, *words])
+        options = ["--stages", "2", "--threads", "1", "--timeout-s", "5", "--data", "synthetic"]
+        code = main(["train", *options, *words])
         return code, *capfd.readouterr()
 
     return train
@@ -315,7 +318,7 @@ def test_processes_that_do_not_fit_the_stages_are_refused(run):
 
 
 def test_a_run_folder_that_exists_is_refused_once(run, tmp_path):
-    code, _, err = run("--processes", "2", "--out", str(tmp_path))
+    code, _, err = run("--processes", "2", "--run-dir", str(tmp_path))
     assert code == 2
     assert err.count("error: ") == 1
     assert err.startswith(f"error: the run folder '{tmp_path}' exists already; name another")
@@ -328,9 +331,9 @@ def test_an_option_that_is_wrong_in_all_processes_is_refused_once(run):
     assert err.count("error: ") == 1
 
 
-def test_a_training_that_fails_is_told_once_and_each_stage_is_saved(run, tmp_path):
+def test_a_training_that_fails_is_reported_once_and_each_stage_is_saved(run, tmp_path):
     out = tmp_path / "run"
-    code, _, err = run("--processes", "2", "--out", str(out), "--optimizer", "SGD:lr=1e30")
+    code, _, err = run("--processes", "2", "--run-dir", str(out), "--optimizer", "SGD:lr=1e30")
     assert code == 2
     assert err.count("error: ") == 1
     assert "became nan" in err or "became inf" in err
@@ -353,7 +356,7 @@ def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path):
 
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
-    code, _, err = run("--processes", "2", "--out", str(out), "--epochs", "100000")
+    code, _, err = run("--processes", "2", "--run-dir", str(out), "--epochs", "100000")
     thread.join()
     assert code == 130
     assert err.count("interrupted: stopped in epoch ") == 1
@@ -363,25 +366,25 @@ def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path):
     assert not list(out.glob("network.stage*"))
 
 
-def rows(folder):
-    found = []
+def read_rows(folder):
+    rows = []
     for file in folder.glob("metrics*.jsonl"):
         for text in file.read_text().splitlines():
             row = json.loads(text)
             row.pop("seconds", None)
-            found.append(json.dumps(row, sort_keys=True))
-    return sorted(found)
+            rows.append(json.dumps(row, sort_keys=True))
+    return sorted(rows)
 
 
-def test_several_processes_leave_what_one_leaves(run, tmp_path):
+def test_several_processes_write_the_same_run_folder_as_one(run, tmp_path):
     alone, apart = tmp_path / "alone", tmp_path / "apart"
-    assert run("--epochs", "3", "--out", str(alone))[0] == 0
-    code, out, err = run("--epochs", "3", "--out", str(apart), "--processes", "2")
+    assert run("--epochs", "3", "--run-dir", str(alone))[0] == 0
+    code, out, err = run("--epochs", "3", "--run-dir", str(apart), "--processes", "2")
     assert code == 0
     assert [row[:10] for row in err.splitlines()] == [f"epoch {n}/3:" for n in (1, 2, 3)]
     assert out.count("finished") == 1
     assert (apart / "network.pt").read_bytes() == (alone / "network.pt").read_bytes()
-    assert rows(apart) == rows(alone)
+    assert read_rows(apart) == read_rows(alone)
     assert {file.name for file in apart.iterdir()} == {
         *(file.name for file in alone.iterdir()),
         "metrics.stage1.jsonl",

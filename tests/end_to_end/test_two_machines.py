@@ -1,6 +1,6 @@
-"""Two machines under torchrun: two network namespaces, which share nothing but the files.
+"""Two machines under torchrun: two network namespaces, which share only the files.
 
-What the documentation says to type is what is run here.
+The tests run the commands of the documentation.
 """
 
 import re
@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from end_to_end.namespaces import Ended, environment, machines, on_both, torchrun
+from end_to_end.namespaces import (
+    CommandResult,
+    environment,
+    machines,
+    run_on_both,
+    torchrun,
+)
 from hocket.cli.main import main
 from hocket.errors import HangError
 
@@ -22,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
 
-# Nothing in it speaks of processes, but that only one of them writes the file.
+# Only its last two lines depend on processes: one of them writes the file.
 SCRIPT = """
 import sys
 import torch, hocket
@@ -38,16 +44,16 @@ trainer = hocket.Trainer(
     optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
 )
 trainer.fit(batches, batches, epochs=3, progress=False)
-if trainer.leads:
+if trainer.is_main_process:
     torch.save(trainer.network.state_dict(), sys.argv[1])
 """
-# Runs a command in a task on each node, as far as the script of the documentation needs it.
+# Imitation of srun: runs a command in a task on each node.
 SRUN = """
 import os, subprocess, sys
 
 def start(number, enter):
-    own = os.environ | {{"SLURM_NODEID": str(number)}}
-    return subprocess.Popen([*enter, *sys.argv[1:]], env=own)
+    variables = os.environ | {{"SLURM_NODEID": str(number)}}
+    return subprocess.Popen([*enter, *sys.argv[1:]], env=variables)
 
 tasks = [start(number, enter) for number, enter in enumerate({enter!r})]
 sys.exit(max(task.wait() for task in tasks))
@@ -66,19 +72,19 @@ def folders(tmp_path):
 
 
 def documented(kind: str) -> list[str]:
-    """The blocks of this kind in the documentation."""
+    """Return the blocks of a kind in the documentation."""
     return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
 
-def trained_by(block: str) -> list[str]:
-    """What a command has torchrun run."""
+def torchrun_arguments(block: str) -> list[str]:
+    """Return the module that torchrun runs in a command, and its arguments."""
     words = shlex.split(block.replace("\\\n", " "))
     return words[words.index("-m") :]
 
 
 @pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """Run what torchrun runs, in this process."""
+def run_here(tmp_path, monkeypatch):
+    """Function that runs the script or module of a torchrun command in this process."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> None:
@@ -91,8 +97,9 @@ def alone(tmp_path, monkeypatch):
     return run
 
 
-def require_success(ended: list[Ended]) -> None:
-    assert [end.code for end in ended] == [0, 0], "\n".join(end.err for end in ended)
+def require_success(results: list[CommandResult]) -> None:
+    errors = "\n".join(result.err for result in results)
+    assert [result.code for result in results] == [0, 0], errors
 
 
 def require_equal_bits(one: Path, other: Path) -> None:
@@ -101,48 +108,50 @@ def require_equal_bits(one: Path, other: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def names_in(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def scripted(tmp_path: Path, text: str = SCRIPT) -> str:
+def write_script(tmp_path: Path, text: str = SCRIPT) -> str:
     script = tmp_path / "script.py"
     script.write_text(text)
     return str(script)
 
 
-def test_a_training_over_two_machines_is_that_of_one_process(link, folders, alone, tmp_path):
+def test_a_training_on_two_machines_gives_the_weights_of_one_process(
+    link, folders, run_here, tmp_path
+):
     blocks = documented("sh")[:2]
-    ended = on_both(link, folders, [["bash", "-c", block] for block in blocks])
-    require_success(ended)
-    alone(*trained_by(blocks[0]))
+    results = run_on_both(link, folders, [["bash", "-c", block] for block in blocks])
+    require_success(results)
+    run_here(*torchrun_arguments(blocks[0]))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
-    assert names_in(folders[0]) == [
+    assert file_names(folders[0]) == [
         "environment.json", "metrics.jsonl", "network.pt", "run.json", "summary.json",
     ]  # fmt: skip
-    # Each stage writes its own metrics where it is.
-    assert names_in(folders[1]) == ["metrics.stage1.jsonl"]
-    assert "finished" in ended[0].out
-    assert ended[1].out == ""
+    # Each stage writes its own metrics on its machine.
+    assert file_names(folders[1]) == ["metrics.stage1.jsonl"]
+    assert "finished" in results[0].out
+    assert results[1].out == ""
 
 
 def test_a_script_for_one_process_gives_the_same_weights_on_two_machines(
-    link, folders, alone, tmp_path
+    link, folders, run_here, tmp_path
 ):
-    script = scripted(tmp_path)
+    script = write_script(tmp_path)
     commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
-    require_success(on_both(link, folders, commands))
-    alone(script, "alone.pt")
+    require_success(run_on_both(link, folders, commands))
+    run_here(script, "alone.pt")
     require_equal_bits(folders[0] / "weights.pt", tmp_path / "alone.pt")
-    assert names_in(folders[1]) == []
+    assert file_names(folders[1]) == []
 
 
-def test_replicas_over_two_machines_are_those_of_one(link, folders, alone, tmp_path):
+def test_replicas_on_two_machines_give_the_weights_of_one(link, folders, run_here, tmp_path):
     blocks = documented("sh")[2:]
-    require_success(on_both(link, folders, [["bash", "-c", block] for block in blocks]))
-    alone(*trained_by(blocks[0]), "--processes", "4")
+    require_success(run_on_both(link, folders, [["bash", "-c", block] for block in blocks]))
+    run_here(*torchrun_arguments(blocks[0]), "--processes", "4")
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
-    assert names_in(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
+    assert file_names(folders[1]) == [f"metrics.stage1-replica{n}.jsonl" for n in (0, 1)]
 
 
 def test_the_script_for_slurm_trains(link, tmp_path):
@@ -153,22 +162,22 @@ def test_the_script_for_slurm_trains(link, tmp_path):
     enter = [node.command() for node in link.nodes]
     srun.write_text(f"#!{sys.executable}\n{SRUN.format(enter=enter)}")
     srun.chmod(0o755)
-    told = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "123456789"}
-    own = environment()
+    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "123456789"}
+    variables = environment()
     done = subprocess.run(
         link.nodes[0].command("bash", str(script)),  # on the first node, as SLURM does
         cwd=tmp_path,
-        env=own | told | {"PATH": f"{tmp_path}:{own['PATH']}"},
+        env=variables | slurm | {"PATH": f"{tmp_path}:{variables['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "network.pt" in names_in(tmp_path / "run")
+    assert "network.pt" in file_names(tmp_path / "run")
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_failure_on_either_machine_is_told_on_both(link, folders, tmp_path, stage):
+def test_a_failure_on_either_machine_is_reported_on_both(link, folders, tmp_path, stage):
     fault = f"""
 class Fault(torch.nn.Module):
     calls = 0
@@ -181,12 +190,12 @@ class Fault(torch.nn.Module):
 
 trainer.network[{2 * stage}].append(Fault())
 trainer.fit("""
-    script = scripted(tmp_path, SCRIPT.replace("trainer.fit(", fault))
+    script = write_script(tmp_path, SCRIPT.replace("trainer.fit(", fault))
     commands = [torchrun(link, number, script, "weights.pt") for number in (0, 1)]
-    ended = on_both(link, folders, commands)
-    assert [end.code for end in ended] == [1, 1]
-    assert "ArithmeticError: the fault of the test" in ended[stage].err
-    other = ended[1 - stage].err
+    results = run_on_both(link, folders, commands)
+    assert [result.code for result in results] == [1, 1]
+    assert "ArithmeticError: the fault of the test" in results[stage].err
+    other = results[1 - stage].err
     assert f"stage {stage} failed:" in other
     assert "ArithmeticError: the fault of the test" in other
 
@@ -194,7 +203,7 @@ trainer.fit("""
 def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
     endless = "epochs=100_000, on_epoch=lambda _: open('begun', 'w').close(),"
     text = SCRIPT.replace("stages=2,", "stages=2, timeout_s=5,").replace("epochs=3,", endless)
-    script = scripted(tmp_path, text)
+    script = write_script(tmp_path, text)
 
     def cut() -> None:
         while not (folders[0] / "begun").exists():
@@ -203,17 +212,17 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
         down = ["ip", "link", "set", second.interface, "down"]
         subprocess.run(second.command(*down), check=True)
 
-    # Machines of its own, as the others are to stay joined.
+    # Other machines than those of the fixture, whose link must stay up.
     with machines() as link:
-        # Without torchrun, which itself waits for minutes where it is cut off.
+        # Without torchrun, which itself waits for minutes when it is cut off.
         first = link.nodes[0].address
         world = f"WORLD_SIZE=2 MASTER_ADDR={first} MASTER_PORT=29500"
         commands = [
             ["env", *world.split(), f"RANK={rank}", sys.executable, script, "weights.pt"]
             for rank in (0, 1)
         ]
-        ended = on_both(link, folders, commands, meanwhile=cut)
-    assert [end.code for end in ended] == [HangError.exit_code] * 2
-    for end in ended:
-        assert "waited 5 s for" in end.err
-        assert "does not answer: it is stopped, or cut off" in end.err
+        results = run_on_both(link, folders, commands, meanwhile=cut)
+    assert [result.code for result in results] == [HangError.exit_code] * 2
+    for result in results:
+        assert "waited 5 s for" in result.err
+        assert "does not answer: it is stopped, or cut off" in result.err
