@@ -71,7 +71,9 @@ class Named:
                     f"cannot read {part!r} in {text!r}; write name:option=value,option=value"
                 )
             if key in options:
-                raise OptionError(f"the option {key!r} stands twice in {text!r}; give it once")
+                raise OptionError(
+                    f"the option {key!r} is given twice in {text!r}; give it once"
+                )
             options[key] = _parse_value(value, text)
         if not name:
             raise OptionError(f"there is no name in {text!r}; write name:option=value")
@@ -92,7 +94,9 @@ def _split_at_commas(text: str) -> list[str]:
 
 def _parse_value(value: str, text: str) -> Any:
     def refuse(constant: str) -> None:
-        raise OptionError(f"there is the value {constant} in {text!r}; give a finite number")
+        raise OptionError(
+            f"the value {constant} in {text!r} is not finite; give a finite number"
+        )
 
     try:
         return json.loads(value, parse_constant=refuse)

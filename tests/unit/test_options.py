@@ -19,13 +19,13 @@ options = st.dictionaries(
 
 
 @given(words, options)
-def test_what_is_printed_is_read_back(name, chosen):
+def test_printed_text_is_parsed_back(name, chosen):
     named = Named(name, chosen)
     assert Named.parse(str(named)) == named
 
 
 @given(words, options)
-def test_types_survive_as_well(name, chosen):
+def test_types_are_kept(name, chosen):
     parsed = Named.parse(str(Named(name, chosen))).options
     assert {k: type(v) for k, v in parsed.items()} == {k: type(v) for k, v in chosen.items()}
 
@@ -55,7 +55,7 @@ def test_a_tuple_is_written_as_a_list():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("", "there is no name in ''"),
         (":", "there is no name in ':'"),
@@ -66,11 +66,23 @@ def test_a_tuple_is_written_as_a_list():
         ("fdg:a=1,b", "cannot read 'b' in 'fdg:a=1,b'"),
     ],
 )
-def test_what_is_no_name_with_options_is_refused(text, said):
+def test_text_that_is_no_name_with_options_is_refused(text, problem):
     with pytest.raises(OptionError) as caught:
         Named.parse(text)
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
     assert "write name:option=value" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fdg:a=1,a=2", "^the option 'a' is given twice in 'fdg:a=1,a=2'; give it once$"),
+        ("fdg:a=NaN", "^the value NaN in 'fdg:a=NaN' is not finite; give a finite number$"),
+    ],
+)
+def test_repeated_options_and_values_that_are_not_finite_are_refused(text, expected):
+    with pytest.raises(OptionError, match=expected):
+        Named.parse(text)
 
 
 def test_a_value_that_is_no_choice_is_refused():

@@ -48,7 +48,7 @@ class Link:
         bits = float(match[1] + _BITS[match[2]])
         latency_s = float(match[3] + _SECONDS[match[4]]) if match[3] else 0.0
         if bits <= 0:
-            raise OptionError(f"the link {text!r} carries nothing; give more than 0 bits")
+            raise OptionError(f"the link {text!r} has a bandwidth of 0; give more than 0 bits")
         return Link(bits / 8, latency_s)
 
 

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from hocket.atomic import write_text_atomically
 from hocket.errors import CutError, OptionError
 
 FORMAT = "hocket plan 1"
@@ -55,10 +55,8 @@ class Plan:
             OptionError: The file cannot be written.
         """
         content = {"format": FORMAT, "cuts": self.cuts, "signature": self.signature} | more
-        part = file.with_name(file.name + ".part")
         try:
-            part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            os.replace(part, file)
+            write_text_atomically(file, json.dumps(content, indent=2) + "\n")
         except OSError as error:
             raise OptionError(
                 f"cannot write the plan to {str(file)!r}: {error.strerror}; name another file"

@@ -260,7 +260,7 @@ def test_an_unreadable_pickle_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "found",
+    "content",
     [
         [1, 2],
         {b"data": PIXELS[:4]},
@@ -270,8 +270,8 @@ def test_an_unreadable_pickle_is_refused(tmp_path, content):
         {b"data": PIXELS[:4], b"labels": [0] * 3},
     ],
 )
-def test_a_pickle_of_something_else_is_refused(tmp_path, found):
-    contents = {**pickled(), "data_batch_1": pickle.dumps(found, protocol=4)}
+def test_a_pickle_of_something_else_is_refused(tmp_path, content):
+    contents = {**pickled(), "data_batch_1": pickle.dumps(content, protocol=4)}
     write_folder(tmp_path, contents)
     with pytest.raises(
         DataError, match=r"is no CIFAR batch: wanted 'data', uint8 of N rows of"
@@ -391,11 +391,11 @@ def test_a_list_of_sums_in_another_format_is_refused(tmp_path):
         read_release(RELEASE, tmp_path)
 
 
-@pytest.mark.parametrize(("below", "found"), [("", "notes.txt"), ("nowhere", "nothing")])
-def test_an_empty_folder_is_refused_with_what_it_should_hold(tmp_path, below, found):
+@pytest.mark.parametrize(("below", "present"), [("", "notes.txt"), ("nowhere", "nothing")])
+def test_an_empty_folder_is_refused_with_what_it_should_hold(tmp_path, below, present):
     (tmp_path / "notes.txt").write_text("hello")
     expected = (
-        rf"no cifar10 in .*: found {found}, wanted the folder cifar-10-batches-py, the file"
+        rf"no cifar10 in .*: found {present}, wanted the folder cifar-10-batches-py, the file"
     )
     with pytest.raises(DataError, match=expected):
         read_release(RELEASE, tmp_path / below)

@@ -68,7 +68,7 @@ def test_a_channel_of_one_colour_stays_finite():
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("unsuitable", "expected"),
     [
         ([], r"found 0 rows, wanted at least 1; choose another split"),
         (
@@ -85,9 +85,9 @@ def test_a_channel_of_one_colour_stays_finite():
         ),
     ],
 )
-def test_rows_of_something_else_are_refused(found, expected):
+def test_rows_of_something_else_are_refused(unsuitable, expected):
     with pytest.raises(DataError, match=expected):
-        read_rows(found, "image", "label")
+        read_rows(unsuitable, "image", "label")
 
 
 def test_the_missing_package_is_named_with_its_extra(monkeypatch):
@@ -114,11 +114,11 @@ def local(tmp_path, monkeypatch):
     (tmp_path / "set").mkdir()
 
     def write(test_size=(5, 6)):
-        for split, found in (("train", rows()), ("test", rows(size=test_size)[:6])):
+        for split, split_rows in (("train", rows()), ("test", rows(size=test_size)[:6])):
             columns = {
-                "image": [{"bytes": png(row["image"]), "path": ""} for row in found],
-                "vector": [[row["label"], 1.0] for row in found],
-                "label": [row["label"] for row in found],
+                "image": [{"bytes": png(row["image"]), "path": ""} for row in split_rows],
+                "vector": [[row["label"], 1.0] for row in split_rows],
+                "label": [row["label"] for row in split_rows],
             }
             table = pa.table(columns).replace_schema_metadata(
                 {"huggingface": json.dumps(features)}

@@ -63,13 +63,13 @@ def test_epochs_that_are_too_short_are_refused():
         list(remaining_batches([1, 2], 3))
 
 
-def test_batches_that_are_skipped_are_not_made():
-    made = []
+def test_batches_that_are_skipped_are_not_transformed():
+    transformed = []
 
     def record(inputs, rng):
-        made.append(inputs.tolist())
+        transformed.append(inputs.tolist())
         return inputs
 
     rows = torch.arange(6.0)
     list(remaining_batches(Batches(InMemory(rows, rows, record), 2), 2))
-    assert made == [[4.0, 5.0]]
+    assert transformed == [[4.0, 5.0]]

@@ -164,6 +164,6 @@ def test_text_that_is_no_link_is_refused(text):
         Link.parse(text)
 
 
-def test_a_link_that_carries_nothing_is_refused():
-    with pytest.raises(OptionError, match="the link '0Gbit' carries nothing"):
+def test_a_link_without_bandwidth_is_refused():
+    with pytest.raises(OptionError, match="the link '0Gbit' has a bandwidth of 0"):
         Link.parse("0Gbit")

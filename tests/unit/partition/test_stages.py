@@ -88,17 +88,17 @@ def test_cuts_inside_a_block_carry_the_skip():
 
 def test_hooks_of_the_user_run_once_and_in_their_stage():
     network, sample = skips()
-    seen = []
-    network.blocks[1].fc1.register_forward_hook(lambda *_: seen.append("fc1"))
-    network.head.register_forward_pre_hook(lambda *_: seen.append("head"))
+    called = []
+    network.blocks[1].fc1.register_forward_hook(lambda *_: called.append("fc1"))
+    network.head.register_forward_pre_hook(lambda *_: called.append("head"))
     stages = cut(network, stages=Plan(("blocks.1", "head")), sample=sample)
-    seen.clear()
+    called.clear()
     value = stages[0](sample)
-    assert seen == []
+    assert called == []
     value = stages[1](value)
-    assert seen == ["fc1"]
+    assert called == ["fc1"]
     stages[2](value)
-    assert seen == ["fc1", "head"]
+    assert called == ["fc1", "head"]
 
 
 @pytest.mark.parametrize("target", ["stages", "network"])
