@@ -1,4 +1,4 @@
-"""Measurements of Hocket beside its peers: ``python -m benchmarks NAME``.
+"""Measurements of Hocket compared with alternatives: ``python -m benchmarks NAME``.
 
-They are no part of the installed package; nothing in it imports them.
+The installed package neither contains nor imports them.
 """

@@ -1,42 +1,49 @@
-"""``python -m benchmarks NAME`` measures; ``python -m benchmarks render FOLDER`` renders."""
+"""``python -m benchmarks NAME`` measures; ``python -m benchmarks render FOLDER`` renders.
+
+A measurement is the command named like its file; its module is imported when it is called.
+"""
 
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App
 
-from benchmarks.accuracy import accuracy
-from benchmarks.checkpoint import checkpoint
-from benchmarks.compression import compression
-from benchmarks.curves import curves
-from benchmarks.fault_injection import faults
-from benchmarks.kill_recovery import kill_recovery
-from benchmarks.link import link
-from benchmarks.overhead import overhead
-from benchmarks.plan import plan
-from benchmarks.report.render import render
-from benchmarks.slowdown import slowdown
-from benchmarks.speed import speed
-from benchmarks.stages import stages
-from benchmarks.straggler import straggler_throughput
 from hocket.cli.main import run_app
 
-MEASUREMENTS = (
-    accuracy, checkpoint, compression, curves, faults, link, overhead, straggler_throughput, plan, kill_recovery,
-    slowdown, speed, stages,
-)  # fmt: skip
+MEASUREMENTS = {
+    "accuracy": "Compare the test errors of methods over several seeds.",
+    "checkpoint": "Compare the step time of a training with and without checkpoints.",
+    "compression": "Compare codecs by test error and bytes sent.",
+    "curves": "Compare the training loss of methods update by update.",
+    "fault-injection": "Inject random faults into small trainings, checkpoints and packets.",
+    "kill-recovery": "Measure what it costs when a stage is killed.",
+    "link": "Time methods and baselines on two nodes over links of several rates.",
+    "overhead": "Compare the serial engine with a plain PyTorch loop.",
+    "plan": "Compare the forecasts of hocket plan with measured times and memory.",
+    "slowdown": "Measure the test error of free-running stages, one of which is slow.",
+    "speed": "Compare the samples per second of methods and baselines.",
+    "stages": "Time methods on several numbers of stages.",
+    "startup": "Time the start of hocket's commands compared with importing torch.",
+    "straggler": "Measure the throughput of all stages while one is slow.",
+}
 
 app = App(
     name="benchmarks",
-    help="Measure, and render what was measured.",
+    help="Measure, and render records of measurements.",
     result_action="return_value",
 )
-for command in (*MEASUREMENTS, render):
-    app.command(command)
+for _name, _help in MEASUREMENTS.items():
+    _module = _name.replace("-", "_")
+    app.command(f"benchmarks.{_module}:measure_{_module}", name=_name, help=_help)
+app.command(
+    "benchmarks.report.render:render",
+    name="render",
+    help="Write README.md and the picture of a record next to it.",
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a measurement; give its exit code."""
+    """Run a measurement and return its exit code."""
     return run_app(app, list(sys.argv[1:] if words is None else words))
 
 

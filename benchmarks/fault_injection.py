@@ -1,125 +1,139 @@
-"""Faults by chance, and whether what is promised of them comes: the long form of the tests."""
+"""Injection of random faults, and comparison of outcomes with the documented guarantees."""
 
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.faults import corruption
-from benchmarks.faults.draw import drawn
+from benchmarks.faults.corruption import corrupt_checkpoints, corrupt_packets
+from benchmarks.faults.draw import draw_jobs
 from benchmarks.faults.fault import format_schedule
 from benchmarks.faults.job import FaultyJob
-from benchmarks.faults.trial import tried
+from benchmarks.faults.trial import run_trial
 from benchmarks.harness.record import Record, read_json, write_record_json
-from hocket.errors import OptionError, listed, too_small
-from hocket.runs.build import parse_method
+from benchmarks.harness.settings import check_settings
+from hocket.errors import OptionError
+from hocket.methods import parse_method
 
 METHODS = ("bp", "ddg", "fr", "fdg", "adl:accumulate=2", "dsp", "dgl", "dni")
 
 
-def faults(
-    *,
-    out: Path = Path("records/faults"),
-    methods: Sequence[str] = METHODS,
-    stages: int = 4,
-    count: int = 120,
-    flips: int = 300,
-    truncations: int = 50,
-    packets: int = 200,
-    seed: int = 0,
-) -> None:
-    """Let faults happen to small trainings, and damage checkpoints and packets.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class FaultInjectionSettings:
+    """Settings of the fault injection.
 
-    Every trial is saved in ``out/runs`` as it ends. Called again, the measurement goes on where
-    it was.
-
-    Args:
+    Attributes:
         out: Folder of the record.
         methods: Methods of the trainings.
-        stages: Trainings have 1 to this many stages, each a process.
-        count: Trainings; the kinds of faults come in turn, all else by chance.
-        flips: Checkpoints with another bit.
-        truncations: Checkpoints with a file that was cut short.
-        packets: Packets with another bit.
-        seed: What chance begins with.
+        stages: Largest number of stages of a training, each in a process of its own.
+        count: Number of trainings; the kinds of faults take turns, everything else is random.
+        flips: Number of checkpoints with a flipped bit.
+        truncations: Number of checkpoints with a truncated file.
+        packets: Number of packets with a flipped bit.
+        seed: Seed.
 
     Raises:
-        OptionError: An option is out of range, or ``out`` has trials with other settings.
+        OptionError: A setting is out of range.
     """
-    chosen = dict(locals())
-    counts = {"stages": stages, "count": count, "flips": flips}
-    counts |= {"truncations": truncations, "packets": packets}
-    problems = too_small(counts)
-    if stages == 1:
-        problems.append("stages is 1; give 2 or more, as much needs a neighbour")
-    if problems:
-        raise OptionError(listed("cannot try faults", problems))
-    for method in methods:
-        parse_method(method)
-    torch.set_num_threads(1)
-    record = _certificate(Record.of(faults, chosen), out / "runs")
-    jobs = list(drawn(seed, count, methods, stages))
-    rows = [_trial(job, number, out / "runs") for number, job in enumerate(_shown(jobs))]
-    with TemporaryDirectory() as folder:
-        rows += corruption.checkpoints(Path(folder), flips, truncations, seed)
-    rows += corruption.packets(packets, seed)
-    record.with_rows(rows).write(out)
+
+    out: Path = Path("records/fault-injection")
+    methods: Sequence[str] = METHODS
+    stages: int = 4
+    count: int = 120
+    flips: int = 300
+    truncations: int = 50
+    packets: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            parse_method(method)
+        check_settings(
+            "cannot inject faults",
+            self,
+            # A single stage has no neighbour, which many faults need.
+            at_least={2: ("stages",), 1: ("count", "flips", "truncations", "packets")},
+        )
 
 
-def _certificate(begun: Record, folder: Path) -> Record:
-    """That of the first call into this folder.
+DEFAULTS = FaultInjectionSettings()
+
+
+def measure_fault_injection(settings: FaultInjectionSettings = DEFAULTS) -> None:
+    """Inject faults into small trainings, and corrupt checkpoints and packets.
+
+    Every trial is saved in ``out/runs`` as it ends. Called again, the measurement resumes.
 
     Raises:
-        OptionError: It had other settings.
+        OptionError: ``out`` has trials with other settings.
+    """
+    torch.set_num_threads(1)
+    runs, seed = settings.out / "runs", settings.seed
+    record = _first_record(Record.from_settings("fault-injection", settings), runs)
+    jobs = list(draw_jobs(seed, settings.count, settings.methods, settings.stages))
+    rows = [_run_job(job, runs / f"{number:04}") for number, job in enumerate(_tracked(jobs))]
+    with TemporaryDirectory() as folder:
+        rows += corrupt_checkpoints(Path(folder), settings.flips, settings.truncations, seed)
+    rows += corrupt_packets(settings.packets, seed)
+    record.with_rows(rows).write(settings.out)
+
+
+def _first_record(record: Record, folder: Path) -> Record:
+    """Return the record of the first call with this folder.
+
+    Raises:
+        OptionError: That call had other settings, or another version of the code.
     """
     path = folder / "begun.json"
     if not path.is_file():
-        write_record_json(path, vars(begun))
-        return begun
+        write_record_json(path, vars(record))
+        return record
     first = Record(**read_json(path))
-    if (first.settings, first.source) != (begun.settings, begun.source):
+    if (first.settings, first.source) != (record.settings, record.source):
         raise OptionError(
-            f"{folder} has trials of other settings or other code; name another folder, or "
-            "delete that one"
+            f"{folder} has trials with other settings or other code; choose another folder, or "
+            "delete this one"
         )
     return first
 
 
-def _shown(jobs: Sequence[FaultyJob]) -> Iterable[FaultyJob]:
-    """The jobs, with a bar on standard error, whatever becomes of that during a trial."""
+def _tracked(jobs: Sequence[FaultyJob]) -> Iterable[FaultyJob]:
+    """Yield the jobs, with a progress bar on a copy of stderr, which trials redirect."""
     with os.fdopen(os.dup(2), "w") as stream:
         yield from track(jobs, "faults", console=Console(file=stream))
 
 
-def _trial(job: FaultyJob, number: int, folder: Path) -> dict[str, Any]:
-    """What came of a job, carried out unless that is known already."""
-    path = folder / f"{number:04}.json"
+def _run_job(job: FaultyJob, folder: Path) -> dict[str, Any]:
+    """Return the row of a job, which is run unless its result is there."""
+    path = folder.with_name(f"{folder.name}.json")
     if path.is_file():
         known: dict[str, Any] = read_json(path)
         return known
-    place = folder / f"{number:04}"
-    shutil.rmtree(place, ignore_errors=True)  # of a call that was interrupted
-    place.mkdir(parents=True)
-    outcome = tried(job, place)
+    shutil.rmtree(folder, ignore_errors=True)  # of a call that was interrupted
+    folder.mkdir(parents=True)
+    outcome = run_trial(job, folder)
     row = {
         "row": job.faults[0].kind,
         "faults": format_schedule(job.faults),
         "method": job.method,
         "stages": job.stages,
-        "codes": list(outcome.codes),
-        "broken": outcome.broken,
-        "named": not outcome.unnamed,
+        "codes": list(outcome.exit_codes),
+        "broken": outcome.violations,
+        "named": not outcome.unnamed_faults,
         "detected_s": outcome.detected_s,
-        "again_s": outcome.again_s,
-        "lost": outcome.lost,
+        "again_s": outcome.restarted_s,
+        "lost": outcome.ticks_repeated,
     }
-    if not outcome.broken:
-        shutil.rmtree(place)
+    if not outcome.violations:
+        shutil.rmtree(folder)
     write_record_json(path, row)
     return row

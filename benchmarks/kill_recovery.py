@@ -1,198 +1,278 @@
-"""What it costs when one stage is killed: where the others go on, and where all begin again."""
+"""The cost of a killed stage: repeated batches and lost time."""
 
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import torch
+from cyclopts import Parameter
 
 from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings, select_fields, stage_problem
 from hocket import data as datasets
 from hocket import zoo
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed import identity
 from hocket.distributed.launch import launch
-from hocket.distributed.restart import Restarts, retry_after_loss
-from hocket.engine.event import Event
-from hocket.errors import HocketError, OptionError, listed, too_small
+from hocket.distributed.restart import RestartBudget, retry_after_loss
+from hocket.engine.event import Event, Watcher
+from hocket.errors import HocketError
+from hocket.methods import parse_method
 from hocket.options import Named
-from hocket.runs.build import parse_method
 from hocket.stage import Stage
 from hocket.training.trainer import Trainer
 
 
-def kill_recovery(
-    *,
-    out: Path = Path("records/rejoin"),
-    methods: Sequence[str] = ("dgl", "dgl-async"),
-    network: str = "mlp:hidden=[256,256,256,256,256]",
-    data: str = "digits",
-    stages: int = 3,
-    victims: Sequence[int] = (0, 1, 2),
-    epochs: int = 20,
-    killed_at: int = 250,
-    every: int = 20,
-    seeds: Sequence[int] = (0, 1),
-    batch: int = 64,
-    rate: float = 0.05,
-    momentum: float = 0.9,
-) -> None:
-    """Train with a process for each stage, and kill each of them once, by SIGKILL.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class KillRecoverySettings:
+    """Settings of the measurement of kills.
 
-    Where stages run freely the one that was killed is started again alone, from its own last
-    checkpoint; where they keep step all are. Beside these, trainings in which nobody is killed.
-
-    Args:
+    Attributes:
         out: Folder of the record.
         methods: The methods.
         network: Name in the zoo, with options.
         data: Name of a data set that needs no files.
-        stages: K, balanced.
-        victims: The stages that are killed, each in a training of its own.
+        stages: Number of stages K, balanced.
+        victims: Stages that are killed, each in a training of its own.
         epochs: Epochs that each stage learns.
-        killed_at: The batch that a stage has just learned from when it is killed.
-        every: Ticks, or turns of a stage, from one checkpoint to the next.
+        killed_at: The batch after whose backward a stage is killed.
+        every: Ticks from one checkpoint to the next; of free-running stages, ticks of a stage.
         seeds: Seeds.
-        batch: Samples of a batch.
+        batch: Samples in a batch.
         rate: Learning rate of SGD.
-        momentum: Of SGD.
+        momentum: Momentum of SGD.
 
     Raises:
-        OptionError: An option is out of range.
-        HocketError: A training did not come to its end.
+        OptionError: A setting is out of range.
     """
-    chosen = dict(locals())
-    numbers = {"epochs": epochs, "killed_at": killed_at, "every": every, "batch": batch}
-    problems = too_small(numbers)
-    if stages < 2:
-        problems.append(f"stages is {stages}; give 2 or more, so that others can go on")
-    problems += [
-        f"there is no stage {k} to kill; the {stages} stages are 0 to {stages - 1}"
-        for k in victims
-        if not 0 <= k < stages
+
+    out: Path = Path("records/kill-recovery")
+    methods: Sequence[str] = ("dgl", "dgl-async")
+    network: str = "mlp:hidden=[256,256,256,256,256]"
+    data: str = "digits"
+    stages: int = 3
+    victims: Sequence[int] = (0, 1, 2)
+    epochs: int = 20
+    killed_at: int = 250
+    every: int = 20
+    seeds: Sequence[int] = (0, 1)
+    batch: int = 64
+    rate: float = 0.05
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            parse_method(method)
+        check_settings(
+            "cannot measure kills",
+            self,
+            at_least={1: ("epochs", "killed_at", "every", "batch"), 2: ("stages",)},
+            problems=[
+                problem
+                for victim in self.victims
+                for problem in stage_problem("a victim", victim, self.stages)
+            ],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KilledTraining:
+    """One training of the measurement; for most fields see `KillRecoverySettings`.
+
+    Attributes:
+        method: The method.
+        seed: The seed.
+        victim: The stage that is killed; None for none.
+    """
+
+    method: str
+    seed: int
+    victim: int | None
+    network: str
+    data: str
+    stages: int
+    epochs: int
+    killed_at: int
+    every: int
+    batch: int
+    rate: float
+    momentum: float
+
+
+class Learned(NamedTuple):
+    """One batch from which a stage has learned.
+
+    Attributes:
+        batch: Number of the batch.
+        time_s: Time of its backward, in seconds since the epoch.
+    """
+
+    batch: int
+    time_s: float
+
+
+DEFAULTS = KillRecoverySettings()
+
+
+def measure_kill_recovery(settings: KillRecoverySettings = DEFAULTS) -> None:
+    """Train with a process for each stage, and kill each of them once, by SIGKILL.
+
+    If stages run freely, the killed one is restarted alone from its own last checkpoint; in
+    lockstep, all are restarted. In further trainings no stage is killed.
+
+    Raises:
+        HocketError: A training failed.
+    """
+    record = Record.from_settings("kill-recovery", settings)
+    common = select_fields(settings, KilledTraining)
+    trainings = [
+        KilledTraining(method=method, seed=seed, victim=victim, **common)
+        for method in settings.methods
+        for seed in settings.seeds
+        for victim in (None, *settings.victims)
     ]
-    if problems:
-        raise OptionError(listed("cannot measure what a kill costs", problems))
-    frees = {method: parse_method(method).replay is not None for method in methods}
-    record = Record.of(kill_recovery, chosen)
     rows = []
-    for method, free in frees.items():
-        for seed in seeds:
-            for victim in (None, *victims):
-                work = record.settings | {"method": method, "seed": seed, "victim": victim}
-                row = {"row": method, "seed": seed, "victim": victim, **_measured(work, free)}
-                rows.append(row)
-                who = "nobody" if victim is None else f"stage {victim}"
-                told = f"{method}, seed {seed}, {who} killed: {row['test_error']:.2%} wrong"
-                print(told, file=sys.stderr, flush=True)
-    record.with_rows(rows).write(out)
+    for training in trainings:
+        row = _run_training(training)
+        rows.append(row)
+        victim = "no stage" if training.victim is None else f"stage {training.victim}"
+        line = f"{training.method}, seed {training.seed}, {victim} killed"
+        print(f"{line}: {row['test_error']:.2%} wrong", file=sys.stderr, flush=True)
+    record.with_rows(rows).write(settings.out)
 
 
-def _measured(work: Mapping[str, Any], free: bool) -> dict[str, Any]:
-    """What one training came to."""
-    with TemporaryDirectory() as folder:
-        alone = Restarts(1) if free else None
+def _run_training(training: KilledTraining) -> dict[str, Any]:
+    """Run a training and return its row."""
+    free = parse_method(training.method).free_running
+    with TemporaryDirectory() as name:
+        alone = RestartBudget(1) if free else None
 
         def start(again: bool) -> int:
             return launch(
-                _work, folder, dict(work), processes=work["stages"], threads=1, alone=alone
+                _train_stage,
+                name,
+                training,
+                processes=training.stages,
+                threads=1,
+                rejoin_restarts=alone,
             )
 
-        if retry_after_loss(start, Restarts(0 if free or work["victim"] is None else 1)):
-            raise HocketError(f"a process of {work['method']!r} failed; what it said is above")
-        place = Path(folder)
-        ranks = range(work["stages"])
-        said = [json.loads((place / f"{rank}.json").read_text()) for rank in ranks]
-        turns = [_lines(place / f"{rank}.turns") for rank in ranks]
-        killed_s = float(mark.read_text()) if (mark := place / "killed").exists() else None
-    begun, end = min(first[0][1] for first in turns), max(last[-1][1] for last in turns)
+        together = 0 if free or training.victim is None else 1
+        if retry_after_loss(start, RestartBudget(together)):
+            raise HocketError(
+                f"a process of {training.method!r} failed; its output is above this message"
+            )
+        folder = Path(name)
+        ranks = range(training.stages)
+        results = [json.loads((folder / f"{rank}.json").read_text()) for rank in ranks]
+        learned = [_read_learned(folder / f"{rank}.learned") for rank in ranks]
+        mark = folder / "killed"
+        killed_s = float(mark.read_text()) if mark.exists() else None
+    begin_s = min(batches[0].time_s for batches in learned)
+    end_s = max(batches[-1].time_s for batches in learned)
     row = {
-        "test_error": said[0]["test_error"],
-        "seconds": end - begun,
-        "packets_lost": sum(own["lost"] for own in said),
-        "packets_orphaned": sum(own["orphaned"] for own in said),
+        "row": training.method,
+        "seed": training.seed,
+        "victim": training.victim,
+        "test_error": results[0]["test_error"],
+        "seconds": end_s - begin_s,
+        "packets_lost": sum(result["lost"] for result in results),
+        "packets_orphaned": sum(result["orphaned"] for result in results),
     }
-    return row | (_cost(turns, work["victim"], killed_s) if killed_s is not None else NO_COST)
+    if training.victim is None or killed_s is None:
+        return row | NO_COST
+    return row | _measure_cost(learned, training.victim, killed_s)
 
 
 NO_COST = {"turns_again": 0, "others_again": 0, "away_s": None, "others_learned": None}
-"""Where nobody was killed."""
+"""The cost if no stage was killed."""
 
 
-def _cost(
-    turns: Sequence[Sequence[tuple[int, float]]], victim: int, killed_s: float
+def _measure_cost(
+    learned: Sequence[Sequence[Learned]], victim: int, killed_s: float
 ) -> dict[str, Any]:
-    """What was learned twice, and what was not in the meantime.
+    """Return the repeated batches, the time away, and the batches of others in that time.
 
     Args:
-        turns: The batches that each stage has learned from, with the time, in all its lives.
+        learned: Batches of each stage, in all its incarnations.
         victim: The stage that was killed.
-        killed_s: When.
+        killed_s: Time of the kill.
     """
-    again = [len(own) - len({number for number, _ in own}) for own in turns]
-    back_s = next(when for _, when in turns[victim] if when > killed_s)
-    others = [own for k, own in enumerate(turns) if k != victim]
-    meanwhile = [sum(killed_s < when < back_s for _, when in own) for own in others]
+    repeated = [len(batches) - len({one.batch for one in batches}) for batches in learned]
+    back_s = next(one.time_s for one in learned[victim] if one.time_s > killed_s)
+    others = [batches for stage, batches in enumerate(learned) if stage != victim]
+    meanwhile = [sum(killed_s < one.time_s < back_s for one in batches) for batches in others]
     return {
-        "turns_again": again[victim],
-        "others_again": sum(again) - again[victim],
+        "turns_again": repeated[victim],
+        "others_again": sum(repeated) - repeated[victim],
         "away_s": back_s - killed_s,
         "others_learned": sum(meanwhile),
     }
 
 
-def _lines(file: Path) -> list[tuple[int, float]]:
+def _read_learned(file: Path) -> list[Learned]:
     rows = (line.split() for line in file.read_text().splitlines())
-    return [(int(number), float(when)) for number, when in rows]
+    return [Learned(int(number), float(time_s)) for number, time_s in rows]
 
 
-def _work(folder: str, work: dict[str, Any]) -> int:
-    """What each process does: train, note what it learns and when, and perhaps be killed."""
-    place, rank = Path(folder), int(os.environ["RANK"])
-    mark, kept = place / "killed", place / "checkpoints"
-    loaded = datasets.load(work["data"], batch_size=work["batch"], seed=work["seed"])
-    torch.manual_seed(work["seed"])
-    asked = Named.parse(work["network"])
-    with (place / f"{rank}.turns").open("a", buffering=1) as notes:
-
-        def watch(event: Event, stage: Stage) -> None:
-            if event.action.kind != "B":
-                return
-            notes.write(f"{event.action.batch} {time.time()}\n")
-            due = (rank, event.action.batch) == (work["victim"], work["killed_at"])
-            if due and not mark.exists():
-                mark.write_text(str(time.time()))
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        trainer = Trainer(
-            zoo.create_fitted(asked.name, loaded.shape, loaded.classes, **asked.options),
-            stages=work["stages"],
-            method=parse_method(work["method"]),
-            optimizer=lambda parameters: torch.optim.SGD(
-                parameters, lr=work["rate"], momentum=work["momentum"]
-            ),
-            seed=work["seed"],
-            watchers=[watch],
-            resumable=True,
-        )
-        if identity.has_rejoined() or newest_first(kept):
-            trainer.resume(kept)
-        checkpoints = Checkpoints(kept, every=work["every"])
-        trainer.fit(
-            loaded.train, epochs=work["epochs"], progress=False, checkpoints=checkpoints
-        )
-        uses = trainer.stages[0].receive_stats
-        said = {
-            "test_error": trainer.evaluate(loaded.test).error,
-            "lost": uses.lost if uses is not None else 0,
-            "orphaned": uses.orphaned if uses is not None else 0,
-        }
-    (place / f"{rank}.json").write_text(json.dumps(said))
+def _train_stage(folder_name: str, training: KilledTraining) -> int:
+    """Run the process of one stage: train, and write the time of each batch and the result."""
+    folder, rank = Path(folder_name), int(os.environ["RANK"])
+    with (folder / f"{rank}.learned").open("a", buffering=1) as notes:
+        result = _train(training, folder, _build_watcher(training, rank, folder, notes))
+    (folder / f"{rank}.json").write_text(json.dumps(result))
     return 0
+
+
+def _train(training: KilledTraining, folder: Path, watcher: Watcher) -> dict[str, Any]:
+    """Train, from the last checkpoint if there is one; return errors and packet counts."""
+    kept = folder / "checkpoints"
+    loaded = datasets.load(training.data, batch_size=training.batch, seed=training.seed)
+    torch.manual_seed(training.seed)
+    parsed = Named.parse(training.network)
+    trainer = Trainer(
+        zoo.create_fitted(parsed.name, loaded.shape, loaded.classes, **parsed.options),
+        stages=training.stages,
+        method=parse_method(training.method),
+        optimizer=lambda parameters: torch.optim.SGD(
+            parameters, lr=training.rate, momentum=training.momentum
+        ),
+        seed=training.seed,
+        watchers=[watcher],
+        resumable=True,
+    )
+    if identity.has_rejoined() or newest_first(kept):
+        trainer.resume(kept)
+    checkpoints = Checkpoints(kept, every=training.every)
+    trainer.fit(loaded.train, epochs=training.epochs, progress=False, checkpoints=checkpoints)
+    stats = trainer.stages[0].receive_stats
+    return {
+        "test_error": trainer.evaluate(loaded.test).error,
+        "lost": stats.lost if stats is not None else 0,
+        "orphaned": stats.orphaned if stats is not None else 0,
+    }
+
+
+def _build_watcher(training: KilledTraining, rank: int, folder: Path, notes: TextIO) -> Watcher:
+    """Build a watcher that writes the time of each backward, and kills the victim once."""
+    mark = folder / "killed"
+
+    def watch(event: Event, stage: Stage) -> None:
+        if event.action.kind != "B":
+            return
+        notes.write(f"{event.action.batch} {time.time()}\n")
+        due = (rank, event.action.batch) == (training.victim, training.killed_at)
+        if due and not mark.exists():
+            mark.write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return watch

@@ -1,19 +1,22 @@
-"""What the serial engine costs beside a plain PyTorch loop that does the same work."""
+"""Comparison of the serial engine with a plain PyTorch loop that does the same work."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.memory import peak_mib, predicted
+from cyclopts import Parameter
+
+from benchmarks.harness.memory import measure_peak_mib, predicted_memory
 from benchmarks.harness.pairs import time_pairs
 from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
-from benchmarks.harness.workload import PLAIN, Workload, extra_parameters
-from hocket.errors import OptionError, listed, too_small
+from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters
+from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.options import Named
-from hocket.runs.build import parse_method
 
 ROWS = (
     PLAIN,
@@ -34,95 +37,121 @@ GOAL = 1.10
 GOAL_OF_RECOMPUTE = 1.45
 
 
-def overhead(
-    *,
-    out: Path = Path("records/overhead"),
-    rows: Sequence[str] = ROWS,
-    pairs: int = 7,
-    steps: int = 8,
-    batch: int = 128,
-    network: str = "resnet20",
-    shape: tuple[int, ...] = (3, 32, 32),
-    stages: int = 2,
-    threads: int = 1,
-    channels_last: bool = True,
-    memory: bool = True,
-) -> None:
-    """Time every row beside a plain loop, in turns, and write the record.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OverheadSettings:
+    """Settings of the comparison with a plain loop.
 
-    Args:
+    Attributes:
         out: Folder of the record.
         rows: Methods, each as ``method`` or ``method:option=value,option=value``; ``plain`` is
-            the plain loop beside another one, which shows the noise.
+            another plain loop, which shows the noise.
         pairs: Blocks of each side; the ratio is the median over pairs.
         steps: Timed steps in a block.
         batch: Samples in a step.
         network: Name in the zoo.
-        shape: One input, without the batch.
-        stages: K, cut as the paper did where there is one, else balanced.
-        threads: Of PyTorch, in this process and in those that measure memory.
-        channels_last: Memory format.
-        memory: Whether to measure the peak of memory too, in a process for each row.
+        shape: Shape of one input, without the batch dimension.
+        stages: Number of stages K, cut as in the paper that used the network, else balanced.
+        threads: PyTorch threads, in this process and in those that measure memory.
+        channels_last: Use the channels-last memory format.
+        memory: Measure the peak memory as well, in a process for each row.
 
     Raises:
-        OptionError: A row or a number is out of range.
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/overhead")
+    rows: Sequence[str] = ROWS
+    pairs: int = 7
+    steps: int = 8
+    batch: int = 128
+    network: str = "resnet20"
+    shape: tuple[int, ...] = (3, 32, 32)
+    stages: int = 2
+    threads: int = 1
+    channels_last: bool = True
+    memory: bool = True
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if row != PLAIN:
+                parse_method(row)
+        check_settings(
+            "cannot measure overhead",
+            self,
+            at_least={1: ("pairs", "steps", "batch", "threads")},
+            not_empty=("rows",),
+        )
+
+
+DEFAULTS = OverheadSettings()
+
+
+def measure_overhead(settings: OverheadSettings = DEFAULTS) -> None:
+    """Time every row and a plain loop alternately, and write the record.
+
+    Raises:
         HocketError: A process that measures memory failed.
     """
-    chosen = dict(locals())
-    _check(rows, {"pairs": pairs, "steps": steps, "batch": batch, "threads": threads})
-    work = Workload(
-        network=network,
-        shape=shape,
-        batch=batch,
-        stages=stages,
-        threads=threads,
-        channels_last=channels_last,
-    )
-    record = Record.of(overhead, chosen, threads, rate=work.rate, momentum=0.9)
+    work = Workload(**select_fields(settings, Workload))
+    record = Record.from_settings("overhead", settings, rate=work.rate, momentum=0.9)
     measured = []
-    for number, row in enumerate(rows, start=1):
-        found = timed(work, row, pairs=pairs, steps=steps) | predicted(work, row)
-        found["peak_mib"] = peak_mib(work, row, steps) if memory else None
-        measured.append(found)
-        print(f"[{number}/{len(rows)}] {_line(found)}", file=sys.stderr, flush=True)
-    record.with_rows(measured).write(out)
+    for number, name in enumerate(settings.rows, start=1):
+        row = time_row(work, name, pairs=settings.pairs, steps=settings.steps)
+        row |= predicted_memory(work, name)
+        memory = settings.memory
+        row["peak_mib"] = measure_peak_mib(work, name, settings.steps) if memory else None
+        measured.append(row)
+        line = f"[{number}/{len(settings.rows)}] {_summarize_row(row)}"
+        print(line, file=sys.stderr, flush=True)
+    record.with_rows(measured).write(settings.out)
 
 
-def timed(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
-    """One row: what it is, the times of `Pairs.summary`, and the goal for the ratio."""
+def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, Any]:
+    """Time a row.
+
+    Args:
+        work: The workload.
+        row: ``plain`` or a method.
+        pairs: Blocks of each side.
+        steps: Timed steps in a block.
+
+    Returns:
+        The times of `PairedTimes.summary`, the goal of the ratio, and facts about the row.
+    """
     with torch_threads(work.threads):
-        plain = work.plain()
+        plain = work.plain_step()
         plain()
         if row == PLAIN:
-            about: dict[str, Any] = {
+            facts: dict[str, Any] = {
                 "row": PLAIN,
                 "linearize": None,
                 "goal": None,
                 "extra_parameters": 0,
             }
-            other = work.plain()
+            other = work.plain_step()
             other()
         else:
             method = parse_method(row)
-            trainer = work.trainer(method)
-            about = {
+            trainer = work.build_trainer(method)
+            facts = {
                 "row": Named.parse(row).label,
                 "linearize": method.linearize if method.signal.needs_gradient else None,
-                "goal": goal(method, work.stages),
-                "extra_parameters": extra_parameters(trainer),
+                "goal": ratio_goal(method, work.stages),
+                "extra_parameters": count_extra_parameters(trainer),
             }
-            other = work.decoupled(trainer)
-            for _ in range(work.until_full(method)):
+            other = work.trainer_step(trainer)
+            for _ in range(work.warmup_steps(method)):
                 other()
         times = time_pairs(plain, other, pairs=pairs, steps=steps, batch=work.batch)
-    return about | {"parameters": work.parameters()} | times.summary()
+    return facts | {"parameters": work.parameter_count()} | times.summary()
 
 
-def goal(method: Method, stages: int) -> float | None:
-    """The ratio that the engine should keep to; None for methods that do other work as well.
+def ratio_goal(method: Method, stages: int) -> float | None:
+    """Return the largest ratio that the engine should have; None for methods with extra work.
 
     >>> from hocket.methods import BP, DGL, FDG, FR
-    >>> [goal(method(), stages=2) for method in (BP, FDG, FR, DGL)]
+    >>> [ratio_goal(method(), stages=2) for method in (BP, FDG, FR, DGL)]
     [1.03, 1.1, 1.45, None]
     """
     if not method.signal.needs_gradient:
@@ -132,20 +161,7 @@ def goal(method: Method, stages: int) -> float | None:
     return GOAL_OF_RECOMPUTE if method.linearize == "recompute" else GOAL
 
 
-def _check(rows: Sequence[str], numbers: dict[str, int]) -> None:
-    """Refuses what cannot be measured, before anything is."""
-    problems = too_small(numbers)
-    if not rows:
-        problems.append("there are no rows; give at least one")
-    for row in rows:
-        if row != PLAIN:
-            parse_method(row)
-    if problems:
-        raise OptionError(listed("cannot measure overhead", problems))
-
-
-def _line(found: dict[str, Any]) -> str:
-    """A measured row in a few words."""
-    peak = "" if found["peak_mib"] is None else f", {found['peak_mib']:.0f} MiB"
-    low, high = found["ratio_min"], found["ratio_max"]
-    return f"{found['row']}: {found['ratio']:.3f} ({low:.3f} to {high:.3f}){peak}"
+def _summarize_row(row: Mapping[str, Any]) -> str:
+    peak = "" if row["peak_mib"] is None else f", {row['peak_mib']:.0f} MiB"
+    low, high = row["ratio_min"], row["ratio_max"]
+    return f"{row['row']}: {row['ratio']:.3f} ({low:.3f} to {high:.3f}){peak}"

@@ -1,8 +1,8 @@
-"""How well `hocket plan` foresees: its times and memory beside those of real processes."""
+"""Comparison of the forecasts of `hocket plan` with times and memory of real processes."""
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,19 +12,22 @@ from statistics import mean, median
 from types import MappingProxyType
 from typing import Any
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
 from benchmarks.harness.record import Record
-from benchmarks.harness.repetition import repetition
-from benchmarks.harness.rounds import NoisePolicy, Turn, turn
+from benchmarks.harness.repetition import run_repetition
+from benchmarks.harness.rounds import NoisePolicy, Turn, take_turn
+from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Training
+from benchmarks.peers import PreparedTraining
 from benchmarks.peers.decoupled import Decoupled
-from hocket.errors import OptionError, listed, too_small, unknown
+from hocket.errors import unknown
+from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.partition.cut_points import find_cut_points
@@ -34,7 +37,6 @@ from hocket.partition.profile import LayerCost
 from hocket.planner.forecast import Forecast
 from hocket.planner.predict import cut_by_time, predict
 from hocket.planner.rehearsals import Candidate
-from hocket.runs.build import parse_method
 from hocket.runs.peak_memory import peak_mib, release_free_memory, reset_peak
 from hocket.transport.codecs import Exact
 from hocket.tree import Tree
@@ -43,7 +45,9 @@ ROWS = ("bp", "fdg", "ddg", "dgl")
 IMAGES = (3, 32, 32)
 
 
-def _work(network: str, batch: int, shape: tuple[int, ...] = IMAGES, **more: Any) -> Workload:
+def _build_workload(
+    network: str, batch: int, shape: tuple[int, ...] = IMAGES, vocab: int | None = None
+) -> Workload:
     return Workload(
         network=network,
         shape=shape,
@@ -51,196 +55,233 @@ def _work(network: str, batch: int, shape: tuple[int, ...] = IMAGES, **more: Any
         stages=2,
         threads=1,
         channels_last=True,
-        **more,
+        vocab=vocab,
     )
 
 
-# One core does two to ten of these batches in a second.
+# One core computes two to ten of these batches in a second.
 NETWORKS: Mapping[str, Workload] = MappingProxyType(
     {
-        "resnet20": _work("resnet20", 64),
-        "resnet56": _work("resnet56", 32),
-        "wrn28_10": _work("wrn28_10", 2),
-        "convnext": _work("hf_convnext", 32),
-        "gpt2": _work("hf_gpt2", 32, (64,), vocab=65),
-        "mlp": _work("mlp:hidden=[2048,2048,2048]", 128, (784,)),
+        "resnet20": _build_workload("resnet20", 64),
+        "resnet56": _build_workload("resnet56", 32),
+        "wrn28_10": _build_workload("wrn28_10", 2),
+        "convnext": _build_workload("hf_convnext", 32),
+        "gpt2": _build_workload("hf_gpt2", 32, (64,), vocab=65),
+        "mlp": _build_workload("mlp:hidden=[2048,2048,2048]", 128, (784,)),
     }
 )
 
 
-def plan(
-    *,
-    out: Path = Path("records/plan"),
-    networks: Sequence[str] = tuple(NETWORKS),
-    rows: Sequence[str] = ROWS,
-    stages: int = 2,
-    repetitions: int = 3,
-    steps: int = 4,
-    threads: int = 1,
-    foreign: float = 0.1,
-    retries: int = 1,
-    patience_s: float = 5,
-) -> None:
-    """Foresee and measure every method on every network, in turns, and write the record.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """Settings of the comparison of forecasts.
 
-    What is foreseen is what `hocket plan --same-machine` says: the stages share this machine.
-
-    Args:
+    Attributes:
         out: Folder of the record.
-        networks: Which, by the names of this measurement.
+        networks: Networks, by their names in `NETWORKS`.
         rows: Methods, each as ``name`` or ``name:option=value,option=value``.
-        stages: K, a process for each, cut by measured times.
-        repetitions: Rounds, in which each network is foreseen once, and each row has a turn
-            before that and one after it.
+        stages: Number of stages K, a process for each, cut by measured times.
+        repetitions: Rounds; in each, there is a forecast for each network, and each row has a
+            turn before and a turn after it.
         steps: Timed steps in a turn.
-        threads: Of PyTorch in each process.
-        foreign: The share of the machine that other programs may use in a turn that counts.
-        retries: How often a turn that was disturbed is tried again.
-        patience_s: How long to wait at most, before each retry, for other programs to end.
+        threads: PyTorch threads in each process.
+        foreign: Share of the machine that other programs may use in a turn that counts.
+        retries: Number of retries of a disturbed turn.
+        patience_s: Longest time to wait before each retry for other programs to end.
 
     Raises:
-        OptionError: A row, a network or a number is out of range.
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/plan")
+    networks: Sequence[str] = tuple(NETWORKS)
+    rows: Sequence[str] = ROWS
+    stages: int = 2
+    repetitions: int = 3
+    steps: int = 4
+    threads: int = 1
+    foreign: float = 0.1
+    retries: int = 1
+    patience_s: float = 5
+
+    def __post_init__(self) -> None:
+        problems = [
+            unknown("network", name, list(NETWORKS))
+            for name in self.networks
+            if name not in NETWORKS
+        ]
+        for row in self.rows:
+            method = parse_method(row)
+            if method.free_running:
+                problems.append(f"the stages of {row!r} run freely, and take no common steps")
+            if self.steps % method.accumulate:
+                problems.append(
+                    f"row {row!r} accumulates {method.accumulate} gradients; give a number of "
+                    f"steps that is a multiple of it instead of {self.steps}"
+                )
+        check_settings(
+            "cannot compare forecasts",
+            self,
+            at_least={1: ("repetitions", "steps", "threads"), 2: ("stages",)},
+            not_empty=("networks", "rows"),
+            problems=problems,
+        )
+
+
+DEFAULTS = PlanSettings()
+
+
+def measure_plan(settings: PlanSettings = DEFAULTS) -> None:
+    """Forecast and measure every method on every network alternately, and write the record.
+
+    The forecasts are those of `hocket plan --same-machine`: the stages share this machine.
+
+    Raises:
         HocketError: A process failed.
     """
-    chosen = dict(locals())
-    numbers = {"repetitions": repetitions, "steps": steps, "threads": threads}
-    _check(networks, rows, stages, numbers)
-    batches = {name: NETWORKS[name].batch for name in networks}
-    record = Record.of(plan, chosen, threads, batches=batches)
-    quiet = NoisePolicy(foreign, retries, patience_s)
-    found: list[dict[str, Any]] = []
-    console = Console(stderr=True)
-    with torch_threads(threads), Progress(console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(networks) * repetitions)
-        for name in networks:
-            work = replace(NETWORKS[name], stages=stages, threads=threads)
+    batches = {name: NETWORKS[name].batch for name in settings.networks}
+    record = Record.from_settings("plan", settings, batches=batches)
+    measured: list[dict[str, Any]] = []
+    total = len(settings.networks) * settings.repetitions
+    progress = Progress(console=Console(stderr=True), transient=True)
+    with torch_threads(settings.threads), progress as bar:
+        task = bar.add_task("", total=total)
+        for name in settings.networks:
             bar.update(task, description=name)
-            mine = _network(
-                name, work, rows, repetitions, steps, quiet, partial(bar.advance, task)
-            )
-            for row in mine:
-                print(_line(row), file=sys.stderr, flush=True)
-            found += mine
-    record.with_rows(found).write(out)
+            rows = _compare_network(name, settings, partial(bar.advance, task))
+            for row in rows:
+                print(_summarize_row(row), file=sys.stderr, flush=True)
+            measured += rows
+    record.with_rows(measured).write(settings.out)
 
 
-def _network(
-    name: str,
-    work: Workload,
-    rows: Sequence[str],
-    repetitions: int,
-    steps: int,
-    quiet: NoisePolicy,
-    done: Any,
+def _compare_network(
+    name: str, settings: PlanSettings, advance: Callable[[], None]
 ) -> list[dict[str, Any]]:
-    """All methods on one network."""
-    build = partial(_built, work)
-    (cases,) = cut_by_time(build, [work.stages], rows)
-    imbalance = _imbalance(work, cases[0].cuts)
-    seen: list[list[Forecast]] = []
-    turns: list[list[list[Turn]]] = []
+    """Return the rows of all methods on one network."""
+    work = replace(NETWORKS[name], stages=settings.stages, threads=settings.threads)
+    quiet = NoisePolicy(**select_fields(settings, NoisePolicy))
+    steps = settings.steps
+    build = partial(_build_inputs, work)
+    (candidates,) = cut_by_time(build, [work.stages], settings.rows)
+    imbalance = _measure_imbalance(work, candidates[0].cuts)
+    forecasts: list[list[Forecast]] = []
+    turns: list[list[tuple[Turn, Turn]]] = []
     with ExitStack() as stack:
         worlds = [
-            stack.enter_context(RowProcesses(c.method, _peer(c, work), work)) for c in cases
+            stack.enter_context(RowProcesses(one.method, _build_baseline(one, work), work))
+            for one in candidates
         ]
 
-        def each() -> list[Turn]:
-            return [turn(partial(repetition, world, steps), quiet) for world in worlds]
+        def take_turns() -> list[Turn]:
+            return [take_turn(partial(run_repetition, one, steps), quiet) for one in worlds]
 
-        for _ in range(repetitions):
-            # Before and after, as the machine's speed drifts while much is rehearsed.
-            before = each()
-            seen.append(predict(build, cases, contended=True, returns=False))
-            turns.append([list(both) for both in zip(before, each(), strict=True)])
-            done()
-    added = [_added_mib(work, case) for case in cases]
+        for _ in range(settings.repetitions):
+            # Before and after, as the machine's speed drifts during the rehearsals.
+            before = take_turns()
+            forecasts.append(predict(build, candidates, contended=True, repeat_reversed=False))
+            turns.append(list(zip(before, take_turns(), strict=True)))
+            advance()
+    added = [_measure_added_mib(work, candidate) for candidate in candidates]
     return [
         {"network": name, "imbalance": imbalance}
-        | _row(
-            case,
+        | _build_row(
+            candidate,
             work,
-            [forecasts[place] for forecasts in seen],
-            [taken[place] for taken in turns],
-            steps,
-            quiet,
+            [round_forecasts[index] for round_forecasts in forecasts],
+            [round_turns[index] for round_turns in turns],
+            settings,
         )
-        | {"measured_mib": added[place]}
-        for place, case in enumerate(cases)
+        | {"measured_mib": added[index]}
+        for index, candidate in enumerate(candidates)
     ]
 
 
-def _row(
-    case: Candidate,
+def _build_row(
+    candidate: Candidate,
     work: Workload,
-    seen: Sequence[Forecast],
-    turns: Sequence[Sequence[Turn]],
-    steps: int,
-    quiet: NoisePolicy,
+    forecasts: Sequence[Forecast],
+    turns: Sequence[tuple[Turn, Turn]],
+    settings: PlanSettings,
 ) -> dict[str, Any]:
-    """One method: what was foreseen and what came, of all rounds."""
-    predicted = [1000 * one.tick_s / work.batch for one in seen]
+    """Return forecast and measured times of one method.
+
+    Args:
+        candidate: The method and its cut.
+        work: The workload.
+        forecasts: The forecast of each round.
+        turns: The turns before and after each forecast.
+        settings: The settings.
+    """
+    predicted_ms = [1000 * forecast.tick_s / work.batch for forecast in forecasts]
     measured_ms = [
-        1000 * mean(one.taken.wall_s for one in both) / steps / work.batch for both in turns
+        1000 * mean(turn.counted.wall_s for turn in both) / settings.steps / work.batch
+        for both in turns
     ]
-    ratios = [p / m for p, m in zip(predicted, measured_ms, strict=True)]
+    ratios = [p / m for p, m in zip(predicted_ms, measured_ms, strict=True)]
     return {
-        "row": Named.parse(case.method).label,
-        "cuts": list(case.cuts),
-        "predicted_ms": median(predicted),
+        "row": Named.parse(candidate.method).label,
+        "cuts": list(candidate.cuts),
+        "predicted_ms": median(predicted_ms),
         "measured_ms": median(measured_ms),
         "ratio": median(ratios),
         "ratios": ratios,
-        # What the machine alone changes: how long the second turn was, the first being 1.
-        "drifts": [after.taken.wall_s / before.taken.wall_s for before, after in turns],
-        # Beyond weights; half of what is held of these are their gradients.
-        "predicted_mib": [held.total - held.weights / 2 for held in seen[-1].memory],
+        # The drift of the machine: the time of the second turn, divided by that of the first.
+        "drifts": [after.counted.wall_s / before.counted.wall_s for before, after in turns],
+        # Without weights; half of the memory counted as weights are their gradients.
+        "predicted_mib": [one.total - one.weights / 2 for one in forecasts[-1].memory],
         "disturbed": sum(
-            (one.taken.foreign or 0.0) > quiet.foreign for both in turns for one in both
+            (turn.counted.foreign or 0.0) > settings.foreign for both in turns for turn in both
         ),
     }
 
 
 @dataclass(frozen=True)
 class TrimmedBaseline:
-    """A method whose processes keep nothing that was freed, and have not begun to train.
+    """A method whose processes return freed memory at once, and have not begun to train.
 
     Attributes:
-        peer: The method.
+        method: The method.
     """
 
-    peer: Decoupled
+    method: Decoupled
 
     @property
     def processes(self) -> int:
-        """One for each stage."""
-        return self.peer.processes
+        """Number of processes, one for each stage."""
+        return self.method.processes
 
     @property
     def threads(self) -> int:
-        """Of PyTorch, in each process."""
-        return self.peer.threads
+        """Number of PyTorch threads in each process."""
+        return self.method.threads
 
-    def about(self) -> dict[str, Any]:
-        """What the method tells."""
-        return self.peer.about()
+    def describe(self) -> dict[str, Any]:
+        """Return the choices of the method."""
+        return self.method.describe()
 
-    def prepare(self, work: Workload, rank: int) -> Training:
-        """This process's stage, before its first batch."""
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
+        """Prepare the stage of this process, before its first batch."""
         release_free_memory()
-        work.plain()()  # kernels keep what they took for themselves, which is not foreseen
-        trainer = work.trainer(self.peer.method, self.peer.plan)
+        workload.plain_step()()  # kernels keep buffers of their own, which are not forecast
+        trainer = workload.build_trainer(self.method.method, self.method.plan)
         weights = dict(trainer.stages[0].module.named_parameters())
-        return Training(work.decoupled(trainer), work.batch, weights)
+        return PreparedTraining(workload.trainer_step(trainer), workload.batch, weights)
 
 
 @dataclass(frozen=True)
 class PeakMemoryQuery:
-    """The question for the most memory that so many steps add to what was there before."""
+    """Query: return the peak memory that several steps add, in MiB.
+
+    Attributes:
+        steps: Number of steps.
+    """
 
     steps: int
 
-    def __call__(self, training: Training) -> float:
-        """Called in the process."""
+    def __call__(self, training: PreparedTraining) -> float:
+        """Answer in the process."""
         gc.collect()
         release_free_memory()
         before_mib = reset_peak()
@@ -249,29 +290,32 @@ class PeakMemoryQuery:
         return peak_mib() - before_mib
 
 
-def _added_mib(work: Workload, case: Candidate) -> list[float]:
-    """What training adds to each process at its fullest."""
-    peer = _peer(case, work)
-    with RowProcesses(case.method, TrimmedBaseline(peer), work) as world:
-        found: list[float] = world.ask(PeakMemoryQuery(work.until_full(peer.method) + 2))
-        return found
+def _measure_added_mib(work: Workload, candidate: Candidate) -> list[float]:
+    """Return the peak memory that training adds to each process, in MiB."""
+    baseline = _build_baseline(candidate, work)
+    steps = work.warmup_steps(baseline.method) + 2
+    with RowProcesses(candidate.method, TrimmedBaseline(baseline), work) as world:
+        peaks_mib: list[float] = world.query(PeakMemoryQuery(steps))
+        return peaks_mib
 
 
-def _peer(case: Candidate, work: Workload) -> Decoupled:
-    return Decoupled(parse_method(case.method), Exact(), work.threads, Plan(case.cuts))
+def _build_baseline(candidate: Candidate, work: Workload) -> Decoupled:
+    method = parse_method(candidate.method)
+    return Decoupled(method, Exact(), work.threads, Plan(candidate.cuts))
 
 
-def _built(work: Workload) -> tuple[nn.Module, Tree, Tree]:
-    inputs, targets = work.batch_of_noise()
-    return work.in_format(), inputs, targets
+def _build_inputs(work: Workload) -> tuple[nn.Module, Tree, Tree]:
+    """Return network, inputs and targets."""
+    inputs, targets = work.noise_batch()
+    return work.build_network(), inputs, targets
 
 
-def _imbalance(work: Workload, cuts: Sequence[str]) -> float:
-    """By how much the longest stage of a cut is longer than that of the best of all cuts.
+def _measure_imbalance(work: Workload, cuts: Sequence[str]) -> float:
+    """Return the excess of the longest stage of a cut over that of the best of all cuts.
 
-    By times of another day than those that it was cut by: all layers are timed once more.
+    All layers are timed once more, so that the times are not those that the cut was made by.
     """
-    network, inputs, _ = _built(work)
+    network, inputs, _ = _build_inputs(work)
     costs = measure_layers(find_cut_points(network, inputs))
     names = list(costs)
     layers = list(costs.values())
@@ -281,46 +325,26 @@ def _imbalance(work: Workload, cuts: Sequence[str]) -> float:
 
 
 def _longest_s(layers: Sequence[LayerCost], firsts: Sequence[int]) -> float:
-    """Seconds of the longest stage, with the packets that cross its borders."""
-    lengths = []
+    """Return the seconds of the longest stage, with the packets that it sends and receives.
+
+    Args:
+        layers: Costs of all layers.
+        firsts: Indices of the first layers of stages 1, 2, ...
+    """
+    lengths_s = []
     for begin, end in pairwise([0, *firsts, len(layers)]):
         crossing = [layers[border - 1] for border in (begin, end) if 0 < border < len(layers)]
-        own_s = sum(layer.total_s for layer in layers[begin:end])
-        lengths.append(
-            own_s + sum(2 * ONE_MACHINE.seconds(layer.output_bytes) for layer in crossing)
-        )
-    return max(lengths)
+        compute_s = sum(layer.total_s for layer in layers[begin:end])
+        send_s = sum(2 * ONE_MACHINE.seconds(layer.output_bytes) for layer in crossing)
+        lengths_s.append(compute_s + send_s)
+    return max(lengths_s)
 
 
-def _check(
-    networks: Sequence[str], rows: Sequence[str], stages: int, numbers: Mapping[str, int]
-) -> None:
-    """Refuses what cannot be measured, before anything is."""
-    problems = too_small(numbers)
-    if stages < 2:
-        problems.append(f"stages is {stages}; give 2 or more")
-    if not networks or not rows:
-        problems.append("there are no networks or no rows; give at least one of each")
-    problems += [unknown("network", n, list(NETWORKS)) for n in networks if n not in NETWORKS]
-    for row in rows:
-        method = parse_method(row)
-        if method.replay is not None:
-            problems.append(f"the stages of {row!r} run freely, and take no steps together")
-        if numbers["steps"] % method.accumulate:
-            problems.append(
-                f"row {row!r} accumulates {method.accumulate} gradients; give a number of "
-                f"steps that is a multiple of it instead of {numbers['steps']}"
-            )
-    if problems:
-        raise OptionError(listed("cannot measure what is foreseen", problems))
-
-
-def _line(found: Mapping[str, Any]) -> str:
-    """A row in a few words."""
-    pairs = zip(found["predicted_mib"], found["measured_mib"], strict=True)
-    memory = ", ".join(f"{p:.0f} for {m:.0f}" for p, m in pairs)
+def _summarize_row(row: Mapping[str, Any]) -> str:
+    pairs = zip(row["predicted_mib"], row["measured_mib"], strict=True)
+    memory = ", ".join(f"{predicted:.0f} for {measured:.0f}" for predicted, measured in pairs)
     return (
-        f"{found['network']}, {found['row']}: {found['predicted_ms']:.2f} ms foreseen for "
-        f"{found['measured_ms']:.2f}, ratio {found['ratio']:.3f}; MiB {memory}; "
-        f"{found['imbalance']:.1%} over the best cut"
+        f"{row['network']}, {row['row']}: {row['predicted_ms']:.2f} ms forecast for "
+        f"{row['measured_ms']:.2f}, ratio {row['ratio']:.3f}; MiB {memory}; "
+        f"{row['imbalance']:.1%} over the best cut"
     )

@@ -1,8 +1,9 @@
-"""How quick a row is beside plain back-propagation on one core of the same machine."""
+"""Samples per second of methods and baselines, compared with back-propagation on one core."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from operator import attrgetter
@@ -10,15 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness.balance import Balance
+from cyclopts import Parameter
+
+from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import Record
-from benchmarks.harness.repetition import repetition
-from benchmarks.harness.rounds import NoisePolicy, rounds, summary
+from benchmarks.harness.repetition import run_repetition
+from benchmarks.harness.rounds import NoisePolicy, run_rounds, summarize_turns
+from benchmarks.harness.settings import check_settings, select_fields, share_problem
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Training
-from benchmarks.peers.rows import checked, peer_of
-from hocket.errors import HocketError, OptionError, listed, too_small
+from benchmarks.peers import PreparedTraining
+from benchmarks.peers.rows import build_baseline, parse_row
+from hocket.errors import HocketError
 
 BASE = "bp"
 LIMIT = "independent"
@@ -50,138 +54,134 @@ DECOUPLED = (
 )
 ROWS = (BASE, "bp-all", "independent", "ddp", *DECOUPLED, *SCHEDULED)
 MEMORY = Path("/proc/meminfo")
-# Below this share of the memory the system begins to throw away what it has cached.
+# Below this share of free memory, the system begins to drop its caches.
 LEAST_MEMORY = 0.1
 
 
-def speed(
-    *,
-    out: Path = Path("records/speed"),
-    rows: Sequence[str] = ROWS,
-    repetitions: int = 5,
-    steps: int = 4,
-    batch: int = 128,
-    network: str = "resnet20",
-    shape: tuple[int, ...] = (3, 32, 32),
-    stages: int = 2,
-    threads: int = 1,
-    channels_last: bool = True,
-    at_once: int = 6,
-    foreign: float = 0.04,
-    retries: int = 3,
-    patience_s: float = 20,
-) -> None:
-    """Time every row in processes of its own, in turns, and write the record.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SpeedSettings:
+    """Settings of the comparison of speeds.
 
-    Args:
+    Attributes:
         out: Folder of the record.
-        rows: What to time, each as ``name`` or ``name:option=value,option=value``; plain
-            back-propagation is always timed with them.
+        rows: Rows to time, each as ``name`` or ``name:option=value,option=value``; plain
+            back-propagation is always timed as well.
         repetitions: Rounds in which every row has one turn; ratios are taken in each round.
         steps: Timed steps in a turn.
         batch: Samples in a step.
         network: Name in the zoo.
-        shape: One input, without the batch.
-        stages: How many processes share the work where several do.
-        threads: Of PyTorch in each process.
-        channels_last: Memory format.
-        at_once: Rows whose processes are kept in memory beside the base; then come the next.
-        foreign: The share of the machine that other programs may use in a turn that counts.
-        retries: How often a turn that was disturbed is tried again.
-        patience_s: How long to wait at most, before each retry, for other programs to end.
+        shape: Shape of one input, without the batch dimension.
+        stages: Number of processes of the rows with several processes.
+        threads: PyTorch threads in each process.
+        channels_last: Use the channels-last memory format.
+        at_once: Rows whose processes are in memory at the same time, except the base.
+        foreign: Share of the machine that other programs may use in a turn that counts.
+        retries: Number of retries of a disturbed turn.
+        patience_s: Longest time to wait before each retry for other programs to end.
 
     Raises:
-        OptionError: A row or a number is out of range.
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/speed")
+    rows: Sequence[str] = ROWS
+    repetitions: int = 5
+    steps: int = 4
+    batch: int = 128
+    network: str = "resnet20"
+    shape: tuple[int, ...] = (3, 32, 32)
+    stages: int = 2
+    threads: int = 1
+    channels_last: bool = True
+    at_once: int = 6
+    foreign: float = 0.04
+    retries: int = 3
+    patience_s: float = 20
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            parse_row(row)
+        numbers = ("repetitions", "steps", "batch", "stages", "threads", "at_once")
+        check_settings(
+            "cannot measure speed",
+            self,
+            at_least={1: numbers, 0: ("retries",)},
+            not_empty=("rows",),
+            problems=share_problem("foreign", self.foreign),
+        )
+
+
+DEFAULTS = SpeedSettings()
+
+
+def measure_speed(settings: SpeedSettings = DEFAULTS) -> None:
+    """Time every row in processes of its own, in rounds, and write the record.
+
+    Raises:
+        CutError: There are fewer layers than stages.
         HocketError: A process failed, or memory is short.
     """
-    chosen = dict(locals())
-    numbers = {"repetitions": repetitions, "steps": steps, "batch": batch, "stages": stages}
-    quiet = NoisePolicy(foreign, retries, patience_s)
-    _check(rows, numbers | {"threads": threads, "at_once": at_once}, quiet)
-    work = Workload(
-        network=network,
-        shape=shape,
-        batch=batch,
-        stages=stages,
-        threads=threads,
-        channels_last=channels_last,
-    )
-    record = Record.of(speed, chosen, threads, rate=work.rate, momentum=0.9)
-    others = [row for row in dict.fromkeys(rows) if row != BASE]
-    groups = [others[n : n + at_once] for n in range(0, len(others), at_once)] or [[]]
-    balance = Balance(work)
+    work = Workload(**select_fields(settings, Workload))
+    record = Record.from_settings("speed", settings, rate=work.rate, momentum=0.9)
+    others = [row for row in dict.fromkeys(settings.rows) if row != BASE]
+    size = settings.at_once
+    groups = [others[first : first + size] for first in range(0, len(others), size)] or [[]]
+    balance = Balancer(work)
     measured: list[dict[str, Any]] = []
     for group in groups:
-        found = _together([BASE, *group], work, balance, repetitions, steps, quiet)
-        # The base is timed with every group; its own line is that of the first.
-        measured += found[1:] if measured else found
-    record.with_rows(measured).write(out)
+        rows = _time_group([BASE, *group], settings, work, balance)
+        # The base is timed with every group; its own row is that of the first.
+        measured += rows[1:] if measured else rows
+    record.with_rows(measured).write(settings.out)
 
 
-def _together(
-    rows: Sequence[str],
-    work: Workload,
-    balance: Balance,
-    repetitions: int,
-    steps: int,
-    quiet: NoisePolicy,
+def _time_group(
+    names: Sequence[str], settings: SpeedSettings, work: Workload, balance: Balancer
 ) -> list[dict[str, Any]]:
-    """These rows, the first of which is the base, with all their processes alive."""
+    """Return the rows of these names, the first of which is the base, timed together."""
+    steps = settings.steps
+    quiet = NoisePolicy(**select_fields(settings, NoisePolicy))
     with ExitStack() as stack:
         worlds = []
-        for row in rows:
-            peer = peer_of(row, work, balance)
-            world = stack.enter_context(RowProcesses(row, peer, work))
-            repetition(world, steps=1)  # takes the memory that it will need
-            _require_memory(row)
+        for name in names:
+            baseline = build_baseline(name, work, balance)
+            world = stack.enter_context(RowProcesses(name, baseline, work))
+            run_repetition(world, steps=1)  # allocates the memory that it will need
+            _require_memory(name)
             worlds.append(world)
-        repeats = [partial(repetition, world, steps) for world in worlds]
-        turns = rounds(repeats, repetitions, quiet)
-        samples = [steps * world.ask(attrgetter("samples"))[0] for world in worlds]
+        repeats = [partial(run_repetition, world, steps) for world in worlds]
+        turns = run_rounds(repeats, settings.repetitions, quiet)
+        samples = [steps * world.query(attrgetter("samples"))[0] for world in worlds]
         measured: list[dict[str, Any]] = []
-        for row, world, mine, finished in zip(rows, worlds, turns, samples, strict=True):
-            found: dict[str, Any] = {
-                "row": checked(row).label,
-                "processes": world.peer.processes,
-                "threads": world.peer.threads,
-                "choices": world.peer.about(),
-                "parameters": world.ask(_parameters),
+        for name, world, taken, finished in zip(names, worlds, turns, samples, strict=True):
+            row: dict[str, Any] = {
+                "row": parse_row(name).label,
+                "processes": world.baseline.processes,
+                "threads": world.baseline.threads,
+                "choices": world.baseline.describe(),
+                "parameters": world.query(count_parameters),
                 "peak_mib": world.peak_mib(),
             }
-            found |= summary(
-                mine, turns[0], samples=finished, base_samples=samples[0], quiet=quiet
+            row |= summarize_turns(
+                taken, turns[0], samples=finished, base_samples=samples[0], quiet=quiet
             )
-            print(_line(found), file=sys.stderr, flush=True)
-            measured.append(found)
-    limits = [found["ratios"] for found in measured if found["row"] == LIMIT]
-    for found, limit in product(measured, limits):
-        pairs = zip(found["ratios"], limit, strict=True)
-        found["of_limit"] = median(mine / most for mine, most in pairs)
+            print(_summarize_row(row), file=sys.stderr, flush=True)
+            measured.append(row)
+    limits = [row["ratios"] for row in measured if row["row"] == LIMIT]
+    for row, limit in product(measured, limits):
+        pairs = zip(row["ratios"], limit, strict=True)
+        row["of_limit"] = median(ratio / most for ratio, most in pairs)
     return measured
 
 
-def _parameters(training: Training) -> int:
-    """How many numbers a process trains."""
+def count_parameters(training: PreparedTraining) -> int:
+    """Query: return the number of parameters that a process trains."""
     return sum(weight.numel() for weight in training.weights.values())
 
 
-def _check(rows: Sequence[str], numbers: dict[str, int], quiet: NoisePolicy) -> None:
-    """Refuses what cannot be measured, before anything is."""
-    problems = too_small(numbers)
-    if not 0 <= quiet.foreign <= 1:
-        problems.append(f"foreign is {quiet.foreign}; give a share from 0 to 1")
-    if quiet.retries < 0:
-        problems.append(f"retries is {quiet.retries}; give 0 or more")
-    if not rows:
-        problems.append("there are no rows; give at least one")
-    for row in rows:
-        checked(row)
-    if problems:
-        raise OptionError(listed("cannot measure speed", problems))
-
-
 def _require_memory(row: str) -> None:
-    """Refuse to go on where the system would soon throw processes out.
+    """Refuse to continue if the system is about to run out of memory.
 
     Raises:
         HocketError: Little memory is left.
@@ -198,10 +198,9 @@ def _require_memory(row: str) -> None:
         )
 
 
-def _line(found: dict[str, Any]) -> str:
-    """A measured row in a few words."""
-    low, high = found["ratio_min"], found["ratio_max"]
+def _summarize_row(row: Mapping[str, Any]) -> str:
+    low, high = row["ratio_min"], row["ratio_max"]
     return (
-        f"{found['row']}: {found['samples_per_s']:.1f}/s, {found['ratio']:.3f} "
-        f"({low:.3f} to {high:.3f}), {max(found['peak_mib']):.0f} MiB"
+        f"{row['row']}: {row['samples_per_s']:.1f}/s, {row['ratio']:.3f} "
+        f"({low:.3f} to {high:.3f}), {max(row['peak_mib']):.0f} MiB"
     )

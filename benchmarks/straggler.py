@@ -1,20 +1,23 @@
-"""How fast stages learn beside a slow one, where they keep step and where they do not."""
+"""Throughput of all stages while one is slow, in lockstep and free-running."""
 
 import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from cyclopts import Parameter
 from torch import Tensor, distributed, nn
 
 from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings, stage_problem
 from hocket.distributed.launch import launch
 from hocket.engine.event import Event
-from hocket.errors import HocketError, OptionError, listed, too_small
-from hocket.runs.build import parse_method
+from hocket.errors import HocketError
+from hocket.methods import parse_method
 from hocket.stage import Stage
 from hocket.training.trainer import Trainer
 
@@ -22,93 +25,117 @@ FEATURES = 8
 CLASSES = 4
 
 
-def straggler_throughput(
-    *,
-    out: Path = Path("records/pace"),
-    methods: Sequence[str] = ("dgl", "dgl-async"),
-    stages: int = 6,
-    slowed: int = 3,
-    factors: Sequence[float] = (1, 1.25, 1.5, 2, 3),
-    batches: int = 100,
-    batch: int = 8,
-    turn_s: float = 0.05,
-) -> None:
-    """Time how many batches each stage learns in a second, with a process for each stage.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StragglerSettings:
+    """Settings of the measurement of throughput.
 
-    The stages are tiny and then rest for as long as larger ones would have computed, so that
-    as many of them as are wanted run beside each other on any machine.
-
-    Args:
+    Attributes:
         out: Folder of the record.
         methods: The methods.
-        stages: K.
-        slowed: The stage that is slow.
-        factors: How many times longer it rests.
-        batches: How many batches each stage learns.
-        batch: Samples of a batch.
-        turn_s: How long a stage that is not slow rests for a batch, in seconds.
+        stages: Number of stages K.
+        slowed: The slow stage.
+        factors: Slow-downs of that stage.
+        batches: Batches that each stage learns.
+        batch: Samples in a batch.
+        turn_s: Time that every other stage sleeps for a batch, in seconds.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/straggler")
+    methods: Sequence[str] = ("dgl", "dgl-async")
+    stages: int = 6
+    slowed: int = 3
+    factors: Sequence[float] = (1, 1.25, 1.5, 2, 3)
+    batches: int = 100
+    batch: int = 8
+    turn_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            parse_method(method)
+        problems = stage_problem("slowed", self.slowed, self.stages)
+        problems += [
+            f"a factor is {factor:g}; give 1 or more" for factor in self.factors if factor < 1
+        ]
+        check_settings(
+            "cannot measure the throughput",
+            self,
+            at_least={1: ("stages", "batches", "batch")},
+            problems=problems,
+        )
+
+    def sleeps_s(self, factor: float) -> list[float]:
+        """Return the seconds that each stage sleeps for a batch."""
+        return [
+            self.turn_s * (factor if stage == self.slowed else 1)
+            for stage in range(self.stages)
+        ]
+
+
+DEFAULTS = StragglerSettings()
+
+
+def measure_straggler(settings: StragglerSettings = DEFAULTS) -> None:
+    """Measure how many batches each stage learns in a second, with a process for each stage.
+
+    The stages are tiny, and sleep for as long as larger ones would have computed, so that any
+    number of them runs at the same time on any machine.
+
+    Raises:
         HocketError: A process failed.
     """
-    chosen = dict(locals())
-    numbers = {"stages": stages, "batches": batches, "batch": batch}
-    problems = too_small(numbers)
-    if not 0 <= slowed < stages:
-        problems.append(f"slowed is {slowed}; the {stages} stages are 0 to {stages - 1}")
-    problems += [f"the factor {f} is no slow-down; give 1 or more" for f in factors if f < 1]
-    if problems:
-        raise OptionError(listed("cannot measure a pace", problems))
-    for method in methods:
-        parse_method(method)
-    record = Record.of(straggler_throughput, chosen)
+    record = Record.from_settings("straggler", settings)
     rows = []
-    for method in methods:
-        for factor in factors:
-            rests = [turn_s * (factor if k == slowed else 1) for k in range(stages)]
-            rates = _rates(method, rests, batches, batch)
+    for method in settings.methods:
+        for factor in settings.factors:
+            rates = _measure_rates(settings, method, factor)
             rows.append({"row": method, "factor": factor, "batches_per_s": rates})
-            told = ", ".join(f"{rate:.1f}" for rate in rates)
-            print(f"{method}, {factor:g} times: {told} batches/s", file=sys.stderr, flush=True)
-    record.with_rows(rows).write(out)
+            shown = ", ".join(f"{rate:.1f}" for rate in rates)
+            print(f"{method}, {factor:g} times: {shown} batches/s", file=sys.stderr, flush=True)
+    record.with_rows(rows).write(settings.out)
 
 
-def _rates(method: str, rests: Sequence[float], batches: int, batch: int) -> list[float]:
-    """Batches that each stage learned in a second."""
+def _measure_rates(settings: StragglerSettings, method: str, factor: float) -> list[float]:
+    """Return the batches that each stage learned in a second."""
     with TemporaryDirectory() as folder:
-        work = (folder, method, list(rests), batches, batch)
-        if launch(_work, *work, processes=len(rests), threads=1):
-            raise HocketError(f"a process of {method!r} failed; what it said is above")
-        files = [Path(folder, f"{rank}.json") for rank in range(len(rests))]
+        arguments = (folder, settings, method, factor)
+        if launch(_train_stage, *arguments, processes=settings.stages, threads=1):
+            raise HocketError(
+                f"a process of {method!r} failed; its output is above this message"
+            )
+        files = [Path(folder, f"{rank}.json") for rank in range(settings.stages)]
         return [json.loads(file.read_text()) for file in files]
 
 
-class Resting(nn.Module):
-    """A layer that rests before it gives what it got."""
+class SlowLayer(nn.Module):
+    """A layer that sleeps before it returns its input."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
 
     def forward(self, values: Tensor) -> Tensor:
-        """The same values, later."""
+        """Return the same values (B, D) later."""
         time.sleep(self._seconds)
         return values
 
 
-def _work(folder: str, method: str, rests: list[float], batches: int, batch: int) -> int:
-    """What each process does: train, and note when its stage learned its batches."""
+def _train_stage(folder: str, settings: StragglerSettings, method: str, factor: float) -> int:
+    """Run the process of one stage: train, and write the rate at which it learned."""
     torch.manual_seed(0)
     modules = [
-        nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), Resting(rest)) for rest in rests
+        nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), SlowLayer(sleep_s))
+        for sleep_s in settings.sleeps_s(factor)
     ]
     modules[-1].append(nn.Linear(FEATURES, CLASSES))
-    learned: list[float] = []
+    learned_s: list[float] = []
 
     def watch(event: Event, stage: Stage) -> None:
         if event.action.kind == "U":
-            learned.append(time.perf_counter())
+            learned_s.append(time.perf_counter())
 
     trainer = Trainer(
         modules,
@@ -117,11 +144,12 @@ def _work(folder: str, method: str, rests: list[float], batches: int, batch: int
         watchers=[watch],
     )
     data = [
-        (torch.randn(batch, FEATURES), torch.randint(CLASSES, (batch,))) for _ in range(batches)
+        (torch.randn(settings.batch, FEATURES), torch.randint(CLASSES, (settings.batch,)))
+        for _ in range(settings.batches)
     ]
     trainer.fit(data, epochs=1, progress=False)
-    # Of the second half, when all stages have long begun.
-    half = learned[len(learned) // 2 :]
-    rate = (len(half) - 1) / (half[-1] - half[0])
+    # The rate of the second half, when all stages are in a steady state.
+    half_s = learned_s[len(learned_s) // 2 :]
+    rate = (len(half_s) - 1) / (half_s[-1] - half_s[0])
     Path(folder, f"{distributed.get_rank()}.json").write_text(json.dumps(rate))
     return 0

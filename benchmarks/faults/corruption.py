@@ -1,4 +1,4 @@
-"""Damage to what was written or sent: is it ever taken for what it was?"""
+"""Corruption of checkpoints and packets, and counts of how often it is detected."""
 
 import hashlib
 import json
@@ -24,61 +24,68 @@ from hocket.transport.sequence_check import SequenceCheck
 
 Row = dict[str, Any]
 FLIPPED = "checkpoint with another bit"
-SHORT = "checkpoint cut short"
+TRUNCATED = "checkpoint cut short"
 FORGED = "checkpoint of a forger"
 PACKET = "packet with another bit"
 
 
-def checkpoints(folder: Path, flips: int, truncations: int, seed: int) -> list[Row]:
-    """Damage a checkpoint in every way and try to read it; a row for each kind of damage."""
+def corrupt_checkpoints(folder: Path, flips: int, truncations: int, seed: int) -> list[Row]:
+    """Corrupt a checkpoint and try to read it; return a row for each kind of corruption.
+
+    Args:
+        folder: An empty folder.
+        flips: Number of bits to flip, one at a time.
+        truncations: Number of truncations.
+        seed: Seed.
+    """
     train_with_faults(FaultyJob("fdg", 2), folder)
-    place, chance = newest_first(folder / "checkpoints")[0], random.Random(seed)
-    files = [file for file in sorted(place.iterdir()) if file.is_file()]
-    whole = {file: file.read_bytes() for file in files}
+    checkpoint, rng = newest_first(folder / "checkpoints")[0], random.Random(seed)
+    files = [file for file in sorted(checkpoint.iterdir()) if file.is_file()]
+    contents = {file: file.read_bytes() for file in files}
 
-    def flipped(data: bytes) -> bytes:
-        other = bytearray(data)
-        other[chance.randrange(len(other))] ^= 1 << chance.randrange(8)
-        return bytes(other)
+    def flip_bit(data: bytes) -> bytes:
+        damaged = bytearray(data)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        return bytes(damaged)
 
-    def short(data: bytes) -> bytes:
-        return data[: chance.randrange(len(data))]
+    def truncate(data: bytes) -> bytes:
+        return data[: rng.randrange(len(data))]
 
-    def refused(damage: Callable[[bytes], bytes]) -> bool:
-        file = chance.choice(files)
-        file.write_bytes(damage(whole[file]))
-        found = _is_refused(place)
-        file.write_bytes(whole[file])
-        return found
+    def is_detected(damage: Callable[[bytes], bytes]) -> bool:
+        file = rng.choice(files)
+        file.write_bytes(damage(contents[file]))
+        detected = _is_refused(checkpoint)
+        file.write_bytes(contents[file])
+        return detected
 
-    damages = ((FLIPPED, flipped, flips), (SHORT, short, truncations))
+    damages = ((FLIPPED, flip_bit, flips), (TRUNCATED, truncate, truncations))
     rows: list[Row] = [
-        {"row": name, "tried": n, "refused": sum(refused(damage) for _ in range(n))}
+        {"row": name, "tried": n, "refused": sum(is_detected(damage) for _ in range(n))}
         for name, damage, n in damages
     ]
-    mark = folder / "harm"
+    mark = folder / "executed"
     forged = []
-    for forge in _forgeries(place, mark):
+    for forge in _forgeries(checkpoint, mark):
         forge()
-        forged.append(_is_refused(place) and not mark.exists())
-        for file, data in whole.items():
+        forged.append(_is_refused(checkpoint) and not mark.exists())
+        for file, data in contents.items():
             file.write_bytes(data)
     return [*rows, {"row": FORGED, "tried": len(forged), "refused": sum(forged)}]
 
 
-def _is_refused(place: Path) -> bool:
-    """Whether all of a checkpoint cannot be read, with the error for that."""
+def _is_refused(checkpoint: Path) -> bool:
+    """Return True if reading all of a checkpoint raises a CheckpointError."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of protocols of pickle
+        warnings.simplefilter("ignore")  # about protocols of pickle
         try:
-            open_checkpoint(place, lambda manifest: sorted(manifest.parts))
+            open_checkpoint(checkpoint, lambda manifest: sorted(manifest.parts))
         except CheckpointError:
             return True
     return False
 
 
-class _Harm:
-    """Makes a folder when it is unpickled."""
+class _Payload:
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = str(mark)
@@ -87,42 +94,42 @@ class _Harm:
         return os.mkdir, (self._mark,)
 
 
-def _forgeries(place: Path, mark: Path) -> Iterator[Callable[[], object]]:
-    """Ways to write files that do harm where what is read is run."""
-    part, manifest = place / "stage0.pt", place / MANIFEST
+def _forgeries(checkpoint: Path, mark: Path) -> Iterator[Callable[[], object]]:
+    """Yield functions that write files which execute code if they are unpickled."""
+    part, manifest = checkpoint / "stage0.pt", checkpoint / MANIFEST
 
-    def sealed(write: Callable[[], object]) -> Callable[[], object]:
-        """With a manifest that says that it is as it should be."""
+    def with_manifest(write: Callable[[], object]) -> Callable[[], object]:
+        """Add a valid manifest."""
 
         def forge() -> None:
-            values = asdict(read_manifest(place)) | {"format": 1}
+            values = asdict(read_manifest(checkpoint)) | {"format": 1}
             write()
             data = part.read_bytes()
-            seal = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            values["parts"]["stage0.pt"] = seal
+            digest_entry = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            values["parts"]["stage0.pt"] = digest_entry
             content = json.dumps(values)
             digest = hashlib.sha256(content.encode()).hexdigest()
             manifest.write_text(json.dumps({"sha256": digest, "content": content}))
 
         return forge
 
-    harm = _Harm(mark)
+    payload = _Payload(mark)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        yield sealed(partial(part.write_bytes, pickle.dumps(harm, protocol)))
-    yield sealed(lambda: torch.save(harm, part))
-    yield sealed(lambda: torch.save({"layers": harm}, part))
-    yield sealed(lambda: torch.save(harm, part, _use_new_zipfile_serialization=False))
-    yield sealed(lambda: torch.save(torch.nn.Linear(1, 1), part))
-    yield partial(manifest.write_bytes, pickle.dumps(harm))
+        yield with_manifest(partial(part.write_bytes, pickle.dumps(payload, protocol)))
+    yield with_manifest(lambda: torch.save(payload, part))
+    yield with_manifest(lambda: torch.save({"layers": payload}, part))
+    yield with_manifest(lambda: torch.save(payload, part, _use_new_zipfile_serialization=False))
+    yield with_manifest(lambda: torch.save(torch.nn.Linear(1, 1), part))
+    yield partial(manifest.write_bytes, pickle.dumps(payload))
 
 
-def packets(count: int, seed: int) -> list[Row]:
-    """Change a bit of what a packet is sent as, header included, and try to take it."""
-    chance, make = random.Random(seed), torch.Generator().manual_seed(seed)
+def corrupt_packets(count: int, seed: int) -> list[Row]:
+    """Flip a bit of packets, headers included, and try to receive them."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     refused = 0
     for number in range(count):
-        shape = [chance.randint(1, 40) for _ in range(chance.randint(1, 3))]
-        tensor = torch.randn(shape, generator=make)
+        shape = [rng.randint(1, 40) for _ in range(rng.randint(1, 3))]
+        tensor = torch.randn(shape, generator=generator)
         header = {
             "kind": "activation",
             "number": number,
@@ -131,17 +138,17 @@ def packets(count: int, seed: int) -> list[Row]:
             "checksums": [wire.checksum(tensor)],
         }
         first, rest = wire.encode_header(header)
-        _flip(chance.choice([first, tensor]), chance)
+        _flip_bit(rng.choice([first, tensor]), rng)
         order = SequenceCheck("stage 1, from stage 0")
         try:
             found = wire.decode_header(first, rest)
-            order.require_next(found)
-            order.require_intact(found, [tensor])
+            order.check_header(found)
+            order.check_tensors(found, [tensor])
         except TransitError:
             refused += 1
     return [{"row": PACKET, "tried": count, "refused": refused}]
 
 
-def _flip(tensor: Tensor, chance: random.Random) -> None:
+def _flip_bit(tensor: Tensor, rng: random.Random) -> None:
     bits = wire.tensor_bytes(tensor)
-    bits[chance.randrange(len(bits))] ^= 1 << chance.randrange(8)
+    bits[rng.randrange(len(bits))] ^= 1 << rng.randrange(8)

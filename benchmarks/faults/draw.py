@@ -1,47 +1,57 @@
-"""Jobs with faults by chance, the same for the same seed."""
+"""Random jobs with faults, reproducible by a seed."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.faults.fault import Fault
 from benchmarks.faults.job import FaultyJob
-from benchmarks.faults.promise import PROMISES
-from hocket.runs.build import parse_method
+from hocket.methods import parse_method
 
 LAST = 11
-"""Faults come up to this tick, so that much of the training is left for what follows."""
+"""Last tick of faults, so that enough of the training is left for the recovery."""
 
 
-def drawn(
+def draw_jobs(
     seed: int, count: int, methods: Sequence[str], most_stages: int, faults: int = 1
 ) -> Iterator[FaultyJob]:
-    """So many jobs; kinds of faults come in turn, everything else by chance.
+    """Yield jobs whose kinds of faults take turns; everything else is random.
 
     Args:
-        seed: What chance begins with.
-        count: How many.
-        methods: Of the jobs.
-        most_stages: K is from 1 to this.
-        faults: How many happen to each job.
+        seed: Seed.
+        count: Number of jobs.
+        methods: Methods of the jobs.
+        most_stages: Largest number of stages of a job.
+        faults: Number of faults of each job.
     """
-    chance = Random(seed)
-    kinds = list(PROMISES)
+    rng = Random(seed)
+    kinds = list(EXPECTATIONS)
     for number in range(count):
-        chosen = [kinds[(number * faults + place) % len(kinds)] for place in range(faults)]
-        least = 2 if any(PROMISES[kind].neighbours for kind in chosen) else 1
-        stages = chance.randint(least, max(least, most_stages))
-        method = chance.choice(list(methods))
-        happens = [
-            Fault(kind, chance.choice(possible(kind, method, stages)), chance.randint(1, LAST))
-            for kind in chosen
+        drawn = [kinds[(number * faults + place) % len(kinds)] for place in range(faults)]
+        least = 2 if any(EXPECTATIONS[kind].needs_neighbour for kind in drawn) else 1
+        stages = rng.randint(least, max(least, most_stages))
+        method = rng.choice(list(methods))
+        injected = [
+            Fault(
+                kind,
+                rng.choice(possible_stages(kind, method, stages)),
+                rng.randint(1, LAST),
+            )
+            for kind in drawn
         ]
-        yield FaultyJob(method, stages, tuple(happens))
+        yield FaultyJob(method, stages, tuple(injected))
 
 
-def possible(kind: str, method: str, stages: int) -> list[int]:
-    """The stages to whose processes a fault can happen."""
+def possible_stages(kind: str, method: str, stages: int) -> list[int]:
+    """Return the stages to whose processes a fault can happen.
+
+    Args:
+        kind: Kind of the fault.
+        method: Method of the job.
+        stages: Number of stages.
+    """
     if kind == "kill sealing of":
         return [0]
     if "packet" in kind and not parse_method(method).signal.needs_gradient:
-        return list(range(stages - 1))  # the last one sends nothing
+        return list(range(stages - 1))  # the last stage sends nothing
     return list(range(stages))

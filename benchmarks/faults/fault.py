@@ -1,10 +1,10 @@
-"""One thing that goes wrong, at a stage and a tick: a value that can be printed and read."""
+"""A fault at a stage and a tick, which can be formatted and parsed."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks.faults.promise import PROMISES
+from benchmarks.faults.expectations import EXPECTATIONS
 from hocket.errors import OptionError, unknown
 
 _FORM = re.compile(r"(?P<kind>[\w ]+) stage (?P<stage>\d+) at tick (?P<tick>\d+)")
@@ -12,13 +12,13 @@ _FORM = re.compile(r"(?P<kind>[\w ]+) stage (?P<stage>\d+) at tick (?P<tick>\d+)
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, where, and when at the earliest.
+    """A kind of fault with its stage and its earliest tick.
 
     Attributes:
-        kind: What happens, one of `PROMISES`.
-        stage: Whose process it happens to; a packet is one that it sends.
-        tick: It happens at the first occasion from this tick on; what can at 0 does before
-            the processes have met.
+        kind: Kind of the fault, a key of `EXPECTATIONS`.
+        stage: Stage to whose process it happens; a packet is one that this stage sends.
+        tick: It happens at the first opportunity from this tick on. Tick 0 is before the
+            processes have met.
 
     Raises:
         OptionError: There is no such kind.
@@ -29,38 +29,39 @@ class Fault:
     tick: int
 
     def __post_init__(self) -> None:
-        if self.kind not in PROMISES:
-            raise OptionError(unknown("fault", self.kind, PROMISES))
+        if self.kind not in EXPECTATIONS:
+            raise OptionError(unknown("fault", self.kind, EXPECTATIONS))
 
     def __str__(self) -> str:
         return f"{self.kind} stage {self.stage} at tick {self.tick}"
 
     @staticmethod
     def parse(text: str) -> "Fault":
-        """Read what was printed.
+        """Parse the text of a fault.
 
         Raises:
-            OptionError: It is not of that form.
+            OptionError: The text has another form.
 
         >>> Fault.parse("drop packet of stage 1 at tick 37")
         Fault(kind='drop packet of', stage=1, tick=37)
         """
-        if (found := _FORM.fullmatch(text.strip())) is None:
+        if (match := _FORM.fullmatch(text.strip())) is None:
             raise OptionError(
                 f"cannot read the fault {text!r}; write, for example, 'kill stage 1 at tick 37'"
             )
-        return Fault(found["kind"], int(found["stage"]), int(found["tick"]))
+        return Fault(match["kind"], int(match["stage"]), int(match["tick"]))
 
 
-def schedule(text: str) -> tuple[Fault, ...]:
-    """Several faults, each of which happens once.
+def parse_schedule(text: str) -> tuple[Fault, ...]:
+    """Parse several faults, each of which happens once.
 
-    >>> [str(fault) for fault in schedule("kill stage 0 at tick 3; stop stage 1 at tick 9")]
+    >>> faults = parse_schedule("kill stage 0 at tick 3; stop stage 1 at tick 9")
+    >>> [str(fault) for fault in faults]
     ['kill stage 0 at tick 3', 'stop stage 1 at tick 9']
     """
     return tuple(map(Fault.parse, text.split(";")))
 
 
 def format_schedule(faults: Iterable[Fault]) -> str:
-    """The text of a schedule."""
+    """Return the text of several faults."""
     return "; ".join(map(str, faults))

@@ -1,8 +1,8 @@
-"""Makes the faults of a schedule happen in this process, each once, by stage and tick.
+"""Injection of the faults of a schedule into this process, each once.
 
-It replaces the few functions through which actions, packets and parts of checkpoints pass, for
-as long as its training lasts. A file for each fault says that it has happened, so that a job
-that is started again does not meet it again.
+The injector replaces the functions through which actions, packets and parts of checkpoints pass
+while the training runs. A file for each fault records that it has happened, so that it does not
+happen again after a restart.
 """
 
 import ctypes
@@ -24,73 +24,73 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.faults.fault import Fault
-from benchmarks.faults.packets import damaged, mislabelled
+from benchmarks.faults.packets import damage_packet, relabel_packet
 from hocket.checkpoint import writer
-from hocket.checkpoint.directory import Seal
-from hocket.distributed.identity import identity
+from hocket.checkpoint.directory import FileDigest
+from hocket.distributed.identity import current_identity
 from hocket.engine import distributed, serial
 from hocket.engine.event import Event, Watcher
 from hocket.program import Action
-from hocket.stage.report import Report
+from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 from hocket.transport.connection import OutgoingMessage
 
-A_LITTLE_S = 0.3
-"""How long a process pauses, or a packet is held back."""
-FOR_EVER_S = 10**6
+PAUSE_S = 0.3
+"""Seconds for which a process pauses, or a packet is delayed."""
+FOREVER_S = 10**6
 
 
 class UserError(Exception):
-    """What the code of a user's layer raises."""
+    """An error in the code of a user's layer."""
 
 
 class Injector:
     """The faults of one process.
 
     Args:
-        faults: Those of all stages.
-        folder: Where it is noted what has happened.
-        rank: Of this process, which is its stage; packets that it sends are the stage's.
+        faults: Faults of all stages.
+        folder: Folder of the files that record the faults that have happened.
+        rank: Rank of this process, which equals its stage.
     """
 
     def __init__(self, faults: Sequence[Fault], folder: Path, rank: int) -> None:
         self._faults = faults
         self._folder = folder
         self._rank = rank
-        self._now = 0
-        self._begun: tuple[int, float] | None = None
+        self._tick = 0
+        self._first: tuple[int, float] | None = None
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Inside, what is due happens."""
-        if self._due(self._rank, 0, "lose rendezvous of"):
+    def active(self) -> Iterator[None]:
+        """Context manager in which faults happen."""
+        if self._take_due(self._rank, 0, "lose rendezvous of"):
             _lose_rendezvous()
-        places: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
-            (distributed, "execute", self._executing),
-            (serial, "execute", self._executing),
-            (OutgoingMessage, "begin", self._sending),
-            (writer, "write_file", self._writing),
-            (writer, "seal", self._sealing),
+        patched: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
+            (distributed, "execute", self._wrap_execute),
+            (serial, "execute", self._wrap_execute),
+            (OutgoingMessage, "begin", self._wrap_send),
+            (writer, "write_file", self._wrap_write),
+            (writer, "finish_checkpoint", self._wrap_publish),
         ]
         with ExitStack() as stack:
-            for owner, name, around in places:
-                other = around(getattr(owner, name))
-                stack.enter_context(patch.object(owner, name, other))
+            for owner, name, wrap in patched:
+                wrapped = wrap(getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, wrapped))
             yield
 
     @property
     def span(self) -> dict[str, float] | None:
-        """The ``first`` tick of this process, the ``time`` of that, and the ``last`` tick."""
-        if self._begun is None:
+        """The ``first`` tick of this process, its ``time``, and the ``last`` tick."""
+        if self._first is None:
             return None
-        return {"first": self._begun[0], "time": self._begun[1], "last": self._now}
+        return {"first": self._first[0], "time": self._first[1], "last": self._tick}
 
-    def _due(self, stage: int, tick: int, *kinds: str) -> str | None:
-        """The kind of a fault that is to happen now; it is taken to have happened."""
+    def _take_due(self, stage: int, tick: int, *kinds: str) -> str | None:
+        """Return the kind of a fault that is due now, and record that it has happened."""
         for number, fault in enumerate(self._faults):
             if fault.stage != stage or fault.tick > tick or fault.kind not in kinds:
                 continue
-            note = json.dumps({"tick": self._now, "time": time.monotonic()})
+            note = json.dumps({"tick": self._tick, "time": time.monotonic()})
             try:
                 with (self._folder / f"fault-{number}.json").open("x") as file:
                     file.write(note)
@@ -99,73 +99,75 @@ class Injector:
             return fault.kind
         return None
 
-    def _executing(self, own: Callable[..., Event]) -> Callable[..., Event]:
+    def _wrap_execute(self, original: Callable[..., Event]) -> Callable[..., Event]:
         def execute(
             stage: Stage,
             action: Action,
-            now: int,
+            tick: int,
             watchers: Sequence[Watcher],
-            do: Callable[[int], Report] | None = None,
+            do: Callable[[int], ActionReport] | None = None,
         ) -> Event:
-            self._now = now
-            self._begun = self._begun or (now, time.monotonic())
-            kind = self._due(action.stage, now, *_IN_PROCESS)
+            self._tick = tick
+            self._first = self._first or (tick, time.monotonic())
+            kind = self._take_due(action.stage, tick, *_IN_PROCESS)
             if kind is not None:
                 _IN_PROCESS[kind]()
-            if action.kind == "F" and (kind := self._due(action.stage, now, *_IN_LAYER)):
+            if action.kind == "F" and (kind := self._take_due(action.stage, tick, *_IN_LAYER)):
                 _IN_LAYER[kind](stage.module)
-            return own(stage, action, now, watchers, do)
+            return original(stage, action, tick, watchers, do)
 
         return execute
 
-    def _sending(
-        self, own: Callable[[OutgoingMessage], Callable[[], None]]
+    def _wrap_send(
+        self, original: Callable[[OutgoingMessage], Callable[[], None]]
     ) -> Callable[[OutgoingMessage], Callable[[], None]]:
-        def begin(shipment: OutgoingMessage) -> Callable[[], None]:
-            if shipment.kind not in ("activation", "gradient"):
-                return own(shipment)
-            kind = self._due(self._rank, self._now, *_PACKETS)
-            changed = _PACKETS[kind](shipment) if kind is not None else [shipment]
-            finishes = [own(one) for one in changed]
+        def begin(message: OutgoingMessage) -> Callable[[], None]:
+            if message.kind not in ("activation", "gradient"):
+                return original(message)
+            kind = self._take_due(self._rank, self._tick, *_PACKETS)
+            changed = _PACKETS[kind](message) if kind is not None else [message]
+            finishes = [original(one) for one in changed]
 
             def finish() -> None:
-                for each in finishes:
-                    each()
+                for finish_one in finishes:
+                    finish_one()
 
             return finish
 
         return begin
 
-    def _writing(self, own: Callable[..., Seal]) -> Callable[..., Seal]:
-        def write(folder: Path, name: str, data: memoryview) -> Seal:
+    def _wrap_write(self, original: Callable[..., FileDigest]) -> Callable[..., FileDigest]:
+        def write(folder: Path, name: str, data: memoryview) -> FileDigest:
             stage = int(name.removeprefix("stage").removesuffix(".pt"))
-            kind = self._due(stage, _tick_of(folder.name), "kill writing of", "fill disk of")
+            kind = self._take_due(
+                stage, _parse_tick(folder.name), "kill writing of", "fill disk of"
+            )
             if kind == "kill writing of":
-                own(folder, name, data[: len(data) // 2])
+                original(folder, name, data[: len(data) // 2])
                 _kill()
             elif kind == "fill disk of":
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / name).symlink_to("/dev/full")
-            return own(folder, name, data)
+            return original(folder, name, data)
 
         return write
 
-    def _sealing(self, own: Callable[..., Path]) -> Callable[..., Path]:
+    def _wrap_publish(self, original: Callable[..., Path]) -> Callable[..., Path]:
         def publish(folder: Path, name: str, manifest: Any) -> Path:
-            if self._due(self._rank, _tick_of(name), "kill sealing of"):
+            if self._take_due(self._rank, _parse_tick(name), "kill sealing of"):
                 _kill()
-            return own(folder, name, manifest)
+            return original(folder, name, manifest)
 
         return publish
 
 
-def _tick_of(name: str) -> int:
-    """The tick of a checkpoint, by the name of its folder."""
+def _parse_tick(name: str) -> int:
+    """Parse the tick of a checkpoint from the name of its folder."""
     (digits,) = re.findall(r"tick-(\d+)-", name)
     return int(digits)
 
 
-# What happens to a process.
+# Faults of a process.
 
 
 def _kill() -> None:
@@ -177,14 +179,14 @@ def _stop() -> None:
 
 
 def _pause() -> None:
-    """Stopped by itself, it needs somebody else to be continued by."""
-    wake = f"sleep {A_LITTLE_S}; kill -CONT {os.getpid()}"
+    """Stop this process; another process continues it."""
+    wake = f"sleep {PAUSE_S}; kill -CONT {os.getpid()}"
     with subprocess.Popen(["sh", "-c", wake]):
         _stop()
 
 
-def _hold() -> None:
-    ctypes.PyDLL(None).sleep(FOR_EVER_S)
+def _hold_interpreter() -> None:
+    ctypes.PyDLL(None).sleep(FOREVER_S)
 
 
 def _hang() -> None:
@@ -196,11 +198,11 @@ def _terminate() -> None:
 
 
 def _lose_rendezvous() -> None:
-    place = identity()
-    assert place is not None, "faults happen to processes of a launch"
-    store: Any = place.store
+    identity = current_identity()
+    assert identity is not None, "faults happen to processes of a launch"
+    store: Any = identity.store
     folder = Path(store.underlying_store.path).parent
-    # All at once: others write there.
+    # Renaming is atomic, while other processes write there.
     shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}-lost")))
 
 
@@ -208,28 +210,28 @@ _IN_PROCESS: dict[str, Callable[[], None]] = {
     "kill": _kill,
     "stop": _stop,
     "pause": _pause,
-    "hold interpreter of": _hold,
+    "hold interpreter of": _hold_interpreter,
     "hang": _hang,
     "terminate": _terminate,
     "lose rendezvous of": _lose_rendezvous,
 }
 
 
-# What happens in a layer of the user's.
+# Faults of a layer.
 
 
-def _raise(module: nn.Module) -> None:
+def _raise_in_layer(module: nn.Module) -> None:
     def fail(*_: Any) -> None:
         raise UserError("on purpose")
 
     module.register_forward_pre_hook(fail)
 
 
-def _exhaust(module: nn.Module) -> None:
+def _exhaust_memory(module: nn.Module) -> None:
     module.register_forward_pre_hook(lambda *_: torch.empty(2**60, dtype=torch.uint8) and None)
 
 
-def _spoil(module: nn.Module) -> None:
+def _make_nan(module: nn.Module) -> None:
     def spoil(_: nn.Module, __: Any, output: Tensor) -> None:
         if output.requires_grad:
             output.register_hook(lambda gradient: gradient * float("nan"))
@@ -238,24 +240,24 @@ def _spoil(module: nn.Module) -> None:
 
 
 _IN_LAYER: dict[str, Callable[[nn.Module], None]] = {
-    "raise in": _raise,
-    "exhaust memory of": _exhaust,
-    "make NaN in": _spoil,
+    "raise in": _raise_in_layer,
+    "exhaust memory of": _exhaust_memory,
+    "make NaN in": _make_nan,
 }
 
 
-# What happens to a packet.
+# Faults of a packet.
 
 
-def _delayed(shipment: OutgoingMessage) -> list[OutgoingMessage]:
-    time.sleep(A_LITTLE_S)
-    return [shipment]
+def _delay(message: OutgoingMessage) -> list[OutgoingMessage]:
+    time.sleep(PAUSE_S)
+    return [message]
 
 
 _PACKETS: dict[str, Callable[[OutgoingMessage], list[OutgoingMessage]]] = {
-    "drop packet of": lambda shipment: [],
-    "double packet of": lambda shipment: [shipment, shipment],
-    "mislabel packet of": lambda shipment: [mislabelled(shipment, shipment.number + 1)],
-    "damage packet of": lambda shipment: [damaged(shipment)],
-    "delay packet of": _delayed,
+    "drop packet of": lambda message: [],
+    "double packet of": lambda message: [message, message],
+    "mislabel packet of": lambda message: [relabel_packet(message, message.number + 1)],
+    "damage packet of": lambda message: [damage_packet(message)],
+    "delay packet of": _delay,
 }

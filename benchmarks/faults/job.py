@@ -1,7 +1,7 @@
-"""The training that faults happen to: small, with dropout, the same each time it is begun.
+"""The training to which faults happen: small, with dropout, and deterministic.
 
-Run as ``python -m benchmarks.faults.job JOB FOLDER``, with JOB as `Job.words` gives it, it is
-what torchrun starts.
+``python -m benchmarks.faults.job JOB FOLDER``, with JOB as `FaultyJob.to_json` returns it, is
+the program for torchrun.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.faults.fault import Fault, format_schedule, schedule
+from benchmarks.faults.expectations import EXPECTATIONS
+from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
 from benchmarks.faults.injector import Injector
-from benchmarks.faults.promise import PROMISES
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
-from hocket.runs.build import parse_method
+from hocket.methods import parse_method
 from hocket.training.trainer import Trainer
 
 FEATURES = 6
@@ -31,14 +31,14 @@ SHORT_S, LONG_S = 3.0, 60.0
 
 @dataclass(frozen=True)
 class FaultyJob:
-    """One training, and what happens to it.
+    """One training and its faults.
 
     Attributes:
-        method: As `hocket train` takes it.
-        stages: K.
-        faults: What happens.
-        epochs: How many.
-        batches: Of each epoch.
+        method: The method, as `hocket train` takes it.
+        stages: Number of stages K.
+        faults: The faults.
+        epochs: Number of epochs.
+        batches: Batches of each epoch.
     """
 
     method: str
@@ -49,25 +49,24 @@ class FaultyJob:
 
     @property
     def timeout_s(self) -> float:
-        """Short where it is needed, long where a busy machine must not be taken for a hang."""
-        waits = any(PROMISES[fault.kind].waits for fault in self.faults)
+        """Seconds; short if a fault needs it, else so long that a busy machine causes none."""
+        waits = any(EXPECTATIONS[fault.kind].needs_timeout for fault in self.faults)
         return SHORT_S if waits else LONG_S
 
-    @property
-    def words(self) -> str:
-        """As text."""
+    def to_json(self) -> str:
+        """Return the job as JSON."""
         return json.dumps(asdict(self) | {"faults": format_schedule(self.faults)})
 
     @staticmethod
-    def parse(text: str) -> "FaultyJob":
-        """What was written so."""
+    def from_json(text: str) -> "FaultyJob":
+        """Return the job of a text that `to_json` returned."""
         values = json.loads(text)
-        faults = schedule(values.pop("faults")) if values["faults"] else ()
+        faults = parse_schedule(values.pop("faults")) if values["faults"] else ()
         return FaultyJob(**(values | {"faults": faults}))
 
 
 def train_with_faults(job: FaultyJob, folder: Path | None) -> str:
-    """Train, from the last checkpoint in a folder if there is one; a digest of the weights."""
+    """Train, from the last checkpoint if there is one; return a digest of the weights."""
     torch.manual_seed(0)
     modules = [
         nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh(), nn.Dropout(0.2))
@@ -94,24 +93,29 @@ def train_with_faults(job: FaultyJob, folder: Path | None) -> str:
 
 
 def _batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    make = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     return [
-        (torch.randn(4, FEATURES, generator=make), torch.randint(CLASSES, (4,), generator=make))
+        (torch.randn(4, FEATURES, generator=rng), torch.randint(CLASSES, (4,), generator=rng))
         for _ in range(count)
     ]
 
 
-def work(job: FaultyJob, folder: Path, attempt: int) -> int:
-    """What each process does; what came of it is left in files of the folder.
+def run_faulty_job(job: FaultyJob, folder: Path, attempt: int) -> int:
+    """Run one process of a job, and write its results into the folder.
 
-    ``pid-*``: that it was there; ``span-ATTEMPT-RANK.json``: from which tick to which, unless
-    it was killed; ``digest-RANK``: the weights it ended with.
+    The files are ``pid-*`` for every process; ``span-ATTEMPT-RANK.json`` with its first and
+    last tick, unless it was killed; and ``digest-RANK`` of its final weights.
+
+    Args:
+        job: The job.
+        folder: The folder.
+        attempt: Number of earlier launches.
     """
     rank = int(os.environ["RANK"])
     (folder / f"pid-{os.getpid()}").touch()
     injector = Injector(job.faults, folder, rank)
     try:
-        with injector.at_work():
+        with injector.active():
             digest = train_with_faults(job, folder)
     except KeyboardInterrupt as stopped:
         return 128 + int(stopped.args[0])
@@ -123,4 +127,4 @@ def work(job: FaultyJob, folder: Path, attempt: int) -> int:
 
 if __name__ == "__main__":
     number = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    sys.exit(work(FaultyJob.parse(sys.argv[1]), Path(sys.argv[2]), number))
+    sys.exit(run_faulty_job(FaultyJob.from_json(sys.argv[1]), Path(sys.argv[2]), number))

@@ -1,4 +1,4 @@
-"""Packets that are not what was sent."""
+"""Packets with errors."""
 
 from dataclasses import replace
 
@@ -6,20 +6,26 @@ from hocket.distributed import wire
 from hocket.transport.connection import OutgoingMessage
 
 
-def damaged(shipment: OutgoingMessage, part: int = -1, bit: int = 0) -> OutgoingMessage:
-    """The same with another bit in one of its parts: the first is its header."""
-    by, tensor = shipment.parts[part]
-    other = tensor.clone()
-    wire.tensor_bytes(other)[bit // 8] ^= 1 << bit % 8
-    parts = list(shipment.parts)
-    parts[part] = by, other
-    return replace(shipment, parts=parts)
+def damage_packet(message: OutgoingMessage, part: int = -1, bit: int = 0) -> OutgoingMessage:
+    """Return a copy of a message with one bit flipped.
+
+    Args:
+        message: The message.
+        part: Index of the part; the first part is the header.
+        bit: Index of the bit in that part.
+    """
+    backend, tensor = message.parts[part]
+    damaged = tensor.clone()
+    wire.tensor_bytes(damaged)[bit // 8] ^= 1 << bit % 8
+    parts = list(message.parts)
+    parts[part] = backend, damaged
+    return replace(message, parts=parts)
 
 
-def mislabelled(shipment: OutgoingMessage, number: int) -> OutgoingMessage:
-    """The same under the number of another batch."""
-    (by, first), *others = shipment.parts
+def relabel_packet(message: OutgoingMessage, number: int) -> OutgoingMessage:
+    """Return a copy of a message with the number of another batch."""
+    (backend, first), *others = message.parts
     rest = others.pop(0)[1] if wire.remaining_bytes(first) else None
     header = wire.decode_header(first, rest) | {"number": number}
-    parts = [(by, part) for part in wire.encode_header(header) if part is not None]
-    return replace(shipment, number=number, parts=[*parts, *others])
+    parts = [(backend, part) for part in wire.encode_header(header) if part is not None]
+    return replace(message, number=number, parts=[*parts, *others])

@@ -1,4 +1,4 @@
-"""A job and its faults, tried: what came of it, beside what is promised."""
+"""A job under injected faults, and comparison of the outcome with the documented guarantee."""
 
 import contextlib
 import json
@@ -12,160 +12,176 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.expectations import CONTINUES, ENDS, EXPECTATIONS, Expectation
 from benchmarks.faults.fault import Fault
-from benchmarks.faults.job import FaultyJob, train_with_faults, work
-from benchmarks.faults.promise import ENDS, GOES_ON, PROMISES, Expectation
+from benchmarks.faults.job import FaultyJob, run_faulty_job, train_with_faults
 from hocket.distributed.launch import launch
-from hocket.distributed.restart import Restarts, retry_after_loss
+from hocket.distributed.restart import RestartBudget, retry_after_loss
 
 GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a job.
+class TrialOutcome:
+    """Outcome of a job under faults.
 
     Attributes:
-        job: Which one; its faults stand in the order in which they happen.
-        codes: Exit codes of its launches, one after the other.
-        told: What each of them has said.
-        calls: How often somebody had to start or resume it.
-        happened: How many of its faults have happened.
-        same_bits: Whether its last weights are those of the job without faults.
-        left: What is left: processes, and halves of checkpoints.
-        detected_s: From the first fault to the end of the launch that it ended.
-        again_s: From there to the first action of the next launch.
-        lost: Ticks that the stage of the first fault had to do again.
+        job: The job; its faults are in the order in which they happen.
+        exit_codes: Exit codes of its launches, in order.
+        outputs: Output of each launch.
+        starts: Number of times that a user would have had to start or resume it.
+        faults_happened: Number of its faults that have happened.
+        same_bits: Whether its final weights equal those of the job without faults.
+        leftovers: Processes that still run, and unfinished checkpoints.
+        detected_s: Seconds from the first fault to the end of the launch that it ended.
+        restarted_s: Seconds from there to the first action of the next launch.
+        ticks_repeated: Ticks that the stage of the first fault had to repeat.
     """
 
     job: FaultyJob
-    codes: tuple[int, ...]
-    told: tuple[str, ...]
-    calls: int
-    happened: int
+    exit_codes: tuple[int, ...]
+    outputs: tuple[str, ...]
+    starts: int
+    faults_happened: int
     same_bits: bool
-    left: tuple[str, ...]
+    leftovers: tuple[str, ...]
     detected_s: float | None
-    again_s: float | None
-    lost: int | None
+    restarted_s: float | None
+    ticks_repeated: int | None
 
     @property
-    def unnamed(self) -> list[Fault]:
-        """The faults whose stage was not named where that is promised."""
-        ends = iter(self.told)
-        said = {
-            fault: "".join(self.told) if _promise(fault).job == GOES_ON else next(ends, "")
+    def unnamed_faults(self) -> list[Fault]:
+        """Faults whose stage was not named though that is guaranteed."""
+        endings = iter(self.outputs)
+        outputs = {
+            fault: "".join(self.outputs)
+            if _expectation(fault).ending == CONTINUES
+            else next(endings, "")
             for fault in self.job.faults
         }
         return [
             fault
-            for fault, words in said.items()
-            if not re.search(_promise(fault).says.replace("{stage}", str(fault.stage)), words)
+            for fault, output in outputs.items()
+            if not re.search(
+                _expectation(fault).message.replace("{stage}", str(fault.stage)), output
+            )
         ]
 
     @property
-    def broken(self) -> list[str]:
-        """The promises that were not kept, in words; none, as it should be."""
-        promises = list(map(_promise, self.job.faults))
-        ending = [promise.codes for promise in promises if promise.job != GOES_ON]
-        calls = 1 + sum(promise.job == ENDS for promise in promises)
-        found = [f"{fault} was not named" for fault in self.unnamed]
-        if self.happened != len(promises):
-            found.append(f"{self.happened} of its {len(promises)} faults happened")
-        pairs = zip(self.codes, [*ending, (0,)], strict=False)
-        if len(self.codes) != len(ending) + 1 or any(own not in known for own, known in pairs):
-            found.append(f"its launches ended with {self.codes}")
-        if self.calls != calls:
-            found.append(f"it was started or resumed {self.calls} times instead of {calls}")
+    def violations(self) -> list[str]:
+        """Guarantees that were not kept, as sentences."""
+        expected = list(map(_expectation, self.job.faults))
+        ends = [one.exit_codes for one in expected if one.ending != CONTINUES]
+        starts = 1 + sum(one.ending == ENDS for one in expected)
+        problems = [f"{fault} was not named" for fault in self.unnamed_faults]
+        if self.faults_happened != len(expected):
+            problems.append(f"{self.faults_happened} of its {len(expected)} faults happened")
+        pairs = zip(self.exit_codes, [*ends, (0,)], strict=False)
+        if len(self.exit_codes) != len(ends) + 1 or any(
+            code not in allowed for code, allowed in pairs
+        ):
+            problems.append(f"its launches ended with {self.exit_codes}")
+        if self.starts != starts:
+            problems.append(
+                f"it was started or resumed {self.starts} times instead of {starts}"
+            )
         if not self.same_bits:
-            found.append("its last bits are others than without faults")
-        return found + [f"{what} was left" for what in self.left]
+            problems.append("its final weights differ from those without faults")
+        return problems + [f"{name} was left" for name in self.leftovers]
 
 
-def _promise(fault: Fault) -> Expectation:
-    return PROMISES[fault.kind]
+def _expectation(fault: Fault) -> Expectation:
+    return EXPECTATIONS[fault.kind]
 
 
-def tried(job: FaultyJob, folder: Path) -> Outcome:
-    """Carry a job out in an empty folder: started again as `hocket train` does, and resumed."""
+def run_trial(job: FaultyJob, folder: Path) -> TrialOutcome:
+    """Run a job in an empty folder; restart it as `hocket train` does, and resume it."""
     codes: list[int] = []
-    told: list[str] = []
-    ends: list[float] = []
+    outputs: list[str] = []
+    ends_s: list[float] = []
 
     def start(again: bool) -> int:
-        words = (job, folder, len(codes))
-        with _heard(folder / f"told-{len(codes)}.txt") as file:
-            codes.append(launch(work, *words, processes=job.stages, threads=1, grace_s=GRACE_S))
-        ends.append(time.monotonic())
-        told.append(file.read_text())
+        arguments = (job, folder, len(codes))
+        with _capture_output(folder / f"output-{len(codes)}.txt") as file:
+            codes.append(
+                launch(
+                    run_faulty_job,
+                    *arguments,
+                    processes=job.stages,
+                    threads=1,
+                    grace_s=GRACE_S,
+                )
+            )
+        ends_s.append(time.monotonic())
+        outputs.append(file.read_text())
         return codes[-1]
 
-    calls = 0
+    starts = 0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of each new start
-        while calls <= len(job.faults) and (not codes or codes[-1]):
-            calls += 1
-            retry_after_loss(start, Restarts(len(job.faults)))
-    notes = [_read(file) for file in sorted(folder.glob("fault-*.json"))]
-    hit = min(notes, key=lambda note: note["time"], default=None)
+        warnings.simplefilter("ignore")  # there is one for each restart
+        while starts <= len(job.faults) and (not codes or codes[-1]):
+            starts += 1
+            retry_after_loss(start, RestartBudget(len(job.faults)))
+    notes = [_read_json(file) for file in sorted(folder.glob("fault-*.json"))]
+    first = min(notes, key=lambda note: note["time"], default=None)
     stage = job.faults[0].stage if job.faults else 0
-    before, after = _span(folder, 0, stage), _span(folder, 1, stage)
-    # Who was killed could not say how far it came; that was where the fault hit.
-    last = before["last"] if before else hit["tick"] if hit else 0
+    before, after = _read_span(folder, 0, stage), _read_span(folder, 1, stage)
+    # A process that was killed wrote no span; its last tick is that of the fault.
+    last = before["last"] if before else first["tick"] if first else 0
     digests = {file.read_text() for file in folder.glob("digest-*")}
-    return Outcome(
+    return TrialOutcome(
         job=job,
-        codes=tuple(codes),
-        told=tuple(told),
-        calls=calls,
-        happened=len(notes),
-        same_bits=digests == {without_faults(job.method, job.stages)},
-        left=tuple(_left(folder)),
-        detected_s=ends[0] - hit["time"] if hit and len(codes) > 1 else None,
-        again_s=after["time"] - ends[0] if after else None,
-        lost=max(0, last - after["first"]) if after else None,
+        exit_codes=tuple(codes),
+        outputs=tuple(outputs),
+        starts=starts,
+        faults_happened=len(notes),
+        same_bits=digests == {expected_digest(job.method, job.stages)},
+        leftovers=tuple(_find_leftovers(folder)),
+        detected_s=ends_s[0] - first["time"] if first and len(codes) > 1 else None,
+        restarted_s=after["time"] - ends_s[0] if after else None,
+        ticks_repeated=max(0, last - after["first"]) if after else None,
     )
 
 
 @cache
-def without_faults(method: str, stages: int) -> str:
-    """The weights at the end of the job without faults, in one process."""
+def expected_digest(method: str, stages: int) -> str:
+    """Return the digest of the final weights of the job without faults, in one process."""
     return train_with_faults(FaultyJob(method, stages), None)
 
 
 @contextlib.contextmanager
-def _heard(file: Path) -> Iterator[Path]:
-    """Inside, what this process and those it starts write to their streams goes to a file."""
+def _capture_output(file: Path) -> Iterator[Path]:
+    """Context manager that redirects the output of this process and its children to a file."""
     with file.open("w", buffering=1) as stream:
-        kept = [os.dup(number) for number in (1, 2)]
+        saved = [os.dup(number) for number in (1, 2)]
         for number in (1, 2):
             os.dup2(stream.fileno(), number)
         try:
             with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
                 yield file
         finally:
-            for number, own in zip((1, 2), kept, strict=True):
-                os.dup2(own, number)
-                os.close(own)
+            for number, copy in zip((1, 2), saved, strict=True):
+                os.dup2(copy, number)
+                os.close(copy)
 
 
-def _span(folder: Path, attempt: int, rank: int) -> dict[str, Any] | None:
-    """From which tick to which a process has come, if it could say so."""
+def _read_span(folder: Path, attempt: int, rank: int) -> dict[str, Any] | None:
+    """Read the first and last tick of a process; None if it was killed before writing them."""
     file = folder / f"span-{attempt}-{rank}.json"
-    return _read(file) if file.exists() else None
+    return _read_json(file) if file.exists() else None
 
 
-def _read(file: Path) -> Any:
+def _read_json(file: Path) -> Any:
     return json.loads(file.read_text())
 
 
-def _left(folder: Path) -> Iterator[str]:
-    """Processes of the job that still run, and checkpoints that are half written."""
+def _find_leftovers(folder: Path) -> Iterator[str]:
+    """Yield processes of the job that still run, and unfinished checkpoints."""
     leaders = {file.name.removeprefix("pid-") for file in folder.glob("pid-*")}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # What comes before it is a name in parentheses, of whatever it may be.
+            # The name before it is in parentheses, and may contain any character.
             state, _, _, session, *_ = stat.read_text().rpartition(")")[2].split()
             if session in leaders and state != "Z":
                 yield f"process {stat.parent.name}"
-    yield from (place.name for place in (folder / "checkpoints").glob(".*"))
+    yield from (path.name for path in (folder / "checkpoints").glob(".*"))

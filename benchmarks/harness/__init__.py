@@ -1,1 +1,1 @@
-"""Workloads, processes, timing and records: the tools that measurements share."""
+"""Workloads, processes, timing and records, which the measurements share."""

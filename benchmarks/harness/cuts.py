@@ -1,4 +1,4 @@
-"""Where the measurements cut a network: as the paper that used it, or balanced."""
+"""Cuts of the measured networks: those of the paper that used them, or balanced."""
 
 from hocket import zoo
 from hocket.options import Named
@@ -6,9 +6,9 @@ from hocket.partition import Plan
 
 
 def paper_cut(network: str, stages: int) -> int | Plan:
-    """Where the paper that used the network cut it; else the number, to be balanced.
+    """Return the cut of the paper that used the network; if none did, the number of stages.
 
-    >>> cut("resnet20", stages=2), cut("mlp", stages=2)
+    >>> paper_cut("resnet20", stages=2), paper_cut("mlp", stages=2)
     (Plan(cuts=('layer2_1',), signature=''), 2)
     """
     name = Named.parse(network).name

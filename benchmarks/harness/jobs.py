@@ -1,4 +1,4 @@
-"""Trainings that a measurement is made of, each in a process of its own; none is lost."""
+"""Trainings of a measurement, each in a process of its own; results are kept."""
 
 import dataclasses
 import json
@@ -6,94 +6,126 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from benchmarks.harness.process import in_own_process
+from benchmarks.harness.process import run_module
 from benchmarks.harness.record import Record, read_json, write_record_json
+from benchmarks.harness.settings import Settings
 from benchmarks.harness.training import TrainingJob
 from hocket.errors import HocketError, OptionError, listed
 
 
-def fields_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What a measurement's options say of every job; if nothing else, its rate stays as it is.
+class JobSettings(Settings, Protocol):
+    """Settings of a measurement that consists of trainings."""
 
-    >>> fields_of({"rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4})["optimizer"]
+    @property
+    def data_dir(self) -> Path | None:
+        """Folder of the data."""
+
+    @property
+    def jobs(self) -> int:
+        """Number of trainings at a time."""
+
+    @property
+    def nice(self) -> int:
+        """Niceness of each training, 0 to 19."""
+
+
+class SGDSettings(Protocol):
+    """Settings of a measurement that trains by SGD."""
+
+    @property
+    def rate(self) -> float:
+        """Learning rate."""
+
+    @property
+    def momentum(self) -> float:
+        """Momentum."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Weight decay."""
+
+
+def format_sgd(settings: SGDSettings) -> str:
+    """Return the optimizer of these settings, as `hocket train` takes it.
+
+    >>> from types import SimpleNamespace
+    >>> format_sgd(SimpleNamespace(rate=0.1, momentum=0.9, weight_decay=5e-4))
     'SGD:lr=0.1,momentum=0.9,weight_decay=0.0005'
     """
-    names = {field.name for field in dataclasses.fields(TrainingJob)}
-    found = {name: value for name, value in chosen.items() if name in names}
-    if "rate" in chosen:
-        words = "SGD:lr={rate},momentum={momentum},weight_decay={weight_decay}"
-        found["optimizer"] = words.format(**chosen)
-    return {"milestones": (), "channels_last": True} | found
+    return (
+        f"SGD:lr={settings.rate},momentum={settings.momentum},"
+        f"weight_decay={settings.weight_decay}"
+    )
 
 
-def check_batch(asked: Sequence[TrainingJob]) -> list[str]:
-    """A line for each method that the samples of an update cannot be shared out for."""
+def batch_problems(jobs: Sequence[TrainingJob]) -> list[str]:
+    """Return a line for each method whose accumulation does not divide the batch."""
     return [
         f"row {row!r} accumulates {accumulate} gradients; give a batch that is a multiple of "
-        f"it instead of {asked[0].batch}"
-        for row, accumulate in {job.row: job.accumulate for job in asked}.items()
-        if asked[0].batch % accumulate
+        f"it instead of {jobs[0].batch}"
+        for row, accumulate in {job.row: job.accumulate for job in jobs}.items()
+        if jobs[0].batch % accumulate
     ]
 
 
-def carry_out(
-    begun: Record,
-    asked: Sequence[TrainingJob],
-    folder: Path,
-    data_dir: Path | None,
-    jobs: int,
-    nice: int,
+def job_problems(settings: JobSettings, jobs: Sequence[TrainingJob]) -> list[str]:
+    """Return a line for each reason not to run these jobs."""
+    problems = batch_problems(jobs) if jobs else ["there is nothing to train"]
+    if settings.jobs < 1:
+        problems.append(f"jobs is {settings.jobs}; give 1 or more")
+    if len({job.file for job in jobs}) < len(jobs):
+        problems.append("something is listed twice; list each once")
+    return problems
+
+
+def run_jobs(
+    record: Record, settings: JobSettings, jobs: Sequence[TrainingJob]
 ) -> tuple[Record, list[dict[str, Any]]]:
-    """Run what is missing of the jobs, and save each as it ends.
+    """Run the jobs that have no result in ``out/runs`` yet, and save each result as it ends.
 
     Args:
-        begun: The certificate of this call.
-        asked: The jobs.
-        folder: Where their results are, of earlier calls too.
-        data_dir: Folder of the data.
-        jobs: How many at a time.
-        nice: How far each steps back behind other processes, 0 to 19.
+        record: The record of this call.
+        settings: Its settings.
+        jobs: The jobs, without `job_problems`.
 
     Returns:
-        The certificate of the first call, and a result for each job.
+        The record of the first call with this folder, and a result for each job.
 
     Raises:
-        OptionError: There is nothing to do, something twice, or results of other settings.
-        HocketError: A training failed; those that ended are kept.
+        OptionError: The folder has results of other settings.
+        HocketError: A training failed; the results of the others are kept.
     """
-    problems = []
-    if not asked:
-        problems.append("there is nothing to train; give at least one of each")
-    if jobs < 1:
-        problems.append(f"jobs is {jobs}; give 1 or more")
-    if len({job.file for job in asked}) < len(asked):
-        problems.append("something is listed twice; list each once")
-    if problems:
-        raise OptionError(listed("cannot measure that", problems))
-    record = _certificate(begun, folder)
-    missing = [job for job in asked if not _is_done(job, folder)]
-    _run(missing, folder, data_dir, jobs, nice, done=len(asked) - len(missing))
-    return record, [read_json(folder / job.file) for job in asked]
+    folder = settings.out / "runs"
+    record = _first_record(record, folder)
+    missing = [job for job in jobs if not _has_result(job, folder)]
+    runner = JobRunner(folder, settings.data_dir, settings.nice, total=len(jobs))
+    runner.run(missing, at_once=settings.jobs)
+    return record, [read_json(folder / job.file) for job in jobs]
 
 
-def _certificate(begun: Record, folder: Path) -> Record:
-    """The certificate of the first call into this folder, with what this call asks for.
+def _first_record(record: Record, folder: Path) -> Record:
+    """Return the record of the first call with this folder, with the settings of this call.
 
-    Rows name the code that they were measured with, so a mixture would show.
+    Rows name the code that they were measured with, so that a mixture would show.
     """
     path = folder / "begun.json"
     if path.is_file():
         first = Record(**read_json(path))
-        return dataclasses.replace(first, command=begun.command, settings=begun.settings)
-    write_record_json(path, dataclasses.asdict(begun))
-    return begun
+        return dataclasses.replace(first, command=record.command, settings=record.settings)
+    write_record_json(path, dataclasses.asdict(record))
+    return record
 
 
-def _is_done(job: TrainingJob, folder: Path) -> bool:
-    """Whether the result of a job is there."""
+def _has_result(job: TrainingJob, folder: Path) -> bool:
+    """Return True if the result of a job is in the folder.
+
+    Raises:
+        OptionError: There is a result of a job with the same name and other settings.
+    """
     path = folder / job.file
     if not path.is_file():
         return False
@@ -108,44 +140,56 @@ def _is_done(job: TrainingJob, folder: Path) -> bool:
     return True
 
 
-def _run(
-    missing: Sequence[TrainingJob],
-    folder: Path,
-    data_dir: Path | None,
-    jobs: int,
-    nice: int,
-    done: int,
-) -> None:
-    """Run jobs, some at a time, and save each as it ends."""
-    failures: list[str] = []
-    finished = done
-    total = done + len(missing)
+@dataclass
+class JobRunner:
+    """A pool of processes that runs jobs.
 
-    def run(job: TrainingJob) -> None:
-        nonlocal finished
-        start = time.perf_counter()
-        words = [json.dumps(dataclasses.asdict(job)), str(data_dir or ""), str(nice)]
+    Attributes:
+        folder: Folder of the results.
+        data_dir: Folder of the data.
+        nice: Niceness of each process.
+        total: Number of all jobs, with those that have results already.
+    """
+
+    folder: Path
+    data_dir: Path | None
+    nice: int
+    total: int
+
+    def run(self, jobs: Sequence[TrainingJob], at_once: int) -> None:
+        """Run jobs, several at a time, and save each result as it ends.
+
+        Raises:
+            HocketError: A training failed.
+        """
+        self._finished = self.total - len(jobs)
+        self._failures: list[str] = []
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(self._run, jobs))
+        if self._failures:
+            raise HocketError(
+                listed("these trainings failed, the others are kept", self._failures)
+            )
+
+    def _run(self, job: TrainingJob) -> None:
+        start_s = time.perf_counter()
+        words = [json.dumps(dataclasses.asdict(job)), str(self.data_dir or ""), str(self.nice)]
         try:
-            printed = in_own_process("benchmarks.harness.training", *words, threads=job.threads)
+            printed = run_module("benchmarks.harness.training", *words, threads=job.threads)
         except HocketError as error:
-            failures.append(f"{job.file}: {error}")
+            self._failures.append(f"{job.file}: {error}")
             outcome = "failed"
         else:
             result = json.loads(printed)
-            write_record_json(folder / job.file, result)
-            outcome = result["failure"] or _outcome(result["epochs"])
-        finished += 1
-        time_s = time.perf_counter() - start
+            write_record_json(self.folder / job.file, result)
+            outcome = result["failure"] or _describe_last(result["epochs"])
+        self._finished += 1
+        time_s = time.perf_counter() - start_s
         name = job.file.removesuffix(".json")
-        line = f"[{finished}/{total}] {name}: {outcome}, {time_s:.0f} s"
+        line = f"[{self._finished}/{self.total}] {name}: {outcome}, {time_s:.0f} s"
         print(line, file=sys.stderr, flush=True)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run, missing))
-    if failures:
-        raise HocketError(listed("these trainings failed, the others are kept", failures))
 
-
-def _outcome(epochs: Sequence[dict[str, Any]]) -> str:
+def _describe_last(epochs: Sequence[Mapping[str, Any]]) -> str:
     error = epochs[-1]["test_error"]
     return "no error measured" if error is None else f"test error {error:.2%}"

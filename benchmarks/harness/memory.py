@@ -1,7 +1,7 @@
-"""How much memory training takes at its fullest, measured in a process that does nothing else.
+"""Peak memory of training, measured in a process that does nothing else.
 
-Run as ``python -m benchmarks.harness.memory WORK ROW STEPS``, with WORK the fields of a `Work`
-as JSON; prints the peak in MiB.
+Run as ``python -m benchmarks.harness.memory WORKLOAD ROW STEPS``, with WORKLOAD the fields of a
+`Workload` as JSON; prints the peak in MiB.
 """
 
 import dataclasses
@@ -10,36 +10,35 @@ import sys
 
 import torch
 
-from benchmarks.harness.process import in_own_process
+from benchmarks.harness.process import run_module
 from benchmarks.harness.workload import PLAIN, Workload
-from hocket.runs.build import parse_method
-from hocket.runs.peak_memory import peak_mib as process_peak_mib
-from hocket.runs.peak_memory import reset_peak
+from hocket.methods import parse_method
+from hocket.runs.peak_memory import peak_mib, reset_peak
 
 
-def peak_mib(work: Workload, row: str, steps: int) -> float:
-    """Memory that training adds to what was there before its first step, in MiB.
+def measure_peak_mib(work: Workload, row: str, steps: int) -> float:
+    """Return the memory that training adds to that before its first step, in MiB.
 
-    Network and batch are there before; activations, gradients, momentum and what a method
-    keeps come after.
+    Network and batch exist before; activations, gradients, momentum and the buffers of a method
+    come after.
 
     Args:
-        work: What to train.
-        row: ``plain``, or a method as `method_of` reads it.
-        steps: How many steps to take after the pipeline is full.
+        work: The workload.
+        row: ``plain``, or a method as `parse_method` reads it.
+        steps: Number of steps after the pipeline is full.
 
     Raises:
         HocketError: The process failed.
     """
     fields = json.dumps(dataclasses.asdict(work))
     module = "benchmarks.harness.memory"
-    return float(in_own_process(module, fields, row, str(steps), threads=work.threads))
+    return float(run_module(module, fields, row, str(steps), threads=work.threads))
 
 
-def predicted(work: Workload, row: str) -> dict[str, int]:
-    """What a method says that its stages hold at their fullest, summed over the stages.
+def predicted_memory(work: Workload, row: str) -> dict[str, int]:
+    """Return a method's own account of what its stages hold at most, summed over the stages.
 
-    The plain loop holds one of each, here counted as one for every stage.
+    The plain loop holds one of each, which is counted as one for every stage.
     """
     if row == PLAIN:
         return dict.fromkeys(("graphs", "inputs", "versions"), work.stages)
@@ -52,26 +51,32 @@ def predicted(work: Workload, row: str) -> dict[str, int]:
     }
 
 
-def measure(work: Workload, row: str, steps: int) -> float:
-    """The same in this process, which should be a fresh one."""
-    dataclasses.replace(work, batch=2).plain()()  # libraries set themselves up
+def measure_peak_here(work: Workload, row: str, steps: int) -> float:
+    """Measure the same in this process, which should be a new one.
+
+    Args:
+        work: The workload.
+        row: ``plain``, or a method as `parse_method` reads it.
+        steps: Number of steps after the pipeline is full.
+    """
+    dataclasses.replace(work, batch=2).plain_step()()  # libraries initialize themselves
     if row == PLAIN:
-        step, fill = work.plain(), 1
+        step, fill = work.plain_step(), 1
     else:
         method = parse_method(row)
-        step, fill = work.decoupled(work.trainer(method)), work.until_full(method)
+        step, fill = work.trainer_step(work.build_trainer(method)), work.warmup_steps(method)
     before_mib = reset_peak()
     for _ in range(fill + steps):
         step()
-    return process_peak_mib() - before_mib
+    return peak_mib() - before_mib
 
 
 def main(fields: str, row: str, steps: str) -> None:
-    """What the process does."""
-    chosen = json.loads(fields)
-    work = Workload(**(chosen | {"shape": tuple(chosen["shape"])}))
+    """Measure in this process, and print the peak in MiB."""
+    values = json.loads(fields)
+    work = Workload(**(values | {"shape": tuple(values["shape"])}))
     torch.set_num_threads(work.threads)
-    print(measure(work, row, int(steps)))
+    print(measure_peak_here(work, row, int(steps)))
 
 
 if __name__ == "__main__":

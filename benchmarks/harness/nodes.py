@@ -1,8 +1,8 @@
-"""Two nodes in one machine: network namespaces, joined by a link whose rate is chosen.
+"""Two nodes in one machine: network namespaces, joined by a link of a given rate.
 
-A namespace has its own interfaces, addresses and ports, so that processes in two of them reach
-each other as those of two machines do. These have no names: they are held by open files of
-this process, and the system takes them away, with the link, when it ends in whatever way.
+A namespace has its own interfaces, addresses and ports, so that processes in two of them
+communicate as on two machines. The namespaces have no names: open files of this process keep
+them alive, so that the system removes them, with the link, however the process ends.
 """
 
 import ctypes
@@ -24,16 +24,16 @@ _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 class NodesError(HocketError, OSError):
-    """This machine cannot be made to look like two."""
+    """This machine cannot provide two network namespaces."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One of them, for as long as the process that made it lives.
+    """One node, which exists as long as the process that created it.
 
     Attributes:
-        namespace: The file that stands for its network.
-        address: Its own, on the link.
+        namespace: The file of its network namespace.
+        address: Its IP address on the link.
         interface: Its end of the link.
     """
 
@@ -42,58 +42,58 @@ class Node:
     interface: str = INTERFACE
 
     def enter(self) -> None:
-        """Move this thread there, and with it all threads that it starts from now on.
+        """Move this thread into the node, and all threads that it starts from now on.
 
         Raises:
-            NodesError: The system does not let it.
+            NodesError: The system does not allow it.
         """
         file = os.open(self.namespace, os.O_RDONLY)
         try:
-            _system("setns", file, _NEW_NETWORK)
+            _call_libc("setns", file, _NEW_NETWORK)
         finally:
             os.close(file)
 
     def command(self, *words: str) -> list[str]:
-        """What to run so that these words are run there."""
+        """Return the command that runs these words in the node."""
         return ["nsenter", f"--net={self.namespace}", *words]
 
 
 @dataclass(frozen=True)
 class VirtualLink:
-    """Two nodes and what joins them."""
+    """Two nodes and the link between them."""
 
     nodes: tuple[Node, Node]
 
     def limit(self, mbit_s: float) -> None:
-        """Let this much through from now on, each way.
+        """Limit the rate of each direction, in Mbit/s.
 
         Raises:
-            NodesError: The kernel has no token bucket.
+            NodesError: The kernel has no token bucket filter.
         """
-        # What may go at once: a millisecond's worth, and no less than a few packets.
+        # Bytes sent at once: those of a millisecond, and at least a few packets.
         burst = max(16_000, round(mbit_s * 125))
         words = f"root tbf rate {mbit_s}mbit burst {burst} latency 100ms".split()
         for node in self.nodes:
-            _run(*node.command("tc", "qdisc", "replace", "dev", node.interface, *words))
+            _run_command(*node.command("tc", "qdisc", "replace", "dev", node.interface, *words))
 
 
 @contextmanager
 def two_nodes() -> Iterator[VirtualLink]:
-    """Two nodes with a link of no limit between them, until the end of the block.
+    """Context manager that creates two nodes with an unlimited link, and removes them.
 
     Raises:
-        NodesError: The system, the rights or the tools of this process do not allow it.
+        NodesError: The system, or the permissions or tools of this process, do not allow it.
     """
-    _require()
+    _check_requirements()
     files = []
     try:
         for _ in ADDRESSES:
-            files.append(_in_own_thread(_new_network))
+            files.append(_run_in_thread(_create_namespace))
         one, two = (
             Node(f"/proc/{os.getpid()}/fd/{file}", address)
             for file, address in zip(files, ADDRESSES, strict=True)
         )
-        _run("ip", "link", "add", INTERFACE, "netns", one.namespace, "type", "veth",
+        _run_command("ip", "link", "add", INTERFACE, "netns", one.namespace, "type", "veth",
              "peer", "name", INTERFACE, "netns", two.namespace)  # fmt: skip
         for node in (one, two):
             for words in (
@@ -101,15 +101,15 @@ def two_nodes() -> Iterator[VirtualLink]:
                 f"link set {node.interface} up",
                 "link set lo up",
             ):
-                _run(*node.command("ip", *words.split()))
+                _run_command(*node.command("ip", *words.split()))
         yield VirtualLink((one, two))
     finally:
         for file in files:
             os.close(file)
 
 
-def _require() -> None:
-    """Refuse what is known not to work."""
+def _check_requirements() -> None:
+    """Refuse systems without namespaces, permissions or tools, with all reasons."""
     problems = []
     if sys.platform != "linux":
         problems.append(f"network namespaces need Linux, and this is {sys.platform}")
@@ -124,20 +124,20 @@ def _require() -> None:
         raise NodesError(f"cannot make two nodes here: {'; '.join(problems)}")
 
 
-def _new_network() -> int:
-    """A new namespace, which this thread is in; the open file that keeps it alive."""
-    _system("unshare", _NEW_NETWORK)
+def _create_namespace() -> int:
+    """Move this thread into a new namespace, and return the open file that keeps it alive."""
+    _call_libc("unshare", _NEW_NETWORK)
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
 
-def _in_own_thread(work: Callable[[], int]) -> int:
-    """What it gives, called in a thread that ends with it."""
-    given: list[int] = []
+def _run_in_thread(function: Callable[[], int]) -> int:
+    """Return the result of a function that is called in a new thread."""
+    results: list[int] = []
     errors: list[Exception] = []
 
     def run() -> None:
         try:
-            given.append(work())
+            results.append(function())
         except Exception as error:
             errors.append(error)
 
@@ -146,20 +146,20 @@ def _in_own_thread(work: Callable[[], int]) -> int:
     thread.join()
     if errors:
         raise errors[0]
-    return given[0]
+    return results[0]
 
 
-def _system(call: str, *arguments: int) -> None:
+def _call_libc(call: str, *arguments: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments):
         reason = os.strerror(ctypes.get_errno())
         raise NodesError(
             f"cannot make two nodes here: {call} gives {reason!r}; the process needs the "
-            "right CAP_SYS_ADMIN, which containers often withhold"
+            "capability CAP_SYS_ADMIN, which containers often withhold"
         )
 
 
-def _run(*words: str) -> None:
+def _run_command(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip() or f"it ended with {done.returncode}"

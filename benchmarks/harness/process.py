@@ -1,4 +1,4 @@
-"""A process of its own for one piece of a measurement, with the same code as this one."""
+"""Modules of this package in new processes, with the same code as this process."""
 
 import os
 import subprocess
@@ -10,29 +10,36 @@ import hocket
 from hocket.errors import HocketError
 
 
-def in_own_process(module: str, *words: str, threads: int) -> str:
-    """The last line that a module of this package prints when it is run.
+def build_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a process with the code of this process, and these threads."""
+    # The folders these packages were imported from, for packages that are not installed.
+    folders = [str(Path(str(p.__file__)).resolve().parents[1]) for p in (hocket, benchmarks)]
+    paths = [*folders, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def run_module(module: str, *words: str, threads: int) -> str:
+    """Run a module of this package in a new process and return the last line that it prints.
 
     Args:
         module: Its full name.
         words: Its arguments.
-        threads: How many threads libraries may start there.
+        threads: Number of threads of OpenMP there.
 
     Raises:
-        HocketError: The process failed; with what it wrote about it.
+        HocketError: The process failed; the message has what it wrote to standard error.
     """
-    # The folders these packages were imported from, also where they are not installed.
-    homes = [str(Path(str(p.__file__)).resolve().parents[1]) for p in (hocket, benchmarks)]
-    paths = [*homes, *filter(None, [os.environ.get("PYTHONPATH")])]
     ended = subprocess.run(
         [sys.executable, "-P", "-m", module, *words],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)},
+        env=build_environment(threads),
     )
     if ended.returncode or not ended.stdout.strip():
-        reason = ended.stderr.strip() or f"it ended with {ended.returncode} and said nothing"
+        reason = ended.stderr.strip() or f"it ended with {ended.returncode} and wrote nothing"
         raise HocketError(f"the process of {module} failed: {reason}")
     return ended.stdout.splitlines()[-1]

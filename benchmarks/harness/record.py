@@ -1,39 +1,39 @@
-"""A measurement with its birth certificate: what ran, when, of which code, on which machine."""
+"""Records: the results of a measurement with its settings, code, date and machine."""
 
 import dataclasses
-import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.harness.settings import Settings
 from hocket.errors import DataError
 from hocket.runs.environment import commit, machine, source_digest, versions
 
 FILE = "record.json"
 FOLDERS = ("out", "data_dir")
-"""Arguments of measurements that say where files are, and decide nothing."""
+"""Settings that locate files and do not influence results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What was measured; everything in it is plain JSON.
+    """Results of a measurement; everything in it is plain JSON.
 
     Attributes:
-        name: What kind of measurement it is.
+        name: The measurement.
         command: The command line that repeats it.
-        commit: Of the checkout that the code was imported from; None outside of one.
+        commit: Git commit of the imported code; None outside of a checkout.
         dirty: Whether tracked or new files differed from that commit; None without one.
-        source: Digest of the package's Python files, which tells code apart without commits.
+        source: Digest of the package's Python files, which identifies code without commits.
         date: Start of the measurement, ISO 8601 in UTC.
-        versions: Of Python, PyTorch and Hocket.
+        versions: Versions of Python, PyTorch and Hocket.
         machine: Processor, cores, threads used, memory in MiB, settings of the allocator.
-        settings: Everything that was chosen.
-        rows: The measurements.
+        settings: All settings.
+        rows: The results.
     """
 
     name: str
@@ -48,32 +48,32 @@ class Record:
     rows: list[dict[str, Any]]
 
     @classmethod
-    def of(
-        cls,
-        measure: Callable[..., object],
-        chosen: Mapping[str, Any],
-        threads: int = 1,
-        **further: Any,
-    ) -> Self:
-        """A record without rows of a measurement, a command of ``python -m benchmarks``.
+    def from_settings(cls, name: str, settings: Settings, **further: Any) -> Self:
+        """Begin the record of a measurement that is a command of ``python -m benchmarks``.
 
         Args:
-            measure: What is called for it; the record has its name.
-            chosen: With which arguments; all but folders are settings.
-            threads: Of PyTorch.
-            further: Settings that are no arguments.
+            name: The command, which becomes the name of the record.
+            settings: Its settings; all but folders are recorded.
+            further: Values recorded with the settings.
         """
-        name = measure.__name__
-        settings = {key: value for key, value in chosen.items() if key not in FOLDERS}
-        for key, value in settings.items():
-            if isinstance(value, Sequence) and not isinstance(value, str):
-                settings[key] = list(value)
-        command = command_line(f"python -m benchmarks {name}", measure, chosen)
-        return cls.begin(name, command, settings | further, threads)
+        recorded = {
+            key: list(value) if isinstance(value, list | tuple) else value
+            for key, value in vars(settings).items()
+            if key not in FOLDERS
+        }
+        command = command_line(f"python -m benchmarks {name}", settings)
+        return cls.begin(name, command, recorded | further, getattr(settings, "threads", 1))
 
     @classmethod
     def begin(cls, name: str, command: str, settings: dict[str, Any], threads: int) -> Self:
-        """A record without rows, of this moment, this code and this machine."""
+        """Begin a record without rows, of the present moment, code and machine.
+
+        Args:
+            name: The measurement.
+            command: The command line that repeats it.
+            settings: Its settings, as plain JSON.
+            threads: Number of PyTorch threads.
+        """
         head, dirty = commit()
         return cls(
             name=name,
@@ -89,16 +89,16 @@ class Record:
         )
 
     def with_rows(self, rows: list[dict[str, Any]]) -> Self:
-        """The same certificate with these measurements."""
+        """Return the same record with these rows."""
         return dataclasses.replace(self, rows=rows)
 
     def write(self, folder: Path) -> Path:
-        """Put it into a folder, whole or not at all; gives the file."""
+        """Write the record atomically into a folder and return the file."""
         return write_record_json(folder / FILE, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The record in a folder.
+        """Read the record in a folder.
 
         Raises:
             DataError: There is none, or it has other fields than a record.
@@ -115,7 +115,7 @@ class Record:
 
 
 def write_record_json(path: Path, value: object) -> Path:
-    """Write a JSON file under another name first, so that no half of it is ever seen."""
+    """Write a JSON file atomically: under another name first, then renamed."""
     text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -131,7 +131,7 @@ def write_record_json(path: Path, value: object) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """Read a JSON file.
 
     Raises:
         DataError: It is missing or is not JSON.
@@ -144,32 +144,43 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} is not JSON ({error}); delete it and measure again") from error
 
 
-def command_line(
-    program: str, entry: Callable[..., object], chosen: Mapping[str, object]
-) -> str:
-    """The command that repeats a measurement: what differs from the defaults of its function.
+def command_line(program: str, settings: Settings) -> str:
+    """Return the command that repeats a measurement: the settings that differ from defaults.
 
-    Folders outside of the working folder are named, not located: ``data_dir`` becomes DIR.
+    The folder of the data becomes DIR, and another absolute path its last name, as both mean
+    nothing on other machines.
 
-    >>> def entry(*, steps: int = 3, data_dir: Path | None = None, fast: bool = True): ...
-    >>> command_line("python -m benchmarks", entry, {"steps": 5, "data_dir": Path("/a"), "fast": False})
-    'python -m benchmarks --steps 5 --data-dir DIR --no-fast'
+    Args:
+        program: The beginning of the command.
+        settings: The settings, whose fields all have defaults.
+
+    >>> @dataclass(frozen=True)
+    ... class Chosen:
+    ...     steps: int = 3
+    ...     out: Path = Path("records/x")
+    ...     fast: bool = True
+    >>> command_line("python -m benchmarks x", Chosen(steps=5, out=Path("/tmp/y"), fast=False))
+    'python -m benchmarks x --steps 5 --out y --no-fast'
     """
     words = [*shlex.split(program)]
-    for name, parameter in inspect.signature(entry).parameters.items():
-        value, option = chosen.get(name, parameter.default), name.replace("_", "-")
-        if value == parameter.default:
+    for field in dataclasses.fields(settings):
+        value, option = getattr(settings, field.name), field.name.replace("_", "-")
+        if value == field.default or _are_same_items(value, field.default):
             continue
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
-            words += [f"--{option}", "DIR" if name == "data_dir" else _located(item)]
+            words += [f"--{option}", "DIR" if field.name == "data_dir" else _format_path(item)]
     return shlex.join(words)
 
 
-def _located(value: object) -> str:
-    """A value as text; of an absolute path only the last name."""
+def _are_same_items(value: object, default: object) -> bool:
+    return isinstance(value, Sequence) and isinstance(default, tuple) and (*value,) == default
+
+
+def _format_path(value: object) -> str:
+    """Return a value as text; of an absolute path only its last name."""
     if isinstance(value, Path) and value.is_absolute():
         return value.name
     return str(value)

@@ -1,4 +1,4 @@
-"""Some steps of all processes of a row, timed together."""
+"""Timing of several steps of all processes of a row together."""
 
 import time
 from collections.abc import Sequence
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from torch import distributed
 
-from benchmarks.harness.load import Load
+from benchmarks.harness.load import MachineLoad
 from benchmarks.harness.workers import RowProcesses
-from benchmarks.peers import Training
+from benchmarks.peers import PreparedTraining
 from hocket.timeline import Fractions
 
 
 @dataclass(frozen=True)
 class ProcessTiming:
-    """What one process saw of a repetition.
+    """Times of one process in a repetition.
 
     Attributes:
-        start_s: When its timed steps began, on a clock that all processes share.
-        end_s: When they ended.
+        start_s: Start of its timed steps, on a clock that all processes share.
+        end_s: Their end.
         cpu_s: Processor time of the timed steps, in all its threads.
-        other_cpu_s: The part of it that was not the training's own thread.
-        whole_cpu_s: That of all threads with the step before them.
-        spent: What the timed steps went to, as parts of their time, if that is recorded.
+        other_cpu_s: The part of it in threads other than the one that trains.
+        whole_cpu_s: Processor time of all threads, with the step before the timed ones.
+        spent: Busy, sending and waiting fractions of the timed steps, if they are recorded.
     """
 
     start_s: float
@@ -34,13 +34,17 @@ class ProcessTiming:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The question to a process: take one step, meet the others, take so many, timed."""
+class TimedSteps:
+    """Query: take one step, wait for the other processes, then time several steps.
+
+    Attributes:
+        number: Number of timed steps.
+    """
 
     number: int
 
-    def __call__(self, training: Training) -> ProcessTiming:
-        """Called in the process."""
+    def __call__(self, training: PreparedTraining) -> ProcessTiming:
+        """Answer in the process."""
         before_s = time.process_time()
         training.step()
         distributed.barrier()
@@ -54,21 +58,20 @@ class Steps:
         cpu_s, own_s = end_cpu_s - start_cpu_s, time.thread_time() - start_own_s
         spent = None
         if recorder is not None and earlier is not None:
-            spent = recorder.totals.since(earlier).over(end_s - start_s)
+            spent = recorder.totals.since(earlier).as_fractions(end_s - start_s)
         return ProcessTiming(start_s, end_s, cpu_s, cpu_s - own_s, end_cpu_s - before_s, spent)
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """What a repetition took.
+    """Times of one repetition.
 
     Attributes:
-        wall_s: From the start to the end of the last process.
+        wall_s: Seconds from the first start to the last end of a process.
         cpu_s: Processor time of all processes.
-        foreign: Share of the machine that others used meanwhile; None where the system does
-            not tell.
-        spent: What the time of each process went to; empty if that is not recorded.
-        other_cpu_s: Processor time of threads beside those that train; None if not asked.
+        foreign: Share of the machine that other programs used; None if it is not known.
+        spent: Busy, sending and waiting fractions of each process; empty if not recorded.
+        other_cpu_s: Processor time of threads that do not train; None if not measured.
     """
 
     wall_s: float
@@ -78,19 +81,24 @@ class Repetition:
     other_cpu_s: float | None = None
 
 
-def repetition(world: RowProcesses, steps: int) -> Repetition:
-    """So many steps of a row, after one that does not count.
+def run_repetition(world: RowProcesses, steps: int) -> Repetition:
+    """Time several steps of a row, after one that is not timed.
+
+    Args:
+        world: The processes of the row.
+        steps: Number of timed steps.
 
     Raises:
         HocketError: A process failed.
     """
-    load = Load()
-    laps: Sequence[ProcessTiming] = world.ask(Steps(steps))
-    foreign = load.foreign(sum(lap.whole_cpu_s for lap in laps))
+    load = MachineLoad()
+    timings: Sequence[ProcessTiming] = world.query(TimedSteps(steps))
+    foreign = load.foreign(sum(timing.whole_cpu_s for timing in timings))
     return Repetition(
-        wall_s=max(lap.end_s for lap in laps) - min(lap.start_s for lap in laps),
-        cpu_s=sum(lap.cpu_s for lap in laps),
+        wall_s=max(timing.end_s for timing in timings)
+        - min(timing.start_s for timing in timings),
+        cpu_s=sum(timing.cpu_s for timing in timings),
         foreign=foreign,
-        spent=tuple(lap.spent for lap in laps if lap.spent is not None),
-        other_cpu_s=sum(lap.other_cpu_s for lap in laps),
+        spent=tuple(timing.spent for timing in timings if timing.spent is not None),
+        other_cpu_s=sum(timing.other_cpu_s for timing in timings),
     )

@@ -1,4 +1,4 @@
-"""A number of threads for PyTorch, and the one it had before afterwards."""
+"""Context manager for the number of PyTorch threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Inside, PyTorch uses so many threads."""
+    """Context manager that sets the number of PyTorch threads, and restores it at the end."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

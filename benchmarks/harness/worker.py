@@ -1,6 +1,6 @@
-"""A process of a row: it joins the others, prepares its training and answers questions.
+"""One process of a row: it joins the others, prepares its training and answers queries.
 
-Between questions it sleeps in a read of its pipe, so that it takes nothing from the others.
+Between queries it sleeps in a read of its pipe, so that it does not disturb other rows.
 """
 
 import os
@@ -17,87 +17,89 @@ from torch import distributed
 
 from benchmarks.harness.nodes import Node
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Baseline, Training
+from benchmarks.peers import Baseline, PreparedTraining
 from hocket.distributed.world import shutdown
 from hocket.runs.peak_memory import peak_mib, reset_peak
 
-Question = Callable[[Training], Any]
-"""What a process is asked about its training; it is sent there, and its answer back."""
+Query = Callable[[PreparedTraining], Any]
+"""A function of a training, which is sent to a process; its result is sent back."""
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An answer that is none.
+class WorkerFailure:
+    """The answer of a process that failed.
 
     Attributes:
-        trace: The traceback of what went wrong in the process.
+        traceback: Traceback of the error.
     """
 
-    trace: str
+    traceback: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerIdentity:
-    """A process's place in the world of its row.
+    """What a process of a row needs to know to join the others.
 
     Attributes:
-        peer: What it trains by.
-        work: What it trains.
-        rank: Which of the processes it is.
-        meeting: The file in which the processes find each other.
-        timeout_s: How long it waits for the others before it gives up.
-        node: Where it works; without one, on this machine as it is, over loopback.
+        baseline: The way to train.
+        workload: Network and batch.
+        rank: Rank of the process.
+        rendezvous: The file in which the processes find each other.
+        timeout_s: Longest time that it waits for the others, in seconds.
+        node: Node in which it runs; None for this machine, over loopback.
     """
 
-    peer: Baseline
-    work: Workload
+    baseline: Baseline
+    workload: Workload
     rank: int
-    meeting: str
+    rendezvous: str
     timeout_s: float
     node: Node | None = None
 
 
-def work_in(seat: WorkerIdentity, pipe: Connection) -> None:
-    """What the process does, until the pipe gives None or is closed."""
-    # No other machine takes part, and none should be able to.
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if seat.node is None else seat.node.interface
+def serve_queries(identity: WorkerIdentity, pipe: Connection) -> None:
+    """Run the process: answer queries until the pipe gives None or is closed."""
+    # Other machines do not take part, and should not be able to.
+    os.environ["GLOO_SOCKET_IFNAME"] = (
+        "lo" if identity.node is None else identity.node.interface
+    )
     # Ctrl-C reaches all processes of a terminal; the one that measures ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(seat.peer.threads)
+    torch.set_num_threads(identity.baseline.threads)
     try:
-        if seat.node is not None:
-            seat.node.enter()
+        if identity.node is not None:
+            identity.node.enter()
         distributed.init_process_group(
             "gloo",
             store=distributed.FileStore(  # type: ignore[attr-defined]
-                seat.meeting, seat.peer.processes
+                identity.rendezvous, identity.baseline.processes
             ),
-            rank=seat.rank,
-            world_size=seat.peer.processes,
-            timeout=timedelta(seconds=seat.timeout_s),
+            rank=identity.rank,
+            world_size=identity.baseline.processes,
+            timeout=timedelta(seconds=identity.timeout_s),
         )
-        _set_up()
+        _warm_up()
         before_mib = reset_peak()
-        training = seat.peer.prepare(seat.work, seat.rank)
+        training = identity.baseline.prepare(identity.workload, identity.rank)
         pipe.send(before_mib)
-        while (question := pipe.recv()) is not None:
-            pipe.send(question(training))
+        while (query := pipe.recv()) is not None:
+            pipe.send(query(training))
         shutdown()
         distributed.destroy_process_group()
     except EOFError:
-        return  # nobody asks any more
+        return  # the measuring process has ended
     except Exception:
-        pipe.send(Failure(traceback.format_exc()))
+        pipe.send(WorkerFailure(traceback.format_exc()))
 
 
-def _set_up() -> None:
-    """Let libraries set themselves up on a small step, so that no row is charged for it."""
+def _warm_up() -> None:
+    """Let libraries initialize themselves on a small step, whose time counts for no row."""
     small = Workload(
         network="resnet8", shape=(3, 8, 8), batch=2, stages=1, threads=1, channels_last=True
     )
-    small.plain()()
+    small.plain_step()()
 
 
-def highest(_: Training) -> float:
-    """The question for the most memory that the process has held, in MiB."""
+def query_peak_mib(_: PreparedTraining) -> float:
+    """Query: return the peak memory of the process, in MiB."""
     return peak_mib()

@@ -1,4 +1,4 @@
-"""The processes of one row, kept alive between its turns."""
+"""The processes of one row, which stay alive between its turns."""
 
 import multiprocessing
 import tempfile
@@ -10,96 +10,106 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from benchmarks.harness.nodes import Node
-from benchmarks.harness.worker import Failure, Question, WorkerIdentity, highest, work_in
+from benchmarks.harness.worker import (
+    Query,
+    WorkerFailure,
+    WorkerIdentity,
+    query_peak_mib,
+    serve_queries,
+)
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline
 from hocket.errors import HocketError
 
-# Loaded once, in the server from which all processes are forked. Not this package: the server
-# does not know this process's path, and might find another copy of it.
+# Imported once, in the server from which all processes are forked. This package is not: the
+# server does not know the path of this process, and might import another copy.
 PRELOADED = ("torch", "torch.distributed.pipelining", "torch.utils.flop_counter")
 
 
 class RowProcesses:
-    """Processes that train by one peer; they sleep whenever they are asked nothing.
+    """Processes that train together; they sleep between queries.
 
     Attributes:
-        peer: What they train by.
+        baseline: The way in which they train.
         before_mib: Memory of each process before it prepared its training.
     """
 
     def __init__(
         self,
         label: str,
-        peer: Baseline,
-        work: Workload,
+        baseline: Baseline,
+        workload: Workload,
         *,
         timeout_s: float = 300,
         nodes: Sequence[Node] = (),
     ) -> None:
-        """Start the processes, and wait until each has its training.
+        """Start the processes, and wait until each has prepared its training.
 
         Args:
-            label: How errors name the row.
-            peer: What the processes train by.
-            work: What they train.
-            timeout_s: How long one waits for another before it gives up.
-            nodes: Where the processes work, in the order of ranks.
+            label: Name of the row in errors.
+            baseline: The way to train.
+            workload: Network and batch.
+            timeout_s: Longest time that a process waits for another, in seconds.
+            nodes: Nodes in which the processes run, in the order of ranks.
 
         Raises:
             HocketError: A process failed.
         """
-        self.peer = peer
+        self.baseline = baseline
         self._label = label
-        # Not fork, which copies locks of running threads; not spawn, which loads torch anew.
+        # fork would copy locks of running threads, spawn would import torch anew.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED))
-        self._folder = tempfile.TemporaryDirectory(prefix="hocket-")  # for this user only
-        meeting = str(Path(self._folder.name) / "meeting")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="hocket-"
+        )  # readable by this user only
+        rendezvous = str(Path(self._folder.name) / "rendezvous")
         self._pipes: list[Connection] = []
         self._processes = []
-        for rank in range(peer.processes):
-            seat = WorkerIdentity(
-                peer=peer,
-                work=work,
+        for rank in range(baseline.processes):
+            identity = WorkerIdentity(
+                baseline=baseline,
+                workload=workload,
                 rank=rank,
-                meeting=meeting,
+                rendezvous=rendezvous,
                 timeout_s=timeout_s,
                 node=nodes[rank] if nodes else None,
             )
-            own, theirs = context.Pipe()
-            process = context.Process(target=work_in, args=(seat, theirs), daemon=True)
+            local, remote = context.Pipe()
+            process = context.Process(
+                target=serve_queries, args=(identity, remote), daemon=True
+            )
             process.start()
-            theirs.close()  # so that the pipe ends when the process does
-            self._pipes.append(own)
+            remote.close()  # so that the pipe ends when the process does
+            self._pipes.append(local)
             self._processes.append(process)
-        self.before_mib: list[float] = self._answers()
+        self.before_mib: list[float] = self._receive_answers()
 
-    def ask(self, question: Question) -> list[Any]:
-        """What each process answers, by rank.
+    def query(self, query: Query) -> list[Any]:
+        """Return the answer of each process, by rank.
 
         Args:
-            question: Called with each process's training, in the process.
+            query: The function that each process calls with its training.
 
         Raises:
-            HocketError: A process failed; the processes are gone then.
+            HocketError: A process failed; all processes have been ended.
         """
         for pipe in self._pipes:
-            # One that is gone has left its reason in the pipe.
+            # A process that has ended has left its reason in the pipe.
             with suppress(BrokenPipeError):
-                pipe.send(question)
-        return self._answers()
+                pipe.send(query)
+        return self._receive_answers()
 
     def peak_mib(self) -> list[float]:
-        """The most memory that each process has held since it began to prepare, in MiB.
+        """Return the peak memory of each process since it began to prepare, in MiB.
 
-        Network, batch and all that training adds; not PyTorch itself.
+        It includes network, batch and everything that training adds, but not PyTorch itself.
 
         Raises:
             HocketError: A process failed.
         """
-        now = self.ask(highest)
-        return [mib - before for mib, before in zip(now, self.before_mib, strict=True)]
+        peaks = self.query(query_peak_mib)
+        return [peak - before for peak, before in zip(peaks, self.before_mib, strict=True)]
 
     def close(self) -> None:
         """End the processes."""
@@ -122,8 +132,8 @@ class RowProcesses:
         else:
             self._kill()
 
-    def _answers(self) -> list[Any]:
-        """One answer of each process, by rank; the first failure ends them all."""
+    def _receive_answers(self) -> list[Any]:
+        """Return one answer of each process, by rank; the first failure ends all processes."""
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
             left = [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers]
@@ -134,9 +144,9 @@ class RowProcesses:
                 except (EOFError, ConnectionResetError):
                     self._processes[rank].join()
                     code = self._processes[rank].exitcode
-                    self._fail(rank, f"it ended with {code} and said nothing")
-                if isinstance(answers[rank], Failure):
-                    self._fail(rank, answers[rank].trace)
+                    self._fail(rank, f"it ended with {code} and no answer")
+                if isinstance(answers[rank], WorkerFailure):
+                    self._fail(rank, answers[rank].traceback)
         return [answers[rank] for rank in range(len(self._pipes))]
 
     def _fail(self, rank: int, reason: str) -> None:
@@ -149,7 +159,7 @@ class RowProcesses:
         self._end()
 
     def _end(self) -> None:
-        """Leave nothing behind."""
+        """Wait for the processes, and release everything."""
         for process in self._processes:
             process.join()
             process.close()

@@ -1,4 +1,4 @@
-"""What the serial engine and a plain loop are timed on: the same network and the same batch."""
+"""The network and batch on which engines and baselines are timed."""
 
 import math
 from collections.abc import Callable
@@ -17,25 +17,25 @@ from hocket.training.trainer import Trainer
 from hocket.transport.codecs import Codec
 
 Step = Callable[[], float | None]
-"""One step of training on the batch; gives a loss."""
+"""One step of training on the batch; returns a loss."""
 
 PLAIN = "plain"
-"""The row that is the plain loop itself; beside another plain loop it shows the noise."""
+"""The row of the plain loop itself; compared with another plain loop it shows the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One step of training, up to the method.
+    """Everything that determines a training step except the method.
 
     Attributes:
-        network: Name in the zoo, with options if need be.
-        shape: One input, without the batch.
+        network: Name in the zoo, with options.
+        shape: Shape of one input, without the batch dimension.
         batch: Samples in a step.
-        stages: K, cut as the paper did where there is one, else balanced.
-        threads: Of PyTorch.
-        channels_last: Memory format.
+        stages: Number of stages K, cut as in the paper that used the network, else balanced.
+        threads: PyTorch threads.
+        channels_last: Use the channels-last memory format.
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
-        vocab: Different tokens, where inputs are tokens and not numbers.
+        vocab: Number of different tokens; None for inputs that are not tokens.
     """
 
     network: str
@@ -47,49 +47,49 @@ class Workload:
     rate: float = 0.01
     vocab: int | None = None
 
-    def batch_of_noise(self) -> tuple[Tensor, Tensor]:
-        """The batch: inputs (B, *shape) and targets (B,) of 10 classes; always the same.
+    def noise_batch(self) -> tuple[Tensor, Tensor]:
+        """Return inputs (B, *shape) and targets (B,) of 10 classes, always the same.
 
-        Tokens (B, T) have targets (B, T), the next ones.
+        Tokens (B, T) have targets (B, T), the next tokens.
         """
-        chance = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         if self.vocab is not None:
             (length,) = self.shape
-            text = torch.randint(0, self.vocab, (self.batch, length + 1), generator=chance)
+            text = torch.randint(0, self.vocab, (self.batch, length + 1), generator=generator)
             return text[:, :-1].clone(), text[:, 1:].clone()
-        inputs = torch.randn(self.batch, *self.shape, generator=chance)
-        targets = torch.randint(0, 10, (self.batch,), generator=chance)
+        inputs = torch.randn(self.batch, *self.shape, generator=generator)
+        targets = torch.randint(0, 10, (self.batch,), generator=generator)
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
-    def initial(self) -> nn.Module:
-        """The network at its initial weights, always the same."""
+    def initial_network(self) -> nn.Module:
+        """Return the network at its initial weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            chosen = Named.parse(self.network)
+            parsed = Named.parse(self.network)
             return zoo.create_fitted(
-                chosen.name, self.shape, self.vocab or 10, **chosen.options
+                parsed.name, self.shape, self.vocab or 10, **parsed.options
             )
 
-    def in_format(self) -> nn.Module:
-        """The network at its initial weights, in its memory format."""
-        network = self.initial()
+    def build_network(self) -> nn.Module:
+        """Return the network at its initial weights, in its memory format."""
+        network = self.initial_network()
         if self.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return network
 
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
-        """The optimizer of both sides."""
+        """Build the optimizer, the same for engines and baselines."""
         return optim.SGD(parameters, lr=self.rate, momentum=0.9)
 
-    def plain(self) -> Step:
-        """A loop as anyone writes it, which reads the loss to show it."""
-        network = self.in_format()
-        return self.loop(network, self.batch_of_noise())
+    def plain_step(self) -> Step:
+        """Build a step of a plain PyTorch loop, which reads the loss."""
+        network = self.build_network()
+        return self.loop_step(network, self.noise_batch())
 
-    def loop(self, network: nn.Module, batch: tuple[Tensor, Tensor]) -> Step:
-        """That loop over a given network and batch."""
+    def loop_step(self, network: nn.Module, batch: tuple[Tensor, Tensor]) -> Step:
+        """Build a step of a plain PyTorch loop over a given network and batch."""
         optimizer = self.optimizer(list(network.parameters()))
         inputs, targets = batch
 
@@ -102,46 +102,55 @@ class Workload:
 
         return step
 
-    def trainer(
+    def build_trainer(
         self,
         method: Method,
         plan: Plan | None = None,
         *,
         codec: Codec | None = None,
         checksum: bool = True,
-        trace: bool = False,
+        record_timeline: bool = False,
         resumable: bool = False,
     ) -> Trainer:
-        """A trainer whose stages are built, cut by a plan or else as :func:`cut` does."""
+        """Build a trainer and its stages.
+
+        Args:
+            method: The method.
+            plan: The cut; that of `paper_cut` if it is None.
+            codec: Encoding of what stages send.
+            checksum: Whether tensors are sent with checksums.
+            record_timeline: Whether to record a timeline.
+            resumable: Whether to keep what a checkpoint needs.
+        """
         trainer = Trainer(
-            self.initial(),
+            self.initial_network(),
             stages=plan or paper_cut(self.network, self.stages),
             method=method,
             optimizer=lambda parameters: self.optimizer(list(parameters)),
             channels_last=self.channels_last,
-            record_timeline=trace,
+            record_timeline=record_timeline,
             codec=codec,
             checksum=checksum,
             resumable=resumable,
         )
-        trainer.prepare(self.batch_of_noise()[0])
+        trainer.prepare(self.noise_batch()[0])
         return trainer
 
-    def decoupled(self, trainer: Trainer) -> Step:
-        """A step of a trainer."""
-        inputs, targets = self.batch_of_noise()
+    def trainer_step(self, trainer: Trainer) -> Step:
+        """Build a step of a trainer."""
+        inputs, targets = self.noise_batch()
         return lambda: trainer.step(inputs, targets)
 
-    def until_full(self, method: Method) -> int:
-        """Steps until the pipeline is full and an update has been made."""
+    def warmup_steps(self, method: Method) -> int:
+        """Return the number of steps until the pipeline is full and an update has been made."""
         return method.delay(0, self.stages) + self.stages + method.accumulate
 
-    def parameters(self) -> int:
-        """Numbers that the network learns."""
-        return sum(math.prod(p.shape) for p in self.initial().parameters())
+    def parameter_count(self) -> int:
+        """Return the number of parameters of the network."""
+        return sum(math.prod(p.shape) for p in self.initial_network().parameters())
 
 
-def extra_parameters(trainer: Trainer) -> int:
-    """Numbers that heads and synthesizers learn beside the network."""
+def count_extra_parameters(trainer: Trainer) -> int:
+    """Return the number of parameters of heads and synthesizers."""
     networks = [stage.signal_network for stage in trainer.stages]
     return sum(p.numel() for network in networks for p in network.parameters())

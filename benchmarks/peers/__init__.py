@@ -1,8 +1,8 @@
-"""What one would use instead of Hocket, each as quick as it can be made, to be timed beside it.
+"""Alternatives to Hocket, each in its fastest configuration, as baselines for its speed.
 
-A peer says how many processes it takes and, in each of them, prepares a training.
+A baseline has a number of processes and prepares a training in each of them.
 """
 
-from benchmarks.peers.peer import Baseline as Baseline
-from benchmarks.peers.peer import Training as Training
-from benchmarks.peers.rows import peer_of as peer_of
+from benchmarks.peers.baseline import Baseline as Baseline
+from benchmarks.peers.baseline import PreparedTraining as PreparedTraining
+from benchmarks.peers.rows import build_baseline as build_baseline

@@ -1,4 +1,4 @@
-"""torch.nn.parallel.DistributedDataParallel: every process has the network, and a share."""
+"""torch.nn.parallel.DistributedDataParallel: each process has a share of the batch."""
 
 import warnings
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.peer import Training
+from benchmarks.peers.baseline import PreparedTraining
 
 
 @dataclass(frozen=True)
 class DDP:
     """Data parallelism: gradients are averaged over the processes during the backward.
 
-    The defaults are those that do least; with a quarter of a million weights no setting was
-    quicker or slower than the noise. BatchNorm takes the statistics of each share, as it does
-    with DDP's own defaults.
+    The defaults are the settings with the least work; with a quarter of a million weights, the
+    differences between settings were below the noise. BatchNorm uses the statistics of each
+    share, as with DDP's own defaults.
 
     Attributes:
-        processes: How many share a batch.
-        threads: Of PyTorch, in each process.
+        processes: Processes that share a batch.
+        threads: PyTorch threads in each process.
         static_graph: Tell DDP that every step uses the same parameters in the same order.
         bucket_view: Let gradients be views of the buckets that are sent, which saves a copy.
-        bucket_mib: Gradients that are sent together, in MiB.
-        broadcast_buffers: Give all processes the first one's buffers before each forward.
+        bucket_mib: Size of the gradients that are sent together, in MiB.
+        broadcast_buffers: Copy the buffers of the first process to all before each forward.
     """
 
     processes: int
@@ -34,8 +34,8 @@ class DDP:
     bucket_mib: float = 25
     broadcast_buffers: bool = False
 
-    def about(self) -> dict[str, Any]:
-        """The settings of DDP."""
+    def describe(self) -> dict[str, Any]:
+        """Return the settings of DDP."""
         return {
             "static_graph": self.static_graph,
             "bucket_view": self.bucket_view,
@@ -43,9 +43,9 @@ class DDP:
             "broadcast_buffers": self.broadcast_buffers,
         }
 
-    def prepare(self, work: Workload, rank: int) -> Training:
-        """The whole network on this process's share of the batch."""
-        network = work.in_format()
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
+        """Prepare the whole network on this process's share of the batch."""
+        network = workload.build_network()
         with warnings.catch_warnings():
             # PyTorch 2.13 renames broadcast_buffers; earlier ones do not know the new name.
             warnings.simplefilter("ignore", FutureWarning)
@@ -56,6 +56,6 @@ class DDP:
                 bucket_cap_mb=self.bucket_mib,
                 broadcast_buffers=self.broadcast_buffers,
             )
-        inputs, targets = (part.chunk(self.processes)[rank] for part in work.batch_of_noise())
-        step = work.loop(parallel, (inputs, targets))
-        return Training(step, work.batch, dict(network.named_parameters()))
+        inputs, targets = (part.chunk(self.processes)[rank] for part in workload.noise_batch())
+        step = workload.loop_step(parallel, (inputs, targets))
+        return PreparedTraining(step, workload.batch, dict(network.named_parameters()))

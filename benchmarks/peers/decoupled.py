@@ -1,10 +1,10 @@
-"""Hocket itself: a stage in each process."""
+"""Hocket itself, with a stage in each process."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.peer import Training
+from benchmarks.peers.baseline import PreparedTraining
 from hocket.methods.method import Method
 from hocket.partition import Plan
 from hocket.transport.codecs import Codec
@@ -15,11 +15,11 @@ class Decoupled:
     """A method on as many processes as there are stages.
 
     Attributes:
-        method: The method, with its slack.
-        codec: How what stages send is written.
-        threads: Of PyTorch, in each process.
-        plan: Where the network is cut.
-        checksum: Whether tensors leave with a checksum.
+        method: The method, with its extra delay.
+        codec: Encoding of what stages send.
+        threads: PyTorch threads in each process.
+        plan: The cut of the network.
+        checksum: Whether tensors are sent with checksums.
     """
 
     method: Method
@@ -30,20 +30,22 @@ class Decoupled:
 
     @property
     def processes(self) -> int:
-        """One for each stage."""
+        """Number of processes, one for each stage."""
         return self.plan.stages
 
-    def about(self) -> dict[str, Any]:
-        """Where it is cut, and what the delay of the first stage comes to."""
+    def describe(self) -> dict[str, Any]:
+        """Return the cuts, and the delay of the first stage in ticks."""
         delay = self.method.delay(0, self.processes)
         return {"cuts": list(self.plan.cuts), "delay": delay}
 
-    def prepare(self, work: Workload, rank: int) -> Training:
-        """This process's stage, its pipeline filled."""
-        trainer = work.trainer(self.method, self.plan, codec=self.codec, checksum=self.checksum)
-        step = work.decoupled(trainer)
-        for _ in range(work.until_full(self.method)):
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
+        """Prepare the stage of this process, and fill the pipeline."""
+        trainer = workload.build_trainer(
+            self.method, self.plan, codec=self.codec, checksum=self.checksum
+        )
+        step = workload.trainer_step(trainer)
+        for _ in range(workload.warmup_steps(self.method)):
             step()
         (stage,) = trainer.stages
         weights = dict(stage.module.named_parameters())
-        return Training(step, work.batch, weights, stage.recorder)
+        return PreparedTraining(step, workload.batch, weights, stage.recorder)

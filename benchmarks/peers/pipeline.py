@@ -10,81 +10,83 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 
 from benchmarks.harness.workload import Step, Workload
-from benchmarks.peers.peer import Training
-from benchmarks.peers.wire import Wired, on_wire
+from benchmarks.peers.baseline import PreparedTraining
+from benchmarks.peers.wire import WireStage, to_wire
 from hocket.losses import cross_entropy
 from hocket.modes import evaluation_mode
 from hocket.partition import Plan, build_stages
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """What one of its schedules needs to be told.
+class PipelineSchedule:
+    """A schedule and its placement of stages.
 
     Attributes:
         build: Its class.
-        homes: The process of each stage, by the number of processes.
+        placement: Function from the number of processes to the process of each stage.
     """
 
     build: Callable[..., Any]
-    homes: Callable[[int], list[int]]
+    placement: Callable[[int], list[int]]
 
     @property
-    def several(self) -> bool:
-        """Whether a process has more than one stage."""
-        return len(self.homes(1)) > 1
+    def has_several_stages(self) -> bool:
+        """True if a process has more than one stage."""
+        return len(self.placement(1)) > 1
 
 
-def one_each(processes: int) -> list[int]:
-    """A stage for every process.
+def one_per_process(processes: int) -> list[int]:
+    """Place one stage in every process.
 
-    >>> one_each(2)
+    >>> one_per_process(2)
     [0, 1]
     """
     return list(range(processes))
 
 
-def in_turns(processes: int) -> list[int]:
-    """Two stages for every process, dealt out twice in the same order.
+def round_robin(processes: int) -> list[int]:
+    """Place two stages in every process, in the same order twice.
 
-    >>> in_turns(2)
+    >>> round_robin(2)
     [0, 1, 0, 1]
     """
     return [*range(processes)] * 2
 
 
-def as_v(processes: int) -> list[int]:
-    """Two stages for every process, there and back.
+def v_shape(processes: int) -> list[int]:
+    """Place two stages in every process, the second half in reverse order.
 
-    >>> as_v(2)
+    >>> v_shape(2)
     [0, 1, 1, 0]
     """
     return [*range(processes), *reversed(range(processes))]
 
 
-SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
+SCHEDULES: Mapping[str, PipelineSchedule] = MappingProxyType(
     {
-        "gpipe": Schedule(pipelining.ScheduleGPipe, one_each),
-        "1f1b": Schedule(pipelining.Schedule1F1B, one_each),
-        "interleaved-1f1b": Schedule(pipelining.ScheduleInterleaved1F1B, in_turns),
-        "interleaved-zb": Schedule(pipelining.ScheduleInterleavedZeroBubble, in_turns),
-        "zbv": Schedule(pipelining.ScheduleZBVZeroBubble, as_v),
+        "gpipe": PipelineSchedule(pipelining.ScheduleGPipe, one_per_process),
+        "1f1b": PipelineSchedule(pipelining.Schedule1F1B, one_per_process),
+        "interleaved-1f1b": PipelineSchedule(pipelining.ScheduleInterleaved1F1B, round_robin),
+        "interleaved-zb": PipelineSchedule(
+            pipelining.ScheduleInterleavedZeroBubble, round_robin
+        ),
+        "zbv": PipelineSchedule(pipelining.ScheduleZBVZeroBubble, v_shape),
     }
 )
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A synchronous pipeline: weights are updated when all micro-batches are through.
+    """A synchronous pipeline: weights are updated after all micro-batches of a batch.
 
-    BatchNorm takes the statistics of micro-batches.
+    BatchNorm uses the statistics of micro-batches.
 
     Attributes:
         schedule: A name in `SCHEDULES`.
-        processes: How many share the network.
-        threads: Of PyTorch, in each process.
-        microbatches: Equal parts of a batch.
-        plan: Where the network is cut.
+        processes: Processes that share the network.
+        threads: PyTorch threads in each process.
+        microbatches: Number of equal parts of a batch.
+        plan: The cut of the network.
     """
 
     schedule: str
@@ -93,60 +95,76 @@ class Pipeline:
     microbatches: int
     plan: Plan
 
-    def about(self) -> dict[str, Any]:
-        """Micro-batches and cuts."""
+    def describe(self) -> dict[str, Any]:
+        """Return the number of micro-batches, and the cuts."""
         return {"microbatches": self.microbatches, "cuts": list(self.plan.cuts)}
 
-    def prepare(self, work: Workload, rank: int) -> Training:
-        """The stages of this process under the schedule."""
-        network = work.in_format()
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
+        """Prepare the stages of this process under the schedule."""
+        network = workload.build_network()
         names = {weight: name for name, weight in network.named_parameters()}
         known = SCHEDULES[self.schedule]
         stages = build_stages(network, self.plan)
-        inputs, targets = work.batch_of_noise()
-        wires = _wires(stages, inputs[: work.batch // self.microbatches], work.channels_last)
+        inputs, targets = workload.noise_batch()
+        wires = _example_tensors(
+            stages, inputs[: workload.batch // self.microbatches], workload.channels_last
+        )
         last = len(stages) - 1
-        mine = [k for k, home in enumerate(known.homes(self.processes)) if home == rank]
+        mine = [k for k, place in enumerate(known.placement(self.processes)) if place == rank]
         parts = [
             pipelining.PipelineStage(
-                Wired(
-                    stages[k], first=k == 0, last=k == last, channels_last=work.channels_last
+                WireStage(
+                    stages[k],
+                    first=k == 0,
+                    last=k == last,
+                    channels_last=workload.channels_last,
                 ),
                 k,
                 len(stages),
                 inputs.device,
-                # Without them it finds them in hidden passes, which BatchNorm remembers.
+                # Else they are inferred by forwards, which change BatchNorm's statistics.
                 input_args=wires[k],
                 output_args=wires[k + 1],
             )
             for k in mine
         ]
         schedule = known.build(
-            parts if known.several else parts[0], self.microbatches, loss_fn=cross_entropy
+            parts if known.has_several_stages else parts[0],
+            self.microbatches,
+            loss_fn=cross_entropy,
         )
         weights = [weight for k in mine for weight in stages[k].parameters()]
-        step = _step(
+        step = _build_step(
             schedule,
-            work.optimizer(weights),
+            workload.optimizer(weights),
             inputs if 0 in mine else None,
             targets if last in mine else None,
         )
-        return Training(step, work.batch, {names[weight]: weight for weight in weights})
+        return PreparedTraining(
+            step, workload.batch, {names[weight]: weight for weight in weights}
+        )
 
 
-def _step(
+def _build_step(
     schedule: Any,
     optimizer: torch.optim.Optimizer,
     inputs: Tensor | None,
     targets: Tensor | None,
 ) -> Step:
-    """A step of a process: with inputs where it has the first stage, targets where the last."""
+    """Build a step of a process.
+
+    Args:
+        schedule: The schedule of its stages.
+        optimizer: Optimizer of its stages.
+        inputs: The batch, in the process of the first stage.
+        targets: The targets, in the process of the last stage.
+    """
     given = () if inputs is None else (inputs,)
 
     def step() -> float | None:
         optimizer.zero_grad(set_to_none=True)
         losses: list[Tensor] = []
-        # Outputs are not asked for, as putting them together would cost time for nothing.
+        # Outputs are not needed, and concatenating them would take time.
         schedule.step(*given, target=targets, losses=losses, return_outputs=False)
         optimizer.step()
         return torch.stack(losses).mean().item() if losses else None
@@ -155,12 +173,14 @@ def _step(
 
 
 @torch.no_grad()
-def _wires(stages: list[nn.Module], sample: Tensor, channels_last: bool) -> list[Tensor]:
-    """What the first stage takes and each stage gives, as it travels."""
+def _example_tensors(
+    stages: list[nn.Module], sample: Tensor, channels_last: bool
+) -> list[Tensor]:
+    """Return the input of the first stage and the output of each stage, as they are sent."""
     wires = [sample]
     value = sample
     for stage in stages:
         with evaluation_mode(stage):
             value = stage(value)
-        wires.append(on_wire(value, channels_last=channels_last).requires_grad_())
+        wires.append(to_wire(value, channels_last=channels_last).requires_grad_())
     return wires

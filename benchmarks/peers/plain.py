@@ -1,31 +1,33 @@
-"""Plain back-propagation: in one process, or in several that know nothing of each other."""
+"""Plain back-propagation in one process, or in several independent ones."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.peer import Training
+from benchmarks.peers.baseline import PreparedTraining
 
 
 @dataclass(frozen=True)
-class Plain:
-    """The loop that anyone writes.
+class PlainLoop:
+    """A plain PyTorch training loop.
 
     Attributes:
-        processes: More than one is the limit of the machine: so much it does at the same time
-            if nobody waits for anybody.
-        threads: Of PyTorch, in each process.
+        processes: Number of processes. Several show the limit of the machine: the throughput of
+            processes that never wait for each other.
+        threads: PyTorch threads in each process.
     """
 
     processes: int
     threads: int
 
-    def about(self) -> dict[str, Any]:
-        """Nothing was chosen."""
+    def describe(self) -> dict[str, Any]:
+        """Return nothing, as there are no choices."""
         return {}
 
-    def prepare(self, work: Workload, rank: int) -> Training:
-        """The same in every process: the whole network on the whole batch."""
-        network = work.in_format()
-        step = work.loop(network, work.batch_of_noise())
-        return Training(step, self.processes * work.batch, dict(network.named_parameters()))
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
+        """Prepare the whole network on the whole batch, the same in every process."""
+        network = workload.build_network()
+        step = workload.loop_step(network, workload.noise_batch())
+        return PreparedTraining(
+            step, self.processes * workload.batch, dict(network.named_parameters())
+        )

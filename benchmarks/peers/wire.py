@@ -1,8 +1,8 @@
-"""A stage whose tensors can go over the wire: contiguous, and no views of others.
+"""Stages for torch.distributed.pipelining, whose tensors are contiguous and no views.
 
-gloo sends contiguous tensors only, so a channels_last map travels as the (B, H, W, C) tensor
-that it is in memory. torch.distributed.pipelining detaches what a stage gives in place, which
-PyTorch refuses for views. Neither costs a copy here.
+gloo sends contiguous tensors only, so a channels_last map is sent as the (B, H, W, C) tensor
+that it is in memory. torch.distributed.pipelining detaches the output of a stage in place,
+which PyTorch refuses for views. Neither conversion copies.
 """
 
 # Shapes: B batch, C channels, H W sides of a map.
@@ -16,14 +16,14 @@ TO_WIRE = (0, 2, 3, 1)
 FROM_WIRE = (0, 3, 1, 2)
 
 
-class Wired(nn.Module):
-    """Layers that take and give tensors as they travel.
+class WireStage(nn.Module):
+    """A stage whose inputs and outputs have the form in which they are sent.
 
     Args:
         layers: The stage.
-        first: Whether its input is the batch, which has not travelled.
-        last: Whether its output is for the loss, and does not travel.
-        channels_last: Whether maps are.
+        first: Whether its input is the batch, which is not received.
+        last: Whether its output goes to the loss, and is not sent.
+        channels_last: Whether maps are in the channels-last memory format.
     """
 
     def __init__(
@@ -36,22 +36,22 @@ class Wired(nn.Module):
         self.channels_last = channels_last
 
     def forward(self, value: Tensor) -> Tensor:
-        """From what has come to what shall go."""
+        """Return the output (B, ...) of an input (B, ...), both in the form to be sent."""
         if not self.first:
-            value = _applied(_Arrived, value, self.channels_last)
+            value = _apply(_FromWire, value, self.channels_last)
         value = self.layers(value)
-        return value if self.last else _applied(_Sent, value, self.channels_last)
+        return value if self.last else _apply(_ToWire, value, self.channels_last)
 
 
-def on_wire(value: Tensor, *, channels_last: bool) -> Tensor:
-    """The contiguous tensor that stands for this one; a view of it where that is possible."""
+def to_wire(value: Tensor, *, channels_last: bool) -> Tensor:
+    """Return a contiguous tensor (B, ...) with the same values, without a copy if possible."""
     if channels_last and value.dim() == 4:
         value = value.permute(TO_WIRE)
     return value.contiguous()
 
 
-class _Arrived(torch.autograd.Function):
-    """Wire to layer; its gradient goes back over the wire."""
+class _FromWire(torch.autograd.Function):
+    """Conversion of a received tensor for the layers; its gradient is sent back."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, channels_last: bool) -> Tensor:
@@ -60,23 +60,23 @@ class _Arrived(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return on_wire(gradients[0], channels_last=ctx.channels_last), None
+        return to_wire(gradients[0], channels_last=ctx.channels_last), None
 
 
-class _Sent(torch.autograd.Function):
-    """Layer to wire; its gradient has come over the wire."""
+class _ToWire(torch.autograd.Function):
+    """Conversion of an output for sending; its gradient has been received."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, channels_last: bool) -> Tensor:
         ctx.permuted = channels_last and value.dim() == 4
-        # .data shares the memory and is no view to autograd, so that it may be detached.
-        return on_wire(value, channels_last=channels_last).data
+        # .data shares memory but is no view for autograd, so that it can be detached.
+        return to_wire(value, channels_last=channels_last).data
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0].permute(FROM_WIRE) if ctx.permuted else gradients[0], None
 
 
-def _applied(function: type[torch.autograd.Function], value: Tensor, flag: bool) -> Tensor:
-    """The function's output; PyTorch has no types for it."""
+def _apply(function: type[torch.autograd.Function], value: Tensor, flag: bool) -> Tensor:
+    """Apply a function, for which PyTorch has no types."""
     return cast(Tensor, function.apply(value, flag))

@@ -5,20 +5,20 @@ from statistics import fmean
 
 
 def percent(error: float | None) -> str:
-    """A fraction in per cent, a dash for none."""
+    """Return a fraction as percent, a dash if it is None."""
     return "-" if error is None else f"{error:.2%}"
 
 
 def mean(values: Sequence[float | None], form: str) -> str:
-    """The mean of what there is, in this form."""
-    there = [value for value in values if value is not None]
-    return form.format(fmean(there)) if there else "-"
+    """Return the mean of the values that are not None in this format, a dash if all are."""
+    known = [value for value in values if value is not None]
+    return form.format(fmean(known)) if known else "-"
 
 
-def lines_of(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; all columns but the first aligned to the right.
+def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; all columns but the first are aligned to the right.
 
-    >>> print(lines_of(("name", "value"), [("a", "1")]))
+    >>> print(markdown_table(("name", "value"), [("a", "1")]))
     | name | value |
     |:---|---:|
     | a | 1 |

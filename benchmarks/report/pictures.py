@@ -1,4 +1,4 @@
-"""Records as pictures, in SVG that is the same for the same record."""
+"""Pictures of records, as SVG that is the same for the same record."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,28 +13,33 @@ from matplotlib.figure import Figure
 from benchmarks.harness.record import Record
 from benchmarks.report.tables_networks import GOALS, memory_ratios
 
-# Lines that lie on each other stay apart by these.
+# Dashes that tell coinciding lines apart.
 DASHES = ("-", "--", ":", "-.")
 
 
 def overhead_picture(record: Record, path: Path) -> Path:
-    """A bar for each row with the range of its ratios, and a mark where its goal is."""
-    return _ratios(record, "time of a step, plain loop = 1; red: goal", path)
+    """Draw a bar for each row with the range of its ratios, and a mark at its goal."""
+    return _ratio_bars(record, "time of a step, plain loop = 1; red: goal", path)
 
 
 def checkpoint_picture(record: Record, path: Path) -> Path:
-    """A bar for each row with the range of its ratios."""
-    return _ratios(record, "time of a step, without checkpoints = 1", path)
+    """Draw a bar for each row with the range of its ratios."""
+    return _ratio_bars(record, "time of a step, without checkpoints = 1", path)
 
 
 def speed_picture(record: Record, path: Path) -> Path:
-    """A bar for each row with the range of its ratios."""
-    return _ratios(record, "samples per second, bp = 1", path)
+    """Draw a bar for each row with the range of its ratios."""
+    return _ratio_bars(record, "samples per second, bp = 1", path)
 
 
-def _ratios(record: Record, what: str, path: Path) -> Path:
-    """A bar for each row, as long as its ratio to what is compared with, and its range."""
-    figure, axes = _plot(8, 1.2 + 0.35 * len(record.rows))
+def startup_picture(record: Record, path: Path) -> Path:
+    """Draw a bar for each command with the range of its ratios."""
+    return _ratio_bars(record, "time, import torch = 1", path)
+
+
+def _ratio_bars(record: Record, what: str, path: Path) -> Path:
+    """Draw a bar for each row with its ratio to the base, and its range."""
+    figure, axes = _new_figure(8, 1.2 + 0.35 * len(record.rows))
     for place, row in enumerate(record.rows):
         ratio, goal = row["ratio"], row.get("goal")
         spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
@@ -42,22 +47,22 @@ def _ratios(record: Record, what: str, path: Path) -> Path:
         axes.barh(place, ratio, color=colour, xerr=spread, ecolor="0.3", capsize=2)
         if goal is not None:
             axes.plot([goal] * 2, [place - 0.45, place + 0.45], color="tab:red")
-    _name_rows(axes, [row["row"] for row in record.rows])
+    _label_rows(axes, [row["row"] for row in record.rows])
     axes.axvline(1, color="0.3", linewidth=0.8)
     axes.set_xlim(left=0)
     axes.set_xlabel(what)
-    return _save(figure, path)
+    return _save_svg(figure, path)
 
 
 def accuracy_picture(record: Record, path: Path) -> Path:
-    """Training loss and test error over epochs: lines are means, points single seeds."""
+    """Draw training loss and test error over epochs: lines are means, points single seeds."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     labels = list(dict.fromkeys(row["row"] for row in record.rows))
     for number, label in enumerate(labels):
         rows = [row for row in record.rows if row["row"] == label and row["failure"] is None]
-        _curve(left, rows, "train_loss", 1, number, label)
-        _curve(right, rows, "test_error", 100, number, label)
+        _draw_curve(left, rows, "train_loss", 1, number, label)
+        _draw_curve(right, rows, "test_error", 100, number, label)
     left.set_ylabel("training loss")
     right.set_ylabel("test error, %")
     for axes in (left, right):
@@ -65,12 +70,12 @@ def accuracy_picture(record: Record, path: Path) -> Path:
         axes.set_xticks(range(1, record.settings["epochs"] + 1))
         axes.grid(alpha=0.3)
     right.legend(fontsize="small")
-    return _save(figure, path)
+    return _save_svg(figure, path)
 
 
 def stages_picture(record: Record, path: Path) -> Path:
-    """Computed speed over the number of stages, a line for each row."""
-    figure, axes = _plot()
+    """Draw the computed speed over the number of stages, a line for each row."""
+    figure, axes = _new_figure()
     counts = record.settings["counts"]
     axes.plot(counts, counts, color="0.6", linewidth=0.8, label="as many as stages")
     for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
@@ -78,7 +83,7 @@ def stages_picture(record: Record, path: Path) -> Path:
         axes.plot(
             [row["stages"] for row in rows],
             [row["computed_speed_up"] for row in rows],
-            **_style(number),
+            **_line_style(number),
             marker="o",
             markersize=4,
             label=label,
@@ -86,13 +91,13 @@ def stages_picture(record: Record, path: Path) -> Path:
     axes.set_xticks(counts)
     axes.set_ylim(bottom=0)
     where = "stages, each with a core of its own (computed)"
-    _explain(axes, where, "samples per second, bp = 1")
-    return _save(figure, path)
+    _label_axes(axes, where, "samples per second, bp = 1")
+    return _save_svg(figure, path)
 
 
 def link_picture(record: Record, path: Path) -> Path:
-    """Time of a sample over the rate of the link, a line for each row, on logarithmic axes."""
-    figure, axes = _plot(7)
+    """Draw the time of a sample over the rate of the link, a line for each row."""
+    figure, axes = _new_figure(7)
     for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
         rows = sorted(
             (row for row in record.rows if row["row"] == label), key=lambda row: row["mbit_s"]
@@ -118,39 +123,41 @@ def link_picture(record: Record, path: Path) -> Path:
     axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks(_ticks([row["ms_per_sample"] for row in record.rows]))
-    _explain(axes, "link, Mbit/s each way", "ms for a sample")
-    return _save(figure, path)
+    axes.set_yticks(_log_ticks([row["ms_per_sample"] for row in record.rows]))
+    _label_axes(axes, "link, Mbit/s each way", "ms for a sample")
+    return _save_svg(figure, path)
 
 
 def slowdown_picture(record: Record, path: Path) -> Path:
-    """Test error over the slow-down, a line for each size of the buffers."""
-    figure, axes = _plot()
+    """Draw the test error over the slow-down, a line for each buffer size."""
+    figure, axes = _new_figure()
     factors = record.settings["factors"]
     for number, buffer in enumerate(record.settings["buffers"]):
         rows = [row for row in record.rows if row["buffer"] == buffer]
-        _points(axes, rows, "factor", factors, number, f"buffer of {buffer}")
+        _draw_points(axes, rows, "factor", factors, number, f"buffer of {buffer}")
     axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
     slower = "times slower, one stage of {stages}".format(**record.settings)
-    _explain(axes, slower, "test error, %")
-    return _save(figure, path)
+    _label_axes(axes, slower, "test error, %")
+    return _save_svg(figure, path)
 
 
 def compression_picture(record: Record, path: Path) -> Path:
-    """Test error over the bytes of a sample, a point for each seed of a codec."""
-    figure, axes = _plot()
+    """Draw the test error over the bytes of a sample, a point for each seed of a codec."""
+    figure, axes = _new_figure()
     for number, codec in enumerate(record.settings["codecs"]):
         rows = [row for row in record.rows if row["codec"] == codec]
         sent = fmean(row["sent_kib"] for row in rows)
-        _points(axes, [row | {"sent": sent} for row in rows], "sent", [sent], number, codec)
+        _draw_points(
+            axes, [row | {"sent": sent} for row in rows], "sent", [sent], number, codec
+        )
     axes.set_xscale("log")
-    _explain(axes, "sent over all edges, KiB per sample", "test error, %")
-    return _save(figure, path)
+    _label_axes(axes, "sent over all edges, KiB per sample", "test error, %")
+    return _save_svg(figure, path)
 
 
-def pace_picture(record: Record, path: Path) -> Path:
-    """How fast the other stages learn over the slow-down, a line for each method."""
-    figure, axes = _plot()
+def straggler_picture(record: Record, path: Path) -> Path:
+    """Draw the speed of the other stages over the slow-down, a line for each method."""
+    figure, axes = _new_figure()
     slowed = record.settings["slowed"]
     for number, method in enumerate(record.settings["methods"]):
         rows = [row for row in record.rows if row["row"] == method]
@@ -159,15 +166,15 @@ def pace_picture(record: Record, path: Path) -> Path:
             for row in rows
         ]
         factors = [row["factor"] for row in rows]
-        axes.plot(factors, others, **_style(number), marker="o", label=method)
+        axes.plot(factors, others, **_line_style(number), marker="o", label=method)
     axes.set_ylim(bottom=0)
     slower = "times slower, one stage of {stages}".format(**record.settings)
-    _explain(axes, slower, "batches per second of each other stage")
-    return _save(figure, path)
+    _label_axes(axes, slower, "batches per second of each other stage")
+    return _save_svg(figure, path)
 
 
 def curves_picture(record: Record, path: Path) -> Path:
-    """Training loss over updates, axes for each number of stages: means, and single seeds."""
+    """Draw the training loss over updates, for each number of stages."""
     settings = record.settings
     figure = Figure(figsize=(5 * len(settings["stages"]), 4.2), layout="constrained")
     grid = figure.subplots(1, len(settings["stages"]), sharey=True, squeeze=False)
@@ -176,22 +183,22 @@ def curves_picture(record: Record, path: Path) -> Path:
         for number, label in enumerate(dict.fromkeys(row["row"] for row in shown)):
             mine = [row["train_losses"] for row in shown if row["row"] == label]
             for losses in mine:
-                at = _middles(losses, settings["every"])
+                at = _point_centres(losses, settings["every"])
                 axes.plot(at, losses, color=f"C{number}", alpha=0.25)
             # As far as all seeds came.
             means = [fmean(losses) for losses in zip(*mine, strict=False)]
-            at = _middles(means, settings["every"])
-            axes.plot(at, means, **_style(number), label=label)
+            at = _point_centres(means, settings["every"])
+            axes.plot(at, means, **_line_style(number), label=label)
         axes.set_title(f"{count} stages")
         axes.set_xlabel("update")
         axes.grid(alpha=0.3)
     grid[0][0].set_ylabel("training loss, mean of {every} updates".format(**settings))
     grid[0][-1].legend(fontsize="small")
-    return _save(figure, path)
+    return _save_svg(figure, path)
 
 
 def plan_picture(record: Record, path: Path) -> Path:
-    """What was foreseen over what was measured, of each row; bands are goals."""
+    """Draw forecast divided by measurement of each row; bands are goals."""
     rows = record.rows
     figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
     time, memory = figure.subplots(1, 2, sharey=True)
@@ -205,75 +212,93 @@ def plan_picture(record: Record, path: Path) -> Path:
         axes.axvspan(1 - GOALS[what], 1 + GOALS[what], color="tab:green", alpha=0.15)
         axes.axvline(1, color="0.3", linewidth=0.8)
         axes.set_xlabel(f"{what}, foreseen over measured")
-    _name_rows(time, [f"{row['network']}, {row['row']}" for row in rows])
-    return _save(figure, path)
+    _label_rows(time, [f"{row['network']}, {row['row']}" for row in rows])
+    return _save_svg(figure, path)
 
 
-def rejoin_picture(record: Record, path: Path) -> Path:
-    """Batches that were learned again after a kill, a bar for each seed and each case."""
+def kill_recovery_picture(record: Record, path: Path) -> Path:
+    """Draw the batches that were repeated after a kill, a bar for each seed and each case."""
     killed = [row for row in record.rows if row["victim"] is not None]
-    figure, axes = _plot(7, 1.2 + 0.25 * len(killed))
+    figure, axes = _new_figure(7, 1.2 + 0.25 * len(killed))
     for place, row in enumerate(killed):
-        own, others = row["turns_again"], row["others_again"]
-        axes.barh(place, own, color="tab:blue")
-        axes.barh(place, others, left=own, color="tab:orange")
-    _name_rows(axes, [f"{r['row']}, stage {r['victim']}, seed {r['seed']}" for r in killed])
+        victim, others = row["turns_again"], row["others_again"]
+        axes.barh(place, victim, color="tab:blue")
+        axes.barh(place, others, left=victim, color="tab:orange")
+    _label_rows(axes, [f"{r['row']}, stage {r['victim']}, seed {r['seed']}" for r in killed])
     axes.set_xlabel("batches learned again: blue by the stage killed, orange by the others")
-    return _save(figure, path)
+    return _save_svg(figure, path)
 
 
 def faults_picture(record: Record, path: Path) -> Path:
-    """For each kind of fault, a point for each time until it was noticed."""
+    """Draw the times to detection, a row for each kind of fault."""
     timed = [row for row in record.rows if row.get("detected_s") is not None]
     kinds = list(dict.fromkeys(row["row"] for row in timed))
-    figure, axes = _plot(8, 1.2 + 0.3 * len(kinds))
+    figure, axes = _new_figure(8, 1.2 + 0.3 * len(kinds))
     places = [kinds.index(row["row"]) for row in timed]
     axes.plot([row["detected_s"] for row in timed], places, "o", alpha=0.5)
-    _name_rows(axes, kinds)
+    _label_rows(axes, kinds)
     axes.set_xlim(left=0)
     axes.set_xlabel("from the fault to the end of all processes, s")
     axes.grid(alpha=0.3)
-    return _save(figure, path)
+    return _save_svg(figure, path)
 
 
-def _curve(
+def _draw_curve(
     axes: Axes, rows: list[dict[str, Any]], what: str, scale: float, number: int, label: str
 ) -> None:
-    """One method in one pair of axes."""
+    """Draw the curve of one method.
+
+    Args:
+        axes: The axes.
+        rows: Rows of the method.
+        what: Key of the values.
+        scale: Factor of the values.
+        number: Number of the curve, for its style.
+        label: Name of the method.
+    """
     seen: dict[int, list[float]] = {}
     for row in rows:
         if row[what] is not None:
             seen.setdefault(row["epoch"], []).append(scale * row[what])
     means = [fmean(values) for values in seen.values()]
-    axes.plot(list(seen), means, **_style(number), label=label)
+    axes.plot(list(seen), means, **_line_style(number), label=label)
     for epoch, values in seen.items():
         axes.plot([epoch] * len(values), values, ".", color=f"C{number}", markersize=3)
 
 
-def _middles(points: Sequence[float], every: int) -> list[float]:
-    """The middle of the updates that each point is the mean of.
+def _point_centres(points: Sequence[float], every: int) -> list[float]:
+    """Return the middle of the updates of each point.
 
-    >>> _middles([2.0, 1.5], every=10)
+    >>> _point_centres([2.0, 1.5], every=10)
     [5.0, 15.0]
     """
     return [(number + 0.5) * every for number, _ in enumerate(points)]
 
 
-def _points(
+def _draw_points(
     axes: Axes, rows: list[dict[str, Any]], over: str, at: list[float], number: int, label: str
 ) -> None:
-    """Errors of single seeds as points, and a line or a mark through their means."""
-    there = [row for row in rows if row["test_error"] is not None]
-    means = [fmean(100 * r["test_error"] for r in there if r[over] == x) for x in at]
-    axes.plot(at, means, **_style(number), marker="o", label=label)
-    for row in there:
+    """Draw errors of single seeds as points, and a line through their means.
+
+    Args:
+        axes: The axes.
+        rows: The rows.
+        over: Key of the horizontal coordinate.
+        at: Horizontal coordinates of the means.
+        number: Number of the line, for its style.
+        label: Name of the line.
+    """
+    known = [row for row in rows if row["test_error"] is not None]
+    means = [fmean(100 * r["test_error"] for r in known if r[over] == x) for x in at]
+    axes.plot(at, means, **_line_style(number), marker="o", label=label)
+    for row in known:
         axes.plot(row[over], 100 * row["test_error"], ".", color=f"C{number}", markersize=4)
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
-    """1, 2 and 5 times powers of ten around these values.
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten around these values.
 
-    >>> _ticks([0.8, 7.0])
+    >>> _log_ticks([0.8, 7.0])
     [0.5, 1.0, 2.0, 5.0, 10.0]
     """
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -284,33 +309,33 @@ def _ticks(values: Sequence[float]) -> list[float]:
     return ticks[first : last + 1]
 
 
-def _plot(width: float = 6, height: float = 4.2) -> tuple[Figure, Axes]:
-    """An empty picture, its sides in inches, and the axes that fill it."""
+def _new_figure(width: float = 6, height: float = 4.2) -> tuple[Figure, Axes]:
+    """Return an empty figure, whose sides are in inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
-def _style(number: int) -> dict[str, Any]:
-    """Colour and dash of the first, second, ... line."""
+def _line_style(number: int) -> dict[str, Any]:
+    """Return colour and dash of a line."""
     return {"color": f"C{number}", "linestyle": DASHES[number % len(DASHES)]}
 
 
-def _explain(axes: Axes, across: str, up: str) -> None:
-    """Say what lies along both axes, and which line is whose."""
+def _label_axes(axes: Axes, across: str, up: str) -> None:
+    """Add labels to both axes, a grid and a legend."""
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 
 
-def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Write beside what stands at 0, 1, ... what it is, the first on top."""
+def _label_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Label positions 0, 1, ... of the vertical axis, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    """Write the picture; the same bytes for the same figure."""
+def _save_svg(figure: Figure, path: Path) -> Path:
+    """Write the picture, with the same bytes for the same figure."""
     with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
         figure.savefig(path, format="svg", metadata={"Date": None})
     return path
@@ -324,10 +349,15 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "stages": stages_picture,
     "slowdown": slowdown_picture,
     "compression": compression_picture,
-    "pace": pace_picture,
+    "straggler": straggler_picture,
     "checkpoint": checkpoint_picture,
-    "faults": faults_picture,
+    "fault-injection": faults_picture,
     "curves": curves_picture,
     "plan": plan_picture,
-    "rejoin": rejoin_picture,
+    "kill-recovery": kill_recovery_picture,
+    "startup": startup_picture,
+    # Earlier names of measurements.
+    "pace": straggler_picture,
+    "faults": faults_picture,
+    "rejoin": kill_recovery_picture,
 }

@@ -1,18 +1,18 @@
-"""The table of faults that were tried."""
+"""Tables of injected faults."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.faults.promise import PROMISES
+from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.harness.record import Record
-from benchmarks.report.markdown import lines_of
+from benchmarks.report.markdown import markdown_table
 
 Row = Mapping[str, Any]
 
 
 def faults_table(record: Record) -> str:
-    """One line for each kind of fault, and one for each kind of damage."""
+    """Return a table with a line for each kind of fault, and for each kind of corruption."""
     heads = (
         "fault", "the job", "tried", "as promised", "stage named", "noticed after, s",
         "going on after, s", "ticks done again",
@@ -20,19 +20,19 @@ def faults_table(record: Record) -> str:
     lines = []
     for kind in dict.fromkeys(row["row"] for row in record.rows):
         mine = [row for row in record.rows if row["row"] == kind]
-        if kind not in PROMISES:
+        if kind not in EXPECTATIONS:
             (row,) = mine
-            lines.append((kind, "refuses it", *_counts(row), *["-"] * 4))
+            lines.append((kind, "refuses it", *_format_counts(row), *["-"] * 4))
             continue
-        named = sum(row["named"] for row in mine) if PROMISES[kind].says else None
+        named = sum(row["named"] for row in mine) if EXPECTATIONS[kind].message else None
         lines.append(
             (
                 kind,
-                PROMISES[kind].job,
+                EXPECTATIONS[kind].ending,
                 str(len(mine)),
                 str(sum(not row["broken"] for row in mine)),
                 "-" if named is None else str(named),
-                *(_spread(mine, name, form) for name, form in _FIGURES),
+                *(_format_spread(mine, name, form) for name, form in _FIGURES),
             )
         )
     legend = (
@@ -43,28 +43,28 @@ def faults_table(record: Record) -> str:
         "Median and maximum: from the fault to the end of all processes, from there to the "
         "next action, and how many ticks the stage had to do again."
     ).format(**(record.settings | {"methods": ", ".join(record.settings["methods"])}))
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 _FIGURES = (("detected_s", "{:.1f}"), ("again_s", "{:.1f}"), ("lost", "{:.0f}"))
 
 
-def promises() -> str:
-    """What is promised: one line for each kind of fault."""
+def expectations_table() -> str:
+    """Return a table of the guarantees, a line for each kind of fault."""
     lines = [
-        (kind, own.what, own.job, ", ".join(map(str, own.codes)) or "-")
-        for kind, own in PROMISES.items()
+        (kind, one.description, one.ending, ", ".join(map(str, one.exit_codes)) or "-")
+        for kind, one in EXPECTATIONS.items()
     ]
-    return lines_of(("fault", "what happens", "the job", "exit code"), lines)
+    return markdown_table(("fault", "what happens", "the job", "exit code"), lines)
 
 
-def _counts(row: Row) -> tuple[str, str]:
+def _format_counts(row: Row) -> tuple[str, str]:
     return str(row["tried"]), str(row["refused"])
 
 
-def _spread(rows: Sequence[Row], name: str, form: str) -> str:
-    """Median and maximum of what there is."""
-    there = [row[name] for row in rows if row[name] is not None]
-    if not there:
+def _format_spread(rows: Sequence[Row], name: str, form: str) -> str:
+    """Return median and maximum of the values that are not None."""
+    known = [row[name] for row in rows if row[name] is not None]
+    if not known:
         return "-"
-    return f"{form.format(median(there))}, {form.format(max(there))}"
+    return f"{form.format(median(known))}, {form.format(max(known))}"

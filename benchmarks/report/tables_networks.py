@@ -1,15 +1,53 @@
-"""Tables of what was measured of networks that were not written here, and of their plans."""
+"""Tables of training results, and of forecasts."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from benchmarks.harness.record import Record
-from benchmarks.report.markdown import lines_of, mean, percent
+from benchmarks.report.markdown import markdown_table, mean, percent
+
+
+def accuracy_table(record: Record) -> str:
+    """Return a table with a line for each method, after the last epoch."""
+    heads = (
+        "method", "batch per tick", "staleness of stage 0", "training loss", "test loss",
+        "test error", "single seeds",
+    )  # fmt: skip
+    lines = []
+    for label in dict.fromkeys(row["row"] for row in record.rows):
+        mine = [row for row in record.rows if row["row"] == label]
+        last = [
+            row
+            for row in mine
+            if row["failure"] is None and row["epoch"] == record.settings["epochs"]
+        ]
+        failed = [
+            f"seed {r['seed']} broke off in epoch {r['epoch']}" for r in mine if r["failure"]
+        ]
+        seeds = [percent(row["test_error"]) for row in last]
+        lines.append(
+            (
+                label,
+                str(mine[0]["batch_per_tick"]),
+                mean([row["staleness"][0] for row in last], "{:.2f}"),
+                mean([row["train_loss"] for row in last], "{:.3f}"),
+                mean([row["test_loss"] for row in last], "{:.3f}"),
+                mean([row["test_error"] for row in last], "{:.2%}"),
+                ", ".join(seeds + failed),
+            )
+        )
+    settings = record.settings
+    legend = (
+        "After the last of {epochs} epochs, mean over seeds: {network} on {data}, {stages} "
+        "stages, SGD with rate {rate}, momentum {momentum}, weight decay {weight_decay}, "
+        "{batch} samples in an update."
+    ).format(**settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def curves_table(record: Record) -> str:
-    """One line for each number of stages and method."""
+    """Return a table with a line for each number of stages and method."""
     heads = (
         "stages", "method", "batch per tick", "staleness of stage 0", "first loss", "last loss",
         "test loss", "test error", "single seeds",
@@ -18,33 +56,33 @@ def curves_table(record: Record) -> str:
     lines = []
     for count, label in cases:
         mine = [row for row in record.rows if (row["stages"], row["row"]) == (count, label)]
-        whole = [row for row in mine if row["failure"] is None]
-        seeds = [percent(row["test_error"]) for row in whole]
-        broken = [f"seed {row['seed']} broke off" for row in mine if row["failure"]]
+        complete = [row for row in mine if row["failure"] is None]
+        seeds = [percent(row["test_error"]) for row in complete]
+        failed = [f"seed {row['seed']} broke off" for row in mine if row["failure"]]
         lines.append(
             (
                 str(count),
                 label,
                 str(mine[0]["batch_per_tick"]),
-                mean([row["staleness"][0] for row in whole], "{:.2f}"),
-                _mean_loss(whole, 0),
-                _mean_loss(whole, -1),
-                mean([row["test_loss"] for row in whole], "{:.3f}"),
-                mean([row["test_error"] for row in whole], "{:.2%}"),
-                ", ".join(seeds + broken),
+                mean([row["staleness"][0] for row in complete], "{:.2f}"),
+                _mean_loss(complete, 0),
+                _mean_loss(complete, -1),
+                mean([row["test_loss"] for row in complete], "{:.3f}"),
+                mean([row["test_error"] for row in complete], "{:.2%}"),
+                ", ".join(seeds + failed),
             )
         )
-    told = record.settings | {"parameters": record.rows[0]["parameters"]}
+    shown = record.settings | {"parameters": record.rows[0]["parameters"]}
     legend = (
         "After {updates} updates of {batch} samples by {optimizer}, mean over seeds: {network} "
         "with {parameters:,} parameters on {data}. First, last: training loss, mean of {every} "
         "updates."
-    ).format(**told)
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    ).format(**shown)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def plan_table(record: Record) -> str:
-    """One line for each method on each network, and the worst of them below."""
+    """Return a table with a line for each method on each network, and the goals below."""
     heads = (
         "network", "method", "cut at", "foreseen, ms/sample", "measured", "ratio", "range",
         "foreseen, MiB", "measured", "ratio", "over the best cut",
@@ -81,38 +119,38 @@ def plan_table(record: Record) -> str:
         drift=median(abs(drift - 1) for row in record.rows for drift in row["drifts"]),
         disturbed=sum(row["disturbed"] for row in record.rows),
     )
-    return f"{lines_of(heads, lines)}\n\n{legend}\n\n{_goals(record.rows)}"
+    return f"{markdown_table(heads, lines)}\n\n{legend}\n\n{_describe_goals(record.rows)}"
 
 
 def memory_ratios(row: Mapping[str, Any]) -> list[float]:
-    """Foreseen over measured memory of each process."""
+    """Return forecast divided by measured memory of each process."""
     pairs = zip(row["predicted_mib"], row["measured_mib"], strict=True)
     return [predicted / measured for predicted, measured in pairs]
 
 
-# How far off a forecast may be, and a cut's longest stage beyond the best one's.
+# Largest relative errors of forecasts, and largest excess of a cut's longest stage.
 GOALS = {"time": 0.07, "memory": 0.10, "balance": 0.03}
 
 
-def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How often each goal is met, and where it is missed most."""
-    found = []
-    for what, goal in GOALS.items():
-        off = {
+def _describe_goals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often each goal is met, and the row that misses it most."""
+    lines = []
+    for quantity, goal in GOALS.items():
+        errors = {
             f"{row['row']} on {row['network']}": {
                 "time": abs(row["ratio"] - 1),
                 "memory": max(abs(ratio - 1) for ratio in memory_ratios(row)),
                 "balance": row["imbalance"],
-            }[what]
+            }[quantity]
             for row in rows
         }
-        worst = max(off, key=lambda name: off[name])
-        met = sum(error <= goal for error in off.values())
-        told = f"worst {worst} with {off[worst]:.1%}"
-        found.append(f"{what} within {goal:.0%}: {met} of {len(off)}, {told}")
-    return f"Goals: {'; '.join(found)}."
+        worst = max(errors, key=lambda name: errors[name])
+        met = sum(error <= goal for error in errors.values())
+        shown = f"worst {worst} with {errors[worst]:.1%}"
+        lines.append(f"{quantity} within {goal:.0%}: {met} of {len(errors)}, {shown}")
+    return f"Goals: {'; '.join(lines)}."
 
 
 def _mean_loss(rows: Sequence[Mapping[str, Any]], point: int) -> str:
-    """The mean over seeds of one point of their curves."""
+    """Return the mean over seeds of one point of their curves."""
     return mean([row["train_losses"][point] for row in rows], "{:.3f}")

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.record import FILE, Record
-from benchmarks.report.render import render, stale
-from benchmarks.report.tables_faults import promises
+from benchmarks.report.render import render, stale_excerpts
+from benchmarks.report.tables_faults import expectations_table
 from hocket.runs.tables import method_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def test_the_table_of_methods_is_what_the_command_prints():
 def test_the_table_of_faults_is_that_of_the_promises():
     text = (ROOT / "docs/reliability.md").read_text()
     (shown,) = re.findall(r"<!-- promises -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
-    assert shown == promises()
+    assert shown == expectations_table()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -56,4 +56,4 @@ def test_a_record_says_where_it_comes_from(folder):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_quoted_records_are_up_to_date(document):
-    assert stale(document, ROOT / "records") == []
+    assert stale_excerpts(document, ROOT / "records") == []

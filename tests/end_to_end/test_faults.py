@@ -13,11 +13,11 @@ import pytest
 
 import hocket
 from benchmarks.faults import trial
-from benchmarks.faults.draw import drawn, possible
-from benchmarks.faults.fault import Fault, format_schedule, schedule
+from benchmarks.faults.draw import draw_jobs, possible_stages
+from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
 from benchmarks.faults.job import FaultyJob
-from benchmarks.faults.promise import PROMISES
-from benchmarks.faults.trial import tried, without_faults
+from benchmarks.faults.expectations import EXPECTATIONS
+from benchmarks.faults.trial import run_trial, expected_digest
 from hocket.errors import OptionError
 
 SOURCE = str(Path(hocket.__file__).parents[1])
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.tim
 # Several in a job share the starts in between. Stages run ahead of each other, and checkpoints
 # are sealed later, so ticks are far enough apart for one to come after the other.
 JOBS = [
-    FaultyJob("fdg", 3, schedule(text))
+    FaultyJob("fdg", 3, parse_schedule(text))
     for text in (
         "kill stage 0 at tick 1; kill writing of stage 1 at tick 2; "
         "kill sealing of stage 0 at tick 4; kill stage 2 at tick 12",
@@ -43,9 +43,11 @@ JOBS = [
     )
 ]
 OTHERS = [
-    FaultyJob("dgl", 1, schedule("kill stage 0 at tick 6")),
-    FaultyJob("bp", 2, schedule("drop packet of stage 0 at tick 6")),
-    *drawn(seed=1, count=2, methods=("ddg", "fr", "dni", "adl:accumulate=2"), most_stages=2),
+    FaultyJob("dgl", 1, parse_schedule("kill stage 0 at tick 6")),
+    FaultyJob("bp", 2, parse_schedule("drop packet of stage 0 at tick 6")),
+    *draw_jobs(
+        seed=1, count=2, methods=("ddg", "fr", "dni", "adl:accumulate=2"), most_stages=2
+    ),
 ]
 
 
@@ -53,31 +55,33 @@ OTHERS = [
 def test_a_job_keeps_what_is_promised(job, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
-    outcome = tried(job, first)
-    if outcome.unnamed:
+    outcome = run_trial(job, first)
+    if outcome.unnamed_faults:
         # With time-outs as short as these, a busy machine may make a healthy process look hung.
         second.mkdir()
-        outcome = tried(job, second)
-    assert outcome.broken == [], outcome.told
+        outcome = run_trial(job, second)
+    assert outcome.violations == [], outcome.outputs
 
 
 def test_every_kind_of_fault_is_tried():
-    assert {fault.kind for job in JOBS for fault in job.faults} == PROMISES.keys()
+    assert {fault.kind for job in JOBS for fault in job.faults} == EXPECTATIONS.keys()
 
 
 def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
     """A fault that comes too late, weights that are others, and what was not promised."""
-    late = FaultyJob("fdg", 2, schedule("kill stage 1 at tick 6; kill stage 1 at tick 500"))
+    late = FaultyJob(
+        "fdg", 2, parse_schedule("kill stage 1 at tick 6; kill stage 1 at tick 500")
+    )
     monkeypatch.setattr(trial, "without_faults", lambda *_: "another digest")
-    outcome = tried(late, tmp_path)
-    assert outcome.broken == [
+    outcome = run_trial(late, tmp_path)
+    assert outcome.violations == [
         "kill stage 1 at tick 500 was not named",
         "1 of its 2 faults happened",
         "its launches ended with (137, 0)",
         "its last bits are others than without faults",
     ]
-    other = FaultyJob("fdg", 2, schedule("raise in stage 1 at tick 6"))
-    assert dataclasses.replace(outcome, job=other, left=("a process",)).broken == [
+    other = FaultyJob("fdg", 2, parse_schedule("raise in stage 1 at tick 6"))
+    assert dataclasses.replace(outcome, job=other, left=("a process",)).violations == [
         "raise in stage 1 at tick 6 was not named",
         "its launches ended with (137, 0)",
         "it was started or resumed 1 times instead of 2",
@@ -90,12 +94,12 @@ def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
 
 
 def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
-    job = FaultyJob("fdg", 2, schedule("kill stage 1 at tick 6"))
+    job = FaultyJob("fdg", 2, parse_schedule("kill stage 1 at tick 6"))
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "--max-restarts", "2"),
-            *("-m", "benchmarks.faults.job", job.words, str(tmp_path)),
+            *("-m", "benchmarks.faults.job", job.to_json, str(tmp_path)),
         ],
         check=False,
         env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
@@ -106,7 +110,7 @@ def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     found = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
-    assert found == [without_faults("fdg", 2)] * 2
+    assert found == [expected_digest("fdg", 2)] * 2
     assert (tmp_path / "fault-0.json").exists()
     assert (tmp_path / "span-1-0.json").exists()
 
@@ -116,9 +120,9 @@ def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
 
 def test_a_schedule_is_read_as_it_is_printed():
     for job in JOBS:
-        assert schedule(format_schedule(job.faults)) == job.faults
-        assert FaultyJob.parse(job.words) == job
-    assert FaultyJob.parse(FaultyJob("bp", 1).words) == FaultyJob("bp", 1)
+        assert parse_schedule(format_schedule(job.faults)) == job.faults
+        assert FaultyJob.parse(job.to_json) == job
+    assert FaultyJob.parse(FaultyJob("bp", 1).to_json) == FaultyJob("bp", 1)
 
 
 @pytest.mark.parametrize("text", ["", "kill", "kill stage 1", "kill stage one at tick 2"])
@@ -136,12 +140,12 @@ def test_an_unknown_fault_is_refused():
 
 def test_chance_gives_the_same_again_and_every_kind_in_turn():
     chosen = {"methods": ("dgl", "fdg"), "most_stages": 4}
-    jobs = list(drawn(seed=5, count=60, **chosen))
-    assert jobs == list(drawn(seed=5, count=60, **chosen))
-    assert jobs != list(drawn(seed=6, count=60, **chosen))
+    jobs = list(draw_jobs(seed=5, count=60, **chosen))
+    assert jobs == list(draw_jobs(seed=5, count=60, **chosen))
+    assert jobs != list(draw_jobs(seed=6, count=60, **chosen))
     assert {job.stages for job in jobs} == {1, 2, 3, 4}
-    assert [job.faults[0].kind for job in jobs[: len(PROMISES)]] == list(PROMISES)
+    assert [job.faults[0].kind for job in jobs[: len(EXPECTATIONS)]] == list(EXPECTATIONS)
     for job in jobs:
         (fault,) = job.faults
-        assert fault.stage in possible(fault.kind, job.method, job.stages)
-        assert job.stages > 1 or not PROMISES[fault.kind].neighbours
+        assert fault.stage in possible_stages(fault.kind, job.method, job.stages)
+        assert job.stages > 1 or not EXPECTATIONS[fault.kind].needs_neighbour

@@ -1,4 +1,4 @@
-"""What tests of measurements share."""
+"""Fixtures of the tests of measurements."""
 
 import contextlib
 import importlib
@@ -12,14 +12,14 @@ from benchmarks.harness import jobs
 
 @pytest.fixture(scope="module")
 def in_this_process() -> Iterator[None]:
-    """Trainings of a measurement, one after the other, do not import everything anew each."""
+    """Run trainings of a measurement in this process, which saves importing everything anew."""
 
-    def run(module: str, *words: str, threads: int) -> str:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+    def run_here(module: str, *words: str, threads: int) -> str:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             importlib.import_module(module).main(*words)
-        return said.getvalue().splitlines()[-1]
+        return output.getvalue().splitlines()[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "in_own_process", run)
+        patch.setattr(jobs, "run_module", run_here)
         yield

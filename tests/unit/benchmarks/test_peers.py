@@ -6,25 +6,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.harness.balance import Balance
-from benchmarks.harness.repetition import Steps
+from benchmarks.harness.balance import Balancer
+from benchmarks.harness.repetition import TimedSteps
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import peer_of
+from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.pipeline import SCHEDULES
-from benchmarks.peers.rows import BUILDERS, builder_of, checked
+from benchmarks.peers.rows import BUILDERS, find_builder, parse_row
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
 from hocket.methods import METHODS
-from unit.benchmarks.small_worlds import Exact, exact, vectors, weights
+from unit.benchmarks.small_workloads import Exact, exact, vectors, weights
 
 STEPS = 2
 
 
 def trained_plainly(work: Exact) -> dict[str, Tensor]:
-    network = work.in_format()
-    step = work.loop(network, work.batch_of_noise())
+    network = work.build_network()
+    step = work.loop_step(network, work.batch_of_noise())
     for _ in range(STEPS):
         step()
     return dict(network.named_parameters())
@@ -32,11 +32,13 @@ def trained_plainly(work: Exact) -> dict[str, Tensor]:
 
 def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
     """The weights of each process."""
-    with RowProcesses(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
-        world.ask(Steps(STEPS - 1))
+    with RowProcesses(
+        row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
+    ) as world:
+        world.query(TimedSteps(STEPS - 1))
         return [
             {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in own.items()}
-            for own in world.ask(weights)
+            for own in world.query(weights)
         ]
 
 
@@ -97,21 +99,23 @@ def test_schedules_train_the_same_in_other_worlds(schedule: str, work: Exact) ->
 def test_samples_are_those_of_all_processes() -> None:
     work = exact()
     for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
-        with RowProcesses(row, peer_of(row, work, Balance(work)), work, timeout_s=30) as world:
-            assert world.ask(attrgetter("samples")) == [samples, samples]
+        with RowProcesses(
+            row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
+        ) as world:
+            assert world.query(attrgetter("samples")) == [samples, samples]
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_default_row_can_be_read(row: str) -> None:
-    name = checked(row).name
+    name = parse_row(row).name
     assert name in BUILDERS or name in METHODS
-    assert callable(builder_of(name))
+    assert callable(find_builder(name))
 
 
 def test_a_row_says_what_was_chosen() -> None:
     work = exact()
-    peer = peer_of("zbv:microbatches=3", work, Balance(work))
-    about = peer.about()
+    peer = build_baseline("zbv:microbatches=3", work, Balancer(work))
+    about = peer.describe()
     assert about["microbatches"] == 3
     assert len(about["cuts"]) == 3
     assert (peer.processes, peer.threads) == (2, 1)
@@ -130,12 +134,12 @@ def test_a_row_says_what_was_chosen() -> None:
 )
 def test_what_is_no_row_is_refused(row: str, match: str) -> None:
     with pytest.raises(OptionError, match=match):
-        peer_of(row, exact(), Balance(exact()))
+        build_baseline(row, exact(), Balancer(exact()))
 
 
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(OptionError, match="no 5 equal parts for processes; choose a batch"):
-        peer_of("ddp", exact(stages=5), Balance(exact(stages=5)))
+        build_baseline("ddp", exact(stages=5), Balancer(exact(stages=5)))
 
 
 def test_more_stages_than_layers_are_refused() -> None:
@@ -143,34 +147,43 @@ def test_more_stages_than_layers_are_refused() -> None:
         network="resnet8", shape=(3, 8, 8), batch=4, stages=3, threads=1, channels_last=True
     )
     with pytest.raises(CutError, match="resnet8 into 6 stages: it has 5 layers; ask for fewer"):
-        peer_of("zbv:microbatches=2", work, Balance(work))
+        build_baseline("zbv:microbatches=2", work, Balancer(work))
 
 
 @pytest.mark.parametrize(
     "row",
-    ["fdg:checksum=false", "fdg:slack=1,linearize=live", "adl:accumulate=2", "ddg", "dgl"],
+    [
+        "fdg:checksum=false",
+        "fdg:extra_delay=1,linearize=live",
+        "adl:accumulate=2",
+        "ddg",
+        "dgl",
+    ],
 )
 def test_a_method_on_processes_trains_what_it_trains_in_one(row: str) -> None:
     work = exact()
-    balance = Balance(work)
-    peer = peer_of(row, work, balance)
+    balance = Balancer(work)
+    peer = build_baseline(row, work, balance)
     assert isinstance(peer, Decoupled)
-    serial = work.trainer(peer.method, peer.plan)
-    for _ in range(work.until_full(peer.method) + STEPS):
-        work.decoupled(serial)()
+    serial = work.build_trainer(peer.method, peer.plan)
+    for _ in range(work.warmup_steps(peer.method) + STEPS):
+        work.trainer_step(serial)()
     with RowProcesses(row, peer, work, timeout_s=30) as world:
-        world.ask(Steps(STEPS - 1))
-        found = world.ask(weights)
+        world.query(TimedSteps(STEPS - 1))
+        found = world.query(weights)
     for stage, own in zip(serial.stages, found, strict=True):
         plain = dict(stage.module.named_parameters())
         assert own == {name: plain[name].tolist() for name in own}
 
 
 def test_a_method_s_own_options_and_slack_are_checked() -> None:
-    assert checked("fdg:shrink=0.5,slack=1").options == {"shrink": 0.5, "slack": 1}
+    assert parse_row("fdg:shrink=0.5,extra_delay=1").options == {
+        "shrink": 0.5,
+        "extra_delay": 1,
+    }
     with pytest.raises(OptionError, match=r"checksum is 'no' in the row .*; use true"):
-        checked("fdg:checksum=no")
+        parse_row("fdg:checksum=no")
     with pytest.raises(OptionError, match="shrimp"):
-        checked("fdg:shrimp=1")
-    with pytest.raises(OptionError, match="no delay to which slack"):
-        checked("fr:forward_delay=0,backward_delay=0,slack=1")
+        parse_row("fdg:shrimp=1")
+    with pytest.raises(OptionError, match="no delay that could be extended"):
+        parse_row("fr:forward_delay=0,backward_delay=0,extra_delay=1")

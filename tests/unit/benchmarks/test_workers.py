@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.balance import Balance
-from benchmarks.harness.repetition import repetition
+from benchmarks.harness.balance import Balancer
+from benchmarks.harness.repetition import run_repetition
 from benchmarks.harness.workers import RowProcesses
-from benchmarks.peers import peer_of
+from benchmarks.peers import build_baseline
 from hocket.errors import HocketError
-from unit.benchmarks.small_worlds import Fails, exact, processor_s, stumble, weights
+from unit.benchmarks.small_workloads import Fails, exact, processor_s, stumble, weights
 
 WORK = exact()
 
 
 def world(row: str) -> RowProcesses:
-    return RowProcesses(row, peer_of(row, WORK, Balance(WORK)), WORK, timeout_s=30)
+    return RowProcesses(row, build_baseline(row, WORK, Balancer(WORK)), WORK, timeout_s=30)
 
 
 def test_processes_sleep_while_they_are_asked_nothing() -> None:
     with world("ddp") as two:
-        repetition(two, steps=1)
-        before = two.ask(processor_s)
+        run_repetition(two, steps=1)
+        before = two.query(processor_s)
         time.sleep(0.5)
-        after = two.ask(processor_s)
+        after = two.query(processor_s)
     assert all(b - a < 0.1 for a, b in zip(before, after, strict=True))
 
 
@@ -42,14 +42,14 @@ def test_nothing_is_left_when_they_end() -> None:
 
 def test_steps_between_questions_go_on_from_each_other() -> None:
     with world("bp") as one:
-        (begun,) = one.ask(weights)
-        repetition(one, steps=1)
-        assert one.ask(weights) != [begun]
+        (begun,) = one.query(weights)
+        run_repetition(one, steps=1)
+        assert one.query(weights) != [begun]
 
 
 def test_memory_is_counted_for_each_process() -> None:
     with world("independent") as two:
-        repetition(two, steps=1)
+        run_repetition(two, steps=1)
         peaks = two.peak_mib()
     assert len(peaks) == 2
     assert all(0 <= peak < 1000 for peak in peaks)
@@ -72,14 +72,14 @@ def test_a_question_that_fails_ends_the_processes() -> None:
         pytest.raises(HocketError, match=r"(?s)the row 'ddp' failed: Trace.*no answer"),
         world("ddp") as two,
     ):
-        two.ask(stumble)
+        two.query(stumble)
     assert two._processes == []
 
 
 def test_a_repetition_counts_what_all_processes_worked() -> None:
     with world("independent") as two:
-        repetition(two, steps=1)
-        found = repetition(two, steps=30)
+        run_repetition(two, steps=1)
+        found = run_repetition(two, steps=30)
     assert found.wall_s > 0
     assert 0 < found.cpu_s < 2.5 * found.wall_s
     assert found.foreign is None or 0 <= found.foreign <= 1

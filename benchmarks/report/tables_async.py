@@ -1,15 +1,15 @@
-"""Tables of what was measured of stages that run freely, and of codecs."""
+"""Tables of measurements of free-running stages, and of codecs."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from benchmarks.harness.record import Record
-from benchmarks.report.markdown import lines_of, mean, percent
+from benchmarks.report.markdown import markdown_table, mean, percent
 
 
 def slowdown_table(record: Record) -> str:
-    """One line for each size of the buffers, a column for each slow-down."""
+    """Return a table with a line for each buffer size, and a column for each slow-down."""
     settings = record.settings
     heads = ("buffer", *(f"{factor:g} times slower" for factor in settings["factors"]))
     lines = []
@@ -19,7 +19,7 @@ def slowdown_table(record: Record) -> str:
             mine = [r for r in record.rows if (r["buffer"], r["factor"]) == (buffer, factor)]
             dropped = mean([row["dropped"] for row in mine], "{:.0%}")
             reused = mean([row["reused"] for row in mine], "{:.0%}")
-            cells.append(f"{_errors(mine)}; dropped {dropped}, reused {reused}")
+            cells.append(f"{_format_errors(mine)}; dropped {dropped}, reused {reused}")
         lines.append((str(buffer), *cells))
     legend = (
         "Test error, mean over seeds and single seeds: {network} on {subset} images of {data}, "
@@ -27,11 +27,11 @@ def slowdown_table(record: Record) -> str:
         "counted from 0, is slower than the others. Dropped: of the batches that came for it. "
         "Reused: of the batches that the next stage drew."
     ).format(**settings)
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def compression_table(record: Record) -> str:
-    """One line for each codec."""
+    """Return a table with a line for each codec."""
     heads = (
         "codec", "sent, KiB/sample", "compression", "lost", "codes in use", "buffers, MiB",
         "test error",
@@ -49,7 +49,7 @@ def compression_table(record: Record) -> str:
                 mean([row["lost"] for row in mine], "{:.1%}"),
                 mean([row["perplexity"] for row in mine], "{:.0f}"),
                 f"{fmean(row['buffer_mib'] for row in mine):.1f}",
-                _errors(mine),
+                _format_errors(mine),
             )
         )
     legend = (
@@ -57,11 +57,11 @@ def compression_table(record: Record) -> str:
         "images of {data}, {epochs} epochs of {method}; test error: mean over seeds and single "
         "seeds."
     ).format(**record.settings)
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def straggler_table(record: Record) -> str:
-    """One line for each method and slow-down."""
+    """Return a table with a line for each method and slow-down."""
     settings = record.settings
     heads = ("method", "slow-down", "slow stage", "other stages", "slowest of them")
     lines = []
@@ -81,11 +81,11 @@ def straggler_table(record: Record) -> str:
         "stage {slowed}, counted from 0, is slow. Stages are tiny, and rest {turn_s} s for "
         "each batch in the place of computing, the slow one longer."
     ).format(**settings)
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def kill_recovery_table(record: Record) -> str:
-    """One line for each method and stage that was killed."""
+    """Return a table with a line for each method and killed stage."""
     settings = record.settings
     heads = (
         "method", "killed", "learned again, by it", "by the others", "packets lost", "orphaned",
@@ -104,7 +104,7 @@ def kill_recovery_table(record: Record) -> str:
                     mean([row["away_s"] for row in mine], "{:.1f}"),
                     mean([row["others_learned"] for row in mine], "{:.0f}"),
                     mean([row["seconds"] for row in mine], "{:.1f}"),
-                    _errors(mine),
+                    _format_errors(mine),
                 )
             )
     legend = (
@@ -115,10 +115,10 @@ def kill_recovery_table(record: Record) -> str:
         "was killed. Orphaned: packets of turns that the stage before has taken again. Away: "
         "from the kill until that stage learns from the next batch."
     ).format(**settings)
-    return f"{lines_of(heads, lines)}\n\n{legend}"
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
-def _errors(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The mean of test errors, and each of them."""
+def _format_errors(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the mean of test errors, and each of them."""
     errors = [row["test_error"] for row in rows]
     return f"{mean(errors, '{:.2%}')} ({', '.join(map(percent, errors))})"

@@ -4,9 +4,9 @@ from benchmarks.accuracy import ROWS as OF_ACCURACY
 from benchmarks.harness.workload import PLAIN
 from benchmarks.overhead import ROWS as OF_OVERHEAD
 from hocket.errors import OptionError
+from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.options import Named
-from hocket.runs.build import parse_method
 
 EVERY = sorted({*OF_ACCURACY, *OF_OVERHEAD} - {PLAIN})
 

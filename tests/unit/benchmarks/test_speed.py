@@ -8,8 +8,15 @@ import pytest
 from benchmarks import speed as module
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import Repetition
-from benchmarks.harness.rounds import NoisePolicy, Repeat, Turn, rounds, summary, turn
-from benchmarks.speed import speed
+from benchmarks.harness.rounds import (
+    NoisePolicy,
+    Repeat,
+    Turn,
+    run_rounds,
+    summarize_turns,
+    take_turn,
+)
+from benchmarks.speed import SpeedSettings, measure_speed
 from hocket.errors import HocketError, OptionError
 
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
@@ -36,8 +43,8 @@ def replayed(*shares: float | None) -> Repeat:
 def test_a_disturbed_turn_is_repeated_but_not_for_ever(
     shares: tuple[float | None, ...], taken: float | None, dropped: int
 ) -> None:
-    found = turn(replayed(*shares), QUIET)
-    assert (found.taken.foreign, found.dropped) == (taken, dropped)
+    found = take_turn(replayed(*shares), QUIET)
+    assert (found.counted.foreign, found.dropped) == (taken, dropped)
 
 
 def test_rows_take_turns_there_and_back() -> None:
@@ -50,7 +57,7 @@ def test_rows_take_turns_there_and_back() -> None:
 
         return repeat
 
-    turns = rounds([row("a"), row("b"), row("c")], 3, QUIET)
+    turns = run_rounds([row("a"), row("b"), row("c")], 3, QUIET)
     assert "".join(order) == "abccbaabc"
     assert [len(mine) for mine in turns] == [3, 3, 3]
 
@@ -58,7 +65,7 @@ def test_rows_take_turns_there_and_back() -> None:
 def test_ratios_are_taken_round_by_round() -> None:
     base = [Turn(took(wall_s), 0) for wall_s in (1.0, 2.0, 4.0)]
     row = [Turn(took(1.0), 0), Turn(took(1.0, 0.5), 2), Turn(took(4.0), 1)]
-    found = summary(row, base, samples=20, base_samples=10, quiet=QUIET)
+    found = summarize_turns(row, base, samples=20, base_samples=10, quiet=QUIET)
     assert found["ratios"] == pytest.approx([2.0, 4.0, 2.0])
     assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (2.0, 2.0, 4.0)
     assert found["samples_per_s"] == 20.0
@@ -69,11 +76,12 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def measure(out: Path, **options: object) -> Record:
-    speed(  # type: ignore[arg-type]
+    settings = SpeedSettings(  # type: ignore[arg-type]
         **{"out": out, "network": "mlp", "shape": (8,), "channels_last": False, "batch": 8}
         | {"repetitions": 2, "steps": 1, "retries": 0}
         | options
     )
+    measure_speed(settings)
     return Record.read(out)
 
 
@@ -122,7 +130,7 @@ def test_the_base_alone_can_be_measured(tmp_path: Path) -> None:
 def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError,
-        match=r"(?s)steps is 0.*at_once is 0.*foreign is 2.0; give.*retries is -1.*no rows",
+        match=r"(?s)steps is 0.*at_once is 0.*retries is -1.*rows is empty.*foreign is 2.0;",
     ):
         measure(tmp_path, rows=(), steps=0, at_once=0, foreign=2.0, retries=-1)
     with pytest.raises(OptionError, match="unknown row 'dpd'"):

@@ -1,4 +1,4 @@
-"""A short measurement of faults: every trial is kept, and no damage is taken for what was."""
+"""A short measurement of faults: every trial is kept, and all corruption is detected."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fault_injection as module
-from benchmarks.fault_injection import faults
+from benchmarks.fault_injection import FaultInjectionSettings, measure_fault_injection
 from benchmarks.faults import corruption
 from benchmarks.faults.fault import format_schedule
-from benchmarks.faults.trial import Outcome
+from benchmarks.faults.trial import TrialOutcome
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
 from hocket.errors import OptionError
@@ -20,7 +20,7 @@ FILES = {"flips": 40, "truncations": 10, "packets": 200}
 
 @pytest.fixture
 def tries(monkeypatch):
-    """Stands for trials: the jobs that were tried, and whether each breaks a promise."""
+    """Replace trials; return the jobs that were tried, the first of which has a violation."""
     asked = []
 
     def tried(job, folder):
@@ -28,28 +28,28 @@ def tries(monkeypatch):
             raise KeyboardInterrupt
         asked.append(job)
         told = "process 0 was ended by SIGKILL, process 1 was ended by SIGKILL"
-        return Outcome(job, (137, 0), (told, ""), 1, 1, len(asked) != 1, (), 0.5, 1.5, 3)
+        return TrialOutcome(job, (137, 0), (told, ""), 1, 1, len(asked) != 1, (), 0.5, 1.5, 3)
 
-    monkeypatch.setattr(module, "tried", tried)
+    monkeypatch.setattr(module, "run_trial", tried)
     return asked
 
 
 def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
     out = tmp_path / "record"
     with pytest.raises(KeyboardInterrupt):
-        faults(out=out, **CHOSEN, **FILES)
+        measure_fault_injection(FaultInjectionSettings(out=out, **CHOSEN, **FILES))
     assert not (out / "record.json").exists()
-    faults(out=out, **CHOSEN, **FILES)
+    measure_fault_injection(FaultInjectionSettings(out=out, **CHOSEN, **FILES))
     assert len(tries) == 4
     rows = Record.read(out).rows
     jobs = [job for job in tries if job is not None]
     assert [row["faults"] for row in rows[:3]] == [format_schedule(job.faults) for job in jobs]
-    assert "its last bits are others than without faults" in rows[0]["broken"]
+    assert "its final weights differ from those without faults" in rows[0]["broken"]
     assert (out / "runs" / "0000").exists()
     files = {row["row"]: (row["tried"], row["refused"]) for row in rows[3:]}
     assert files == {
         corruption.FLIPPED: (40, 40),
-        corruption.SHORT: (10, 10),
+        corruption.TRUNCATED: (10, 10),
         corruption.FORGED: (11, 11),
         corruption.PACKET: (200, 200),
     }
@@ -61,19 +61,27 @@ def test_a_measurement_that_was_interrupted_goes_on(tries, tmp_path):
 
 def test_trials_of_other_settings_are_not_mixed(tries, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        faults(out=tmp_path, **CHOSEN, **FILES)
-    with pytest.raises(OptionError, match="has trials of other settings or other code; name"):
-        faults(out=tmp_path, **CHOSEN | {"seed": 5}, **FILES)
+        measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))
+    with pytest.raises(
+        OptionError, match="has trials with other settings or other code; choose"
+    ):
+        measure_fault_injection(
+            FaultInjectionSettings(out=tmp_path, **CHOSEN | {"seed": 5}, **FILES)
+        )
 
 
 def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
     """Without checksums nearly nothing is refused, and without care code is run."""
     monkeypatch.setattr(
-        "hocket.transport.sequence_check.SequenceCheck.require_intact", lambda *_: None
+        "hocket.transport.sequence_check.SequenceCheck.check_tensors", lambda *_: None
     )
     monkeypatch.setattr(corruption, "open_checkpoint", lambda *_: None)
-    assert [row["refused"] for row in corruption.checkpoints(tmp_path, 5, 5, 0)] == [0, 0, 0]
-    (row,) = corruption.packets(100, 0)
+    assert [row["refused"] for row in corruption.corrupt_checkpoints(tmp_path, 5, 5, 0)] == [
+        0,
+        0,
+        0,
+    ]
+    (row,) = corruption.corrupt_packets(100, 0)
     assert 20 < row["refused"] < 80
 
 
@@ -81,17 +89,17 @@ def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
     ("chosen", "said"),
     [
         ({"count": 0}, "count is 0; give 1 or more"),
-        ({"stages": 1}, "stages is 1; give 2 or more, as much needs a neighbour"),
+        ({"stages": 1}, "stages is 1; give 2 or more"),
         ({"methods": ("fgd",)}, "did you mean 'fdg'"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(chosen, said, tmp_path):
     with pytest.raises(OptionError, match=said):
-        faults(out=tmp_path, **chosen)
+        FaultInjectionSettings(out=tmp_path, **chosen)
 
 
 def test_the_settings_of_a_call_are_plain(tries, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        faults(out=tmp_path, **CHOSEN, **FILES)
+        measure_fault_injection(FaultInjectionSettings(out=tmp_path, **CHOSEN, **FILES))
     begun = json.loads(Path(tmp_path, "runs/begun.json").read_text())
     assert begun["settings"] == json.loads(json.dumps({**CHOSEN, **FILES}))

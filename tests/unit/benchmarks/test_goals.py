@@ -1,6 +1,6 @@
 """Goals of speed, and what a record says of them."""
 
-from benchmarks.report.goals import goals
+from benchmarks.report.goals import goals_table
 
 
 def row(name, ratio, cpu_ratio=1.0, **more):
@@ -8,7 +8,7 @@ def row(name, ratio, cpu_ratio=1.0, **more):
 
 
 def said(*rows):
-    found = goals([row("bp", 1.0), row("independent", 1.8), *rows])
+    found = goals_table([row("bp", 1.0), row("independent", 1.8), *rows])
     assert found is not None
     _, _, *lines = found.splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -36,5 +36,7 @@ def test_other_methods_are_held_against_fdg():
 
 
 def test_nothing_is_said_of_rows_without_fdg_or_the_limit():
-    assert goals([row("bp", 1.0), row("independent", 1.8), row("ddp", 1.8)]) is None
-    assert goals([row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]) is None
+    assert goals_table([row("bp", 1.0), row("independent", 1.8), row("ddp", 1.8)]) is None
+    assert (
+        goals_table([row("bp", 1.0), row("fdg", 1.7), row("fdg checksum=false", 1.7)]) is None
+    )

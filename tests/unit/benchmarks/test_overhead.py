@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.harness.memory import measure, peak_mib, predicted
-from benchmarks.harness.pairs import Pairs, time_pairs
+from benchmarks.harness.memory import measure_peak_here, measure_peak_mib, predicted_memory
+from benchmarks.harness.pairs import PairedTimes, time_pairs
 from benchmarks.harness.record import Record
 from benchmarks.harness.workload import PLAIN, Workload
-from benchmarks.overhead import ROWS, overhead, timed
+from benchmarks.overhead import ROWS, OverheadSettings, measure_overhead, time_row
 from hocket.errors import HocketError, OptionError
 from hocket.methods import BP
 from hocket.options import Named
@@ -18,7 +18,7 @@ WORK = Workload(
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:
-    pairs = Pairs(plain_s=(1.0, 10.0, 4.0), other_s=(1.1, 13.0, 4.8), samples=2)
+    pairs = PairedTimes(plain_s=(1.0, 10.0, 4.0), other_s=(1.1, 13.0, 4.8), samples=2)
     summary = pairs.summary()
     assert summary["ratios"] == pytest.approx([1.1, 1.3, 1.2])
     assert summary["ratio"] == pytest.approx(1.2)
@@ -38,7 +38,7 @@ def test_both_sides_take_turns_and_equally_many_steps() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_can_be_timed_and_predicted(row: str) -> None:
     threads = torch.get_num_threads()
-    found = timed(WORK, row, pairs=1, steps=1) | predicted(WORK, row)
+    found = time_row(WORK, row, pairs=1, steps=1) | predicted_memory(WORK, row)
     assert found["row"] == (PLAIN if row == PLAIN else Named.parse(row).label)
     assert found["ratio"] > 0
     assert found["graphs"] >= 2
@@ -47,22 +47,22 @@ def test_every_row_can_be_timed_and_predicted(row: str) -> None:
 
 
 def test_the_plain_loop_and_bp_do_the_same_work() -> None:
-    plain = WORK.plain()
-    trained = WORK.decoupled(WORK.trainer(BP()))
+    plain = WORK.plain_step()
+    trained = WORK.trainer_step(WORK.build_trainer(BP()))
     assert [plain() for _ in range(5)] == [trained() for _ in range(5)]
 
 
 def test_predictions_are_summed_over_stages() -> None:
-    assert predicted(WORK, "fdg:order=forward-first") == {
+    assert predicted_memory(WORK, "fdg:order=forward-first") == {
         "graphs": 4,
         "inputs": 4,
         "versions": 4,
     }
-    assert predicted(WORK, PLAIN) == predicted(WORK, "bp")
+    assert predicted_memory(WORK, PLAIN) == predicted_memory(WORK, "bp")
 
 
 def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overhead(
+    settings = OverheadSettings(
         out=tmp_path,
         rows=(PLAIN, "fdg:linearize=live"),
         pairs=1,
@@ -72,6 +72,7 @@ def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[
         shape=(64,),
         memory=False,
     )
+    measure_overhead(settings)
     record = Record.read(tmp_path)
     assert [row["row"] for row in record.rows] == [PLAIN, "fdg linearize=live"]
     assert [row["goal"] for row in record.rows] == [None, 1.1]
@@ -80,23 +81,25 @@ def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
-    assert 0 <= peak_mib(WORK, "fdg", steps=1) < 1000
+    assert 0 <= measure_peak_mib(WORK, "fdg", steps=1) < 1000
 
 
 def test_memory_counts_what_training_adds() -> None:
     large = Workload(
         network="mlp", shape=(100_000,), batch=2, stages=1, threads=1, channels_last=False
     )
-    weights_mib = large.parameters() * 4 / 2**20
-    assert measure(large, PLAIN, steps=1) > 1.5 * weights_mib  # gradients and momentum
+    weights_mib = large.parameter_count() * 4 / 2**20
+    assert (
+        measure_peak_here(large, PLAIN, steps=1) > 1.5 * weights_mib
+    )  # gradients and momentum
 
 
 def test_a_process_that_fails_is_told_with_its_reason() -> None:
     with pytest.raises(HocketError, match="did you mean 'fdg'"):
-        peak_mib(WORK, "fgd", steps=1)
+        measure_peak_mib(WORK, "fgd", steps=1)
 
 
 def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"(?s)pairs is 0.*steps is 0.*no rows"):
-        overhead(out=tmp_path, rows=(), pairs=0, steps=0)
+    with pytest.raises(OptionError, match=r"(?s)pairs is 0.*steps is 0.*rows is empty"):
+        OverheadSettings(out=tmp_path, rows=(), pairs=0, steps=0)
     assert list(tmp_path.iterdir()) == []

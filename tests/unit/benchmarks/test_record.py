@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,18 @@ import pytest
 from benchmarks.harness.record import Record, command_line, read_json, write_record_json
 from hocket.errors import DataError
 from hocket.runs.environment import source_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSettings:
+    """Settings of a measurement."""
+
+    out: Path = Path("records/x")
+    data_dir: Path | None = None
+    seeds: Sequence[int] = (0, 1)
+    rate: float = 0.1
+    fast: bool = False
+    threads: int = 1
 
 
 @pytest.fixture
@@ -71,34 +84,31 @@ def test_what_is_missing_or_no_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_has_what_differs_and_no_folders_of_this_machine() -> None:
-    def entry(
-        *,
-        out: Path = Path("records/x"),
-        data_dir: Path | None = None,
-        seeds: tuple[int, ...] = (0, 1),
-        rate: float = 0.1,
-        fast: bool = False,
-    ) -> None: ...
-
-    chosen = {
-        "out": Path("/home/someone/x"),
-        "data_dir": Path("/home/someone/data"),
-        "seeds": [2, 3],
-        "rate": 0.1,
-        "fast": True,
-    }
-    command = command_line("python -m benchmarks x", entry, chosen)
+    settings = ExampleSettings(
+        out=Path("/home/someone/x"),
+        data_dir=Path("/home/someone/data"),
+        seeds=[2, 3],
+        rate=0.1,
+        fast=True,
+    )
+    command = command_line("python -m benchmarks x", settings)
     assert command == "python -m benchmarks x --out x --data-dir DIR --seeds 2 --seeds 3 --fast"
-    assert command_line("python -m benchmarks x", entry, {}) == "python -m benchmarks x"
+    same = ExampleSettings(seeds=[0, 1])
+    assert command_line("python -m benchmarks x", same) == "python -m benchmarks x"
 
 
 def test_a_record_of_a_measurement_has_its_choices_but_no_folders() -> None:
-    def pace(
-        *, out: Path = Path("records/pace"), factors: Sequence[float] = (1, 2)
-    ) -> None: ...
-
-    record = Record.of(pace, {"out": Path("x"), "factors": (1, 3)}, threads=2, parameters=5)
-    assert record.name == "pace"
-    assert record.command == "python -m benchmarks pace --out x --factors 1 --factors 3"
-    assert record.settings == {"factors": [1, 3], "parameters": 5}
+    settings = ExampleSettings(out=Path("y"), seeds=(1, 3), threads=2)
+    record = Record.from_settings("kill-recovery", settings, parameters=5)
+    assert record.name == "kill-recovery"
+    assert record.command == (
+        "python -m benchmarks kill-recovery --out y --seeds 1 --seeds 3 --threads 2"
+    )
+    assert record.settings == {
+        "seeds": [1, 3],
+        "rate": 0.1,
+        "fast": False,
+        "threads": 2,
+        "parameters": 5,
+    }
     assert record.machine["threads"] == 2

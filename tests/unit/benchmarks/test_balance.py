@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.harness.balance import Balance, even
-from benchmarks.peers.pipeline import as_v, in_turns, one_each
+from benchmarks.harness.balance import Balancer, balance_pipeline
+from benchmarks.peers.pipeline import one_per_process, round_robin, v_shape
 from hocket.partition import Plan
 from hocket.partition.balance import balance
-from unit.benchmarks.small_worlds import exact
+from unit.benchmarks.small_workloads import exact
 
 COSTS = st.lists(st.integers(0, 20).map(float), min_size=6, max_size=8)
 
@@ -24,12 +24,14 @@ def step(
     return microbatches * max(busy) + max(homes) * max(stages)
 
 
-@pytest.mark.parametrize("homes", [one_each(2), one_each(3), in_turns(2), as_v(2), as_v(3)])
+@pytest.mark.parametrize(
+    "homes", [one_per_process(2), one_per_process(3), round_robin(2), v_shape(2), v_shape(3)]
+)
 @given(costs=COSTS, microbatches=st.integers(1, 8))
 def test_no_other_cut_has_a_shorter_step(
     homes: list[int], costs: list[float], microbatches: int
 ) -> None:
-    found = tuple(even(costs, homes, microbatches))
+    found = tuple(balance_pipeline(costs, homes, microbatches))
     others = list(itertools.combinations(range(1, len(costs)), len(homes) - 1))
     shortest = min(step(costs, cuts, homes, microbatches) for cuts in others)
     assert found in others
@@ -41,20 +43,20 @@ def test_with_a_stage_for_every_process_the_largest_is_smallest(costs: list[floa
     def largest(cuts: list[int]) -> float:
         return max(sum(costs[a:b]) for a, b in itertools.pairwise([0, *cuts, len(costs)]))
 
-    assert largest(even(costs, one_each(3), 4)) == largest(balance(costs, 3))
+    assert largest(balance_pipeline(costs, one_per_process(3), 4)) == largest(balance(costs, 3))
 
 
 def test_layers_are_timed_once_for_each_size_of_micro_batch() -> None:
-    balance = Balance(exact())
-    plan = balance.plan(one_each(2), microbatches=2)
-    assert balance.plan(one_each(2), microbatches=2) == plan
-    balance.plan(as_v(2), microbatches=4)
+    balance = Balancer(exact())
+    plan = balance.plan(one_per_process(2), microbatches=2)
+    assert balance.plan(one_per_process(2), microbatches=2) == plan
+    balance.plan(v_shape(2), microbatches=4)
     assert list(balance.times_s) == [6, 3]
     assert list(balance.times_s[6]) == [f"conv{n}" for n in range(5)] + ["head"]
 
 
 def test_what_was_timed_decides() -> None:
     times_s = {f"conv{n}": 1.0 for n in range(5)} | {"head": 3.0}
-    balance = Balance(exact(), times_s={6: times_s, 3: times_s | {"head": 1.0}})
-    assert balance.plan(one_each(2), microbatches=2) == Plan(("conv4",))
-    assert balance.plan(one_each(2), microbatches=4) == Plan(("conv3",))
+    balance = Balancer(exact(), times_s={6: times_s, 3: times_s | {"head": 1.0}})
+    assert balance.plan(one_per_process(2), microbatches=2) == Plan(("conv4",))
+    assert balance.plan(one_per_process(2), microbatches=4) == Plan(("conv3",))

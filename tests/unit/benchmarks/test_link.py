@@ -7,7 +7,7 @@ import pytest
 from benchmarks import link as module
 from benchmarks.harness.nodes import NodesError, two_nodes
 from benchmarks.harness.record import Record
-from benchmarks.link import link
+from benchmarks.link import LinkSettings, measure_link
 from hocket.errors import OptionError
 
 
@@ -21,11 +21,12 @@ def possible() -> None:
 
 
 def measure(out: Path, **options: object) -> Record:
-    link(  # type: ignore[arg-type]
+    settings = LinkSettings(  # type: ignore[arg-type]
         **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (16,), "batch": 8}
         | {"repetitions": 2, "seconds": 0.05, "retries": 0, "channels_last": False}
         | options
     )
+    measure_link(settings)
     return Record.read(out)
 
 
@@ -33,9 +34,9 @@ def measure(out: Path, **options: object) -> Record:
 def test_the_record_has_every_row_at_every_rate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = ["bp", "ddp", "fdg:slack=1"]
+    rows = ["bp", "ddp", "fdg:extra_delay=1"]
     record = measure(tmp_path, rows=rows, mbit_s=(1000, 100))
-    labels = ["bp", "ddp", "fdg slack=1"]
+    labels = ["bp", "ddp", "fdg extra_delay=1"]
     assert [(row["row"], row["mbit_s"]) for row in record.rows] == [
         (label, rate) for rate in (1000, 100) for label in labels
     ]
@@ -48,21 +49,23 @@ def test_the_record_has_every_row_at_every_rate(
     weights_mib = record.settings["parameters"] * 4 / 2**20
     assert max(shared["sent_mib"]) > weights_mib
     assert 0 < max(decoupled["sent_mib"]) < weights_mib
-    assert "100 Mbit/s, fdg slack=1: " in capsys.readouterr().err
+    assert "100 Mbit/s, fdg extra_delay=1: " in capsys.readouterr().err
 
 
 def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError,
-        match=r"(?s)repetitions is 0.*mbit_s is -1; give.*seconds is 0.*no rows or no rates",
+        match=r"(?s)repetitions is 0.*rows is empty.*mbit_s is -1; give.*seconds is 0",
     ):
         measure(tmp_path, rows=(), repetitions=0, mbit_s=(-1,), seconds=0)
     with pytest.raises(OptionError, match="unknown row 'dpd'"):
         measure(tmp_path, rows=["dpd"])
-    with pytest.raises(OptionError, match="slack is -1 in the row fdg:slack=-1; use a number"):
-        measure(tmp_path, rows=["fdg:slack=-1"])
-    with pytest.raises(OptionError, match="unknown option 'slak'"):
-        measure(tmp_path, rows=["fdg:slak=1"])
+    with pytest.raises(
+        OptionError, match="extra_delay is -1 in the row fdg:extra_delay=-1; use a number"
+    ):
+        measure(tmp_path, rows=["fdg:extra_delay=-1"])
+    with pytest.raises(OptionError, match="unknown option 'extra_dely'"):
+        measure(tmp_path, rows=["fdg:extra_dely=1"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,7 +85,7 @@ def test_what_was_sent_is_counted_on_the_link_only(
     heads = "Inter-| Receive | Transmit\n face |bytes packets ...\n"
     counts.write_text(heads + "    lo: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n")
     monkeypatch.setattr(module, "COUNTS", counts)
-    assert module.sent_bytes() == 0
+    assert module.read_sent_bytes() == 0
     with counts.open("a") as file:
         file.write("hocket0: 3 0 0 0 0 0 0 0 4567 0 0 0 0 0 0 0\n")
-    assert module.sent_bytes() == 4567
+    assert module.read_sent_bytes() == 4567

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.checkpoint import ROWS, checkpoint
+from benchmarks.checkpoint import ROWS, CheckpointSettings, measure_checkpoint
 from benchmarks.harness.record import Record
 from benchmarks.report.render import record_table, render
 from hocket.errors import OptionError
@@ -14,7 +14,7 @@ def test_the_record_has_every_row_and_what_was_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = (*ROWS[:2], "every 2")
-    checkpoint(out=tmp_path, rows=rows, **TINY)
+    measure_checkpoint(CheckpointSettings(out=tmp_path, rows=rows, **TINY))
     record = Record.read(tmp_path)
     assert [row["row"] for row in record.rows] == list(rows)
     assert all(row["ratio"] > 0 for row in record.rows)
@@ -30,7 +30,7 @@ def test_the_record_has_every_row_and_what_was_saved(
 
 
 def test_the_table_says_how_long_ticks_stand_still(tmp_path: Path) -> None:
-    checkpoint(out=tmp_path, rows=("plain", "every 1"), **TINY)
+    measure_checkpoint(CheckpointSettings(out=tmp_path, rows=("plain", "every 1"), **TINY))
     text = record_table(Record.read(tmp_path))
     assert "| ticks stand still, ms |" in text
     assert "mlp on batches of 8, fdg on 2 stages in one process" in text
@@ -42,6 +42,6 @@ def test_the_table_says_how_long_ticks_stand_still(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(OptionError) as caught:
-        checkpoint(rows=("every 0", "never"), pairs=0)
+        CheckpointSettings(rows=("every 0", "never"), pairs=0)
     for words in ("pairs is 0; give 1 or more", "row 'every 0'; use 'plain'", "row 'never'"):
         assert words in str(caught.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import load as module
-from benchmarks.harness.load import Load, await_quiet, busy_s
+from benchmarks.harness.load import MachineLoad, read_busy_s, wait_until_quiet
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_idle_and_waiting_cores_are_not_busy(stat: Path) -> None:
     stat.write_text("cpu  100 20 3 9000 800 40 5 60 0 0\ncpu0 1 2 3\n")
-    assert busy_s() == pytest.approx(2.28)
+    assert read_busy_s() == pytest.approx(2.28)
 
 
 def test_what_we_and_our_helpers_do_is_not_foreign(
@@ -31,27 +31,27 @@ def test_what_we_and_our_helpers_do_is_not_foreign(
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock["wall"])
     monkeypatch.setattr(module.time, "process_time", lambda: clock["own"])
     stat.write_text("cpu  1000 0 0 0 0 0 0 0 0 0\n")
-    load = Load()
+    load = MachineLoad()
     stat.write_text("cpu  1500 0 0 0 0 0 0 0 0 0\n")
     clock |= {"wall": 54.0, "own": 8.0}
-    assert load.foreign(helpers_s=2.0) == pytest.approx((5 - 1 - 2) / 4 / 2)
-    assert load.foreign(helpers_s=9.0) == 0.0
+    assert load.foreign(own_processes_s=2.0) == pytest.approx((5 - 1 - 2) / 4 / 2)
+    assert load.foreign(own_processes_s=9.0) == 0.0
 
 
 def test_where_the_system_does_not_tell_others_are_not_known(stat: Path) -> None:
     assert not stat.exists()
-    assert busy_s() is None
-    assert Load().foreign() is None
+    assert read_busy_s() is None
+    assert MachineLoad().foreign() is None
 
 
 def test_waiting_ends_when_others_do_or_with_patience(
     stat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares = iter([0.5, 0.3, 0.02, 0.5])
-    monkeypatch.setattr(Load, "foreign", lambda _: next(shares))
-    await_quiet(0.04, 60, look_s=0.001)
+    monkeypatch.setattr(MachineLoad, "foreign", lambda _: next(shares))
+    wait_until_quiet(0.04, 60, interval_s=0.001)
     assert next(shares) == 0.5
-    monkeypatch.setattr(Load, "foreign", lambda _: 0.5)
+    monkeypatch.setattr(MachineLoad, "foreign", lambda _: 0.5)
     start_s = time.perf_counter()
-    await_quiet(0.04, 0.05, look_s=0.001)
+    wait_until_quiet(0.04, 0.05, interval_s=0.001)
     assert 0.05 <= time.perf_counter() - start_s < 5

@@ -1,4 +1,4 @@
-"""The measurement of what a kill costs, in miniature."""
+"""A short measurement of the cost of a kill."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.record import Record
-from benchmarks.kill_recovery import kill_recovery
+from benchmarks.kill_recovery import KillRecoverySettings, measure_kill_recovery
 from benchmarks.report.render import render
 from hocket.errors import OptionError
 
@@ -14,10 +14,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL"
 
 
 def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path: Path) -> None:
-    kill_recovery(
+    settings = KillRecoverySettings(
         out=tmp_path, network="mlp:hidden=[8,8,8]", stages=2, epochs=1, killed_at=12, every=4,
         seeds=(0,), victims=(1,), methods=("dgl", "dgl-async"),
     )  # fmt: skip
+    measure_kill_recovery(settings)
     rows = Record.read(tmp_path).rows
     assert [row["victim"] for row in rows] == [None, 1] * 2
     for row in rows:
@@ -29,21 +30,21 @@ def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path: Path) -> 
     # Those that keep step end as if nobody had been killed.
     assert len({row["test_error"] for row in rows[:2]}) == 1
     render(tmp_path)
-    assert (tmp_path / "rejoin.svg").is_file()
+    assert (tmp_path / "kill-recovery.svg").is_file()
     assert "| dgl-async | stage 1 |" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"every": 0}, "every is 0; give 1 or more"),
         ({"stages": 1}, "stages is 1; give 2 or"),
-        ({"victims": (3,)}, "there is no stage 3 to kill; the 3 stages are 0 to 2"),
+        ({"victims": (3,)}, "a victim is 3; the 3 stages are 0 to 2"),
     ],
     ids=str,
 )
 def test_a_kill_that_cannot_be_measured_is_refused(
-    options: dict[str, Any], told: str, tmp_path: Path
+    options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match=told):
-        kill_recovery(out=tmp_path, **options)
+    with pytest.raises(OptionError, match=message):
+        KillRecoverySettings(out=tmp_path, **options)

@@ -1,4 +1,4 @@
-"""What is foreseen of methods and networks, beside what came."""
+"""Forecasts for methods and networks, compared with measurements."""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from benchmarks import plan as module
 from benchmarks.harness.record import Record
 from benchmarks.harness.workload import Workload
-from benchmarks.plan import plan
+from benchmarks.plan import PlanSettings, measure_plan
 from benchmarks.report.render import record_table, render
 from hocket.errors import OptionError
 
@@ -21,7 +21,9 @@ SMALL = Workload(
     threads=1,
     channels_last=False,
 )
-tiny = partial(plan, networks=("small",), rows=("bp", "fdg"), repetitions=1, steps=2)
+SETTINGS = partial(
+    PlanSettings, networks=("small",), rows=("bp", "fdg"), repetitions=1, steps=2
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_method_on_every_network_is_foreseen_and_measured(tmp_path: Path) -> None:
-    tiny(out=tmp_path)
+    measure_plan(SETTINGS(out=tmp_path))
     record = Record.read(tmp_path)
     assert [(row["network"], row["row"]) for row in record.rows] == [
         ("small", "bp"),
@@ -58,10 +60,10 @@ def test_every_method_on_every_network_is_foreseen_and_measured(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"networks": ("large",)}, "unknown network 'large'; there are: small"),
-        ({"rows": ()}, "there are no networks or no rows"),
+        ({"rows": ()}, "rows is empty; give at least one"),
         ({"rows": ("adl:accumulate=4",)}, "a multiple of it instead of 2"),
         ({"rows": ("dgl-async",)}, "the stages of 'dgl-async' run freely"),
         ({"stages": 1}, "stages is 1; give 2 or more"),
@@ -70,8 +72,8 @@ def test_every_method_on_every_network_is_foreseen_and_measured(tmp_path: Path) 
     ids=str,
 )
 def test_what_cannot_be_foreseen_is_refused(
-    options: dict[str, Any], told: str, tmp_path: Path
+    options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match=told):
-        tiny(out=tmp_path, **options)
+    with pytest.raises(OptionError, match=message):
+        SETTINGS(out=tmp_path, **options)
     assert list(tmp_path.iterdir()) == []

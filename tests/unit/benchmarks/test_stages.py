@@ -1,4 +1,4 @@
-"""Several numbers of stages: what is measured beside what is computed."""
+"""Several numbers of stages: measured and computed speeds."""
 
 from pathlib import Path
 
@@ -6,17 +6,18 @@ import pytest
 
 from benchmarks.harness.record import Record
 from benchmarks.report.render import render
-from benchmarks.stages import _tick_s, stages
+from benchmarks.stages import StagesSettings, measure_stages, slowest_tick_s
 from hocket.errors import OptionError
 from hocket.timeline import Span, Timeline
 
 
 def measure(out: Path, **options: object) -> Record:
-    stages(  # type: ignore[arg-type]
+    settings = StagesSettings(  # type: ignore[arg-type]
         **{"out": out, "network": "mlp:hidden=[64,64,64]", "shape": (8,), "batch": 64}
         | {"channels_last": False, "repetitions": 2, "steps": 3}
         | options
     )
+    measure_stages(settings)
     return Record.read(out)
 
 
@@ -44,18 +45,18 @@ def test_the_record_has_a_row_for_each_method_and_number_of_stages(
 
 
 def test_a_tick_is_as_long_as_that_of_the_slowest_stage() -> None:
-    """A stage before it that waits for no gradient is ahead, and says nothing of the pace."""
+    """A stage before it that waits for no gradient runs ahead, and does not count."""
     quick = [Span(0, "F", t, t, start_s=t, end_s=t + 1) for t in range(6)]
     slow = [Span(1, "F", t, t, start_s=1 + 3 * t, end_s=4 + 3 * t) for t in range(6)]
-    assert _tick_s(Timeline((*quick, *slow)), ticks=4) == 3
+    assert slowest_tick_s(Timeline((*quick, *slow)), ticks=4) == 3
 
 
 def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError,
-        match=r"(?s)steps is 1; give 2.*a count of stages is 1; give 2.*row 'ddp' is no method",
+        match=r"(?s)steps is 1; give 2.*a count is 1; give 2.*row 'ddp' is no method",
     ):
         measure(tmp_path, rows=["fdg", "ddp"], counts=[1], steps=1)
-    with pytest.raises(OptionError, match="there are no rows or no counts"):
+    with pytest.raises(OptionError, match=r"(?s)rows is empty; give.*counts is empty"):
         measure(tmp_path, rows=[], counts=[])
     assert list(tmp_path.iterdir()) == []

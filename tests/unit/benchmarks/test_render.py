@@ -4,7 +4,13 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.record import Record
-from benchmarks.report.render import insert, provenance, record_table, render, stale
+from benchmarks.report.render import (
+    insert_excerpt,
+    provenance,
+    record_table,
+    render,
+    stale_excerpts,
+)
 from hocket.errors import DataError
 
 
@@ -123,7 +129,7 @@ def link_record() -> Record:
         for row, processes, choices, ms, sent in (
             ("bp", 1, {}, 2.0, [0.0]),
             ("ddp", 2, {"bucket_mib": 25}, 6.0 * slow, [72.0, 75.0]),
-            ("fdg slack=1", 2, {"cuts": ["hidden2"], "delay": 4}, 1.0, [1.0, 1.1]),
+            ("fdg extra_delay=1", 2, {"cuts": ["hidden2"], "delay": 4}, 1.0, [1.0, 1.1]),
         )
     ]
     return Record.begin("link", "python -m benchmarks link", settings, threads=1).with_rows(
@@ -208,9 +214,9 @@ def test_an_excerpt_is_stale_until_it_is_rendered(tmp_path: Path) -> None:
     folder, document = tmp_path / "records" / "speed", tmp_path / "page.md"
     overhead_record().write(folder)
     document.write_text("above\n<!-- record: speed -->\nold\n<!-- end -->\nbelow\n")
-    assert stale(document, tmp_path / "records") == ["speed"]
+    assert stale_excerpts(document, tmp_path / "records") == ["speed"]
     render(folder, into=document)
-    assert stale(document, tmp_path / "records") == []
+    assert stale_excerpts(document, tmp_path / "records") == []
     text = document.read_text()
     assert text.startswith("above\n<!-- record: speed -->\n| method |")
     assert text.endswith("\n<!-- end -->\nbelow\n")
@@ -220,7 +226,7 @@ def test_only_the_place_that_was_named_changes(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     places = [f"<!-- record: {name} -->\n{name}\n<!-- end -->\n" for name in ("a", "b")]
     document.write_text("".join(places))
-    insert(document, "b", r"new \1 text")
+    insert_excerpt(document, "b", r"new \1 text")
     assert document.read_text() == places[0] + places[1].replace("\nb\n", "\nnew \\1 text\n")
 
 
@@ -228,8 +234,8 @@ def test_a_document_without_a_place_is_refused(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text("nothing here\n")
     with pytest.raises(DataError, match="write the two lines"):
-        insert(document, "speed", "table")
-    assert stale(document, tmp_path) == []
+        insert_excerpt(document, "speed", "table")
+    assert stale_excerpts(document, tmp_path) == []
 
 
 def test_a_record_of_another_kind_is_refused() -> None:

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.accuracy import accuracy
+from benchmarks.accuracy import AccuracySettings, measure_accuracy
 from benchmarks.harness import jobs
 from benchmarks.harness.record import Record
-from benchmarks.harness.training import TrainingJob, build_trainer, run_job
+from benchmarks.harness.training import TrainingJob, build_job_trainer, run_job
 from hocket import data as datasets
 from hocket.errors import HocketError, OptionError
 
 ROWS = ("bp", "adl:accumulate=4")
-tiny = partial(accuracy, network="mlp", data="digits", rows=ROWS, seeds=(0,), epochs=1, nice=0)
+SETTINGS = partial(
+    AccuracySettings, network="mlp", data="digits", rows=ROWS, seeds=(0,), epochs=1, nice=0
+)
 JOB = TrainingJob(
     row="fdg",
     seed=3,
@@ -34,20 +36,20 @@ JOB = TrainingJob(
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("records") / "accuracy"
-    tiny(out=out, jobs=2)
+    measure_accuracy(SETTINGS(out=out, jobs=2))
     return out
 
 
 @pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Any process that would be started fails; what it was started with."""
+    """Let processes fail at their start; return the arguments with which they were started."""
     started: list[str] = []
 
     def refuse(_: str, *words: str, threads: int) -> str:
         started.extend(words)
         raise HocketError("killed")
 
-    monkeypatch.setattr(jobs, "in_own_process", refuse)
+    monkeypatch.setattr(jobs, "run_module", refuse)
     return started
 
 
@@ -69,7 +71,7 @@ def test_trainings_that_are_there_are_not_repeated(
     measured: Path, no_process: list[str]
 ) -> None:
     before = Record.read(measured)
-    tiny(out=measured, jobs=2)
+    measure_accuracy(SETTINGS(out=measured, jobs=2))
     assert Record.read(measured) == before
     assert no_process == []
 
@@ -79,7 +81,7 @@ def test_an_interrupted_measurement_goes_on_with_what_is_missing(
 ) -> None:
     record = (measured / "record.json").read_bytes()
     with pytest.raises(HocketError, match="the others are kept"):
-        tiny(out=measured, seeds=(0, 1), rows=("bp",))
+        measure_accuracy(SETTINGS(out=measured, seeds=(0, 1), rows=("bp",)))
     assert len([word for word in no_process if word.startswith("{")]) == 1
     assert '"seed": 1' in no_process[0]
     assert "[2/2] bp-k2-seed1: failed" in capsys.readouterr().err
@@ -89,7 +91,7 @@ def test_an_interrupted_measurement_goes_on_with_what_is_missing(
 @pytest.mark.usefixtures("no_process")
 def test_trainings_with_other_settings_are_not_mixed(measured: Path) -> None:
     with pytest.raises(OptionError, match=r"epochs 1 != 2"):
-        tiny(out=measured, epochs=2)
+        measure_accuracy(SETTINGS(out=measured, epochs=2))
 
 
 @pytest.mark.usefixtures("no_process")
@@ -107,13 +109,13 @@ def test_what_cannot_be_measured_is_refused_at_once(
     options: dict[str, Any], match: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=match):
-        tiny(out=tmp_path, **options)
+        measure_accuracy(SETTINGS(out=tmp_path, **options))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(HocketError, match="it reads no files"):
-        tiny(out=tmp_path / "out", rows=("bp",), data_dir=tmp_path)
+        measure_accuracy(SETTINGS(out=tmp_path / "out", rows=("bp",), data_dir=tmp_path))
 
 
 def test_a_training_that_diverges_is_a_result() -> None:
@@ -125,7 +127,7 @@ def test_a_training_that_diverges_is_a_result() -> None:
 def test_equal_seeds_give_equal_weights_to_all_rows() -> None:
     data = datasets.load("digits", batch_size=8, seed=0)
     weights = [
-        torch.cat([p.flatten() for p in build_trainer(job, data).network.parameters()])
+        torch.cat([p.flatten() for p in build_job_trainer(job, data).network.parameters()])
         for job in (JOB, dataclasses.replace(JOB, row="dgl"), dataclasses.replace(JOB, seed=4))
     ]
     assert weights[0].equal(weights[1])
@@ -134,7 +136,7 @@ def test_equal_seeds_give_equal_weights_to_all_rows() -> None:
 
 def test_the_rate_falls_at_the_milestones() -> None:
     data = datasets.load("digits", batch_size=256, seed=0)
-    trainer = build_trainer(dataclasses.replace(JOB, milestones=(1,)), data)
+    trainer = build_job_trainer(dataclasses.replace(JOB, milestones=(1,)), data)
     rates = []
     for _ in range(2):
         trainer.fit(data.train, epochs=1, progress=False)

@@ -1,4 +1,4 @@
-"""Work and peers small enough for tests; here, where the processes of a row can import them."""
+"""Small workloads and baselines, in a module that the processes of a row can import."""
 
 import dataclasses
 import os
@@ -11,26 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import Training
+from benchmarks.peers import PreparedTraining
 from hocket.zoo.layer import Layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exact(Workload):
-    """Work in double precision on a network without BatchNorm: order of sums aside, all ways
-    to split a batch do the same."""
+    """A workload in double precision without BatchNorm: all ways to split a batch are equal."""
 
-    def batch_of_noise(self) -> tuple[Tensor, Tensor]:
-        inputs, targets = super().batch_of_noise()
+    def noise_batch(self) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().noise_batch()
         return inputs.double(), targets
 
-    def initial(self) -> nn.Sequential:
+    def initial_network(self) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.network_of().double()
+            return self.build_layers().double()
 
-    def network_of(self) -> nn.Sequential:
-        """Layers that give maps, one of which ends in a view, then the scores."""
+    def build_layers(self) -> nn.Sequential:
+        """Return layers whose outputs are maps, which end in a view, and a layer of scores."""
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         for number, (inputs, outputs) in enumerate(((3, 6), (6, 4), (4, 5), (5, 4), (4, 3))):
             conv = nn.Conv2d(inputs, outputs, 3, padding=1)
@@ -40,15 +39,15 @@ class Exact(Workload):
 
 
 class Vectors(Exact):
-    """The same on vectors."""
+    """The same with vectors as inputs."""
 
-    def network_of(self) -> nn.Sequential:
+    def build_layers(self) -> nn.Sequential:
         layers = [Layer(nn.Linear(6, 6), nn.Tanh(), nn.Flatten()) for _ in range(5)]
         return nn.Sequential(*layers, nn.Linear(6, 10))
 
 
 def exact(*, stages: int = 2, channels_last: bool = True) -> Exact:
-    """Work on maps."""
+    """Build a workload on maps."""
     return Exact(
         network="own",
         shape=(3, 5, 4),
@@ -60,39 +59,39 @@ def exact(*, stages: int = 2, channels_last: bool = True) -> Exact:
 
 
 def vectors() -> Exact:
-    """Work on vectors."""
+    """Build a workload on vectors."""
     return Vectors(
         network="own", shape=(6,), batch=12, stages=2, threads=1, channels_last=False
     )
 
 
-def weights(training: Training) -> dict[str, list[Any]]:
-    """The question for the numbers that a process trains."""
+def weights(training: PreparedTraining) -> dict[str, list[Any]]:
+    """Query: return the parameters that a process trains."""
     return {name: weight.tolist() for name, weight in training.weights.items()}
 
 
-def processor_s(_: Training) -> float:
-    """The question for the time a process has worked."""
+def processor_s(_: PreparedTraining) -> float:
+    """Query: return the processor time of a process."""
     return time.process_time()
 
 
-def stumble(_: Training) -> None:
-    """A question that nobody can answer."""
+def stumble(_: PreparedTraining) -> None:
+    """Query that fails."""
     raise ArithmeticError("no answer")
 
 
 @dataclass(frozen=True)
 class Fails:
-    """A peer whose last process does not get as far as the others."""
+    """A baseline whose last process fails."""
 
     silently: bool = False
     processes: int = 2
     threads: int = 1
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def prepare(self, work: Workload, rank: int) -> Training:
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
         if rank == self.processes - 1:
             if self.silently:
                 os._exit(3)

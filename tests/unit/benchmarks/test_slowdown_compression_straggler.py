@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compression import compression
+from benchmarks.compression import CompressionSettings, measure_compression
 from benchmarks.harness.record import Record
 from benchmarks.report.render import record_table, render
-from benchmarks.slowdown import slowdown
-from benchmarks.straggler import straggler_throughput
+from benchmarks.slowdown import SlowdownSettings, measure_slowdown
+from benchmarks.straggler import StragglerSettings, measure_straggler
 from hocket.errors import OptionError
 
 TINY = {"data": "digits", "subset": None, "epochs": 1, "batch": 256, "seeds": (0,), "nice": 0}
-tiny_slowdown = partial(
-    slowdown, network="mlp:hidden=[8,8]", stages=3, slowed=1, buffers=(2,), **TINY
+SLOWDOWN = partial(
+    SlowdownSettings, network="mlp:hidden=[8,8]", stages=3, slowed=1, buffers=(2,), **TINY
 )
-tiny_compression = partial(compression, network="mlp:hidden=[8,8]", stages=3, **TINY)
+COMPRESSION = partial(CompressionSettings, network="mlp:hidden=[8,8]", stages=3, **TINY)
 
 
 @pytest.fixture(scope="module")
 def slowed(tmp_path_factory: pytest.TempPathFactory, in_this_process: None) -> Record:
     out = tmp_path_factory.mktemp("slowdown")
-    tiny_slowdown(out=out, factors=(1, 2))
+    measure_slowdown(SLOWDOWN(out=out, factors=(1, 2)))
     render(out)
     assert (out / "slowdown.svg").is_file()
     return Record.read(out)
@@ -32,7 +32,7 @@ def slowed(tmp_path_factory: pytest.TempPathFactory, in_this_process: None) -> R
 @pytest.fixture(scope="module")
 def compressed(tmp_path_factory: pytest.TempPathFactory, in_this_process: None) -> Record:
     out = tmp_path_factory.mktemp("compression")
-    tiny_compression(out=out, codecs=("none", "bf16", "vq:width=8,codes=4"))
+    measure_compression(COMPRESSION(out=out, codecs=("none", "bf16", "vq:width=8,codes=4")))
     render(out)
     assert (out / "compression.svg").is_file()
     return Record.read(out)
@@ -66,22 +66,23 @@ def test_every_codec_has_a_row_with_what_it_sent(compressed: Record) -> None:
 
 def test_a_stage_that_is_none_cannot_be_slow(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="slowed is 3; the 3 stages are 0 to 2"):
-        tiny_slowdown(out=tmp_path, slowed=3)
+        SLOWDOWN(out=tmp_path, slowed=3)
 
 
 def test_nothing_to_train_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is nothing to train"):
-        tiny_compression(out=tmp_path, codecs=())
+        COMPRESSION(out=tmp_path, codecs=())
 
 
 def test_a_slow_stage_slows_those_that_keep_step_and_not_those_that_run_freely(
     tmp_path: Path,
 ) -> None:
-    straggler_throughput(
+    settings = StragglerSettings(
         out=tmp_path, stages=3, slowed=1, factors=(3,), batches=48, turn_s=0.02
     )
+    measure_straggler(settings)
     render(tmp_path)
-    assert (tmp_path / "pace.svg").is_file()
+    assert (tmp_path / "straggler.svg").is_file()
     lockstep, free = Record.read(tmp_path).rows
     slow = 1 / (3 * 0.02)
     assert max(lockstep["batches_per_s"]) < 1.5 * slow
@@ -90,16 +91,16 @@ def test_a_slow_stage_slows_those_that_keep_step_and_not_those_that_run_freely(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"batches": 0}, "batches is 0; give 1 or more"),
         ({"slowed": 6}, "slowed is 6; the 6 stages are 0 to 5"),
-        ({"factors": (0.5,)}, "the factor 0.5 is no slow-down"),
+        ({"factors": (0.5,)}, "a factor is 0.5; give 1 or more"),
     ],
     ids=str,
 )
 def test_a_pace_that_cannot_be_measured_is_refused(
-    options: dict[str, Any], told: str, tmp_path: Path
+    options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match=told):
-        straggler_throughput(out=tmp_path, **options)
+    with pytest.raises(OptionError, match=message):
+        StragglerSettings(out=tmp_path, **options)

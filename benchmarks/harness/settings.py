@@ -1,0 +1,93 @@
+"""Checks that the settings of all measurements share, and the values that they pass on."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from hocket.errors import OptionError, listed
+
+
+class Settings(Protocol):
+    """Everything that was chosen for a measurement: a frozen dataclass with defaults.
+
+    Attributes:
+        out: Folder of the record.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def out(self) -> Path:
+        """Folder of the record."""
+
+
+def check_settings(
+    title: str,
+    settings: Settings,
+    *,
+    at_least: Mapping[int, Sequence[str]] | None = None,
+    not_empty: Sequence[str] = (),
+    problems: Iterable[str] = (),
+) -> None:
+    """Refuse settings that are out of range, all of them at once.
+
+    Args:
+        title: First line of the error.
+        settings: The settings.
+        at_least: Names of settings by the smallest number that they may be.
+        not_empty: Names of settings that need at least one item.
+        problems: Further problems that were found.
+
+    Raises:
+        OptionError: With a line for every problem.
+    """
+    found = [
+        f"{name} is {value}; give {least} or more"
+        for least, names in (at_least or {}).items()
+        for name in names
+        if (value := getattr(settings, name)) < least
+    ]
+    found += [
+        f"{name} is empty; give at least one"
+        for name in not_empty
+        if not getattr(settings, name)
+    ]
+    found += problems
+    if found:
+        raise OptionError(listed(title, found))
+
+
+def share_problem(name: str, share: float) -> list[str]:
+    """Return the problem of a share that is not from 0 to 1, if it is one.
+
+    >>> share_problem("foreign", 2.0)
+    ['foreign is 2.0; give a share from 0 to 1']
+    """
+    return [] if 0 <= share <= 1 else [f"{name} is {share}; give a share from 0 to 1"]
+
+
+def stage_problem(name: str, stage: int, stages: int) -> list[str]:
+    """Return the problem of a stage that does not exist, if it is one.
+
+    Args:
+        name: Name of the setting.
+        stage: Its value.
+        stages: Number of stages.
+
+    >>> stage_problem("slowed", 3, stages=3)
+    ['slowed is 3; the 3 stages are 0 to 2']
+    """
+    if 0 <= stage < stages:
+        return []
+    return [f"{name} is {stage}; the {stages} stages are 0 to {stages - 1}"]
+
+
+def select_fields(settings: Settings, target: type[Any]) -> dict[str, Any]:
+    """Return the settings that are fields of another dataclass too, to build one from them."""
+    names = {field.name for field in dataclasses.fields(target)}
+    return {
+        field.name: getattr(settings, field.name)
+        for field in dataclasses.fields(settings)
+        if field.name in names
+    }

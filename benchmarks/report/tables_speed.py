@@ -1,0 +1,219 @@
+"""Tables of times and speeds."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from benchmarks.harness.record import Record
+from benchmarks.report.goals import goals_table
+from benchmarks.report.markdown import markdown_table
+
+
+def overhead_table(record: Record) -> str:
+    """Return a table with a line for each row of the record."""
+    heads = (
+        "method", "linearize", "ratio", "range", "goal", "ms/sample", "plain, ms/sample",
+        "peak, MiB", "graphs", "inputs", "versions", "extra parameters",
+    )  # fmt: skip
+    lines = [
+        (
+            row["row"],
+            row["linearize"] or "-",
+            f"{row['ratio']:.3f}",
+            f"{row['ratio_min']:.3f} to {row['ratio_max']:.3f}",
+            _format_goal(row),
+            f"{1000 * row['sample_s']:.3f}",
+            f"{1000 * row['plain_sample_s']:.3f}",
+            "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
+            *(str(row[count]) for count in ("graphs", "inputs", "versions")),
+            f"{row['extra_parameters'] / row['parameters']:.1%}",
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "Ratio: time of a step beside that of a plain PyTorch loop, median and range over "
+        "pairs. Peak: memory that training adds. Graphs, inputs, versions: what the stages "
+        "are predicted to hold, summed over the stages."
+    )
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def checkpoint_table(record: Record) -> str:
+    """Return a table with a line for each row of the record."""
+    heads = (
+        "row", "ratio", "range", "ms/step", "checkpoints", "ticks stand still, ms", "MiB",
+        "whole save, ms",
+    )  # fmt: skip
+    batch = record.settings["batch"]
+    lines = [
+        (
+            row["row"],
+            f"{row['ratio']:.3f}",
+            f"{row['ratio_min']:.3f} to {row['ratio_max']:.3f}",
+            f"{1000 * batch * row['sample_s']:.1f}",
+            str(row["checkpoints"]),
+            *(
+                "-" if value is None else f"{value:.1f}"
+                for value in (
+                    row["still_s"] and 1000 * row["still_s"],
+                    row["mib"],
+                    row["save_s"] and 1000 * row["save_s"],
+                )
+            ),
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "{network} on batches of {batch}, {method} on {stages} stages in one process. Ratio: "
+        "time of a step beside that of the same training without checkpoints, median and range "
+        "over {pairs} pairs of {steps} steps in turns. Ticks stand still while the state is "
+        "copied, median; a whole save is that and the writing, down to the disk."
+    ).format(**record.settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def _format_goal(row: Mapping[str, Any]) -> str:
+    """Return the goal, and whether it is met."""
+    if row["goal"] is None:
+        return "-"
+    return f"{row['goal']:.2f} {'met' if row['ratio'] <= row['goal'] else 'missed'}"
+
+
+def speed_table(record: Record) -> str:
+    """Return a table with a line for each row of the record."""
+    heads = (
+        "row", "processes x threads", "samples/s", "ratio", "range", "of the limit",
+        "CPU, ratio", "other threads", "sending", "waiting", "peak, MiB", "choices",
+        "disturbed",
+    )  # fmt: skip
+    lines = [
+        (
+            row["row"],
+            f"{row['processes']} x {row['threads']}",
+            f"{row['samples_per_s']:.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+            f"{row['of_limit']:.2f}" if "of_limit" in row else "-",
+            f"{row['cpu_ratio']:.2f}",
+            f"{row['other_cpu']:.1%}",
+            _format_shares(row["communication"]),
+            _format_shares(row["waiting"]),
+            _format_distinct(row["peak_mib"]),
+            _format_choices(row["choices"]),
+            str(row["disturbed"]),
+        )
+        for row in record.rows
+    ]
+    settings = record.settings
+    legend = (
+        "{network} on batches of {batch}, {stages} processes where several share them. Ratio: "
+        "samples per second beside bp in the same round, median and range over {repetitions} "
+        "rounds of {steps} steps; of the limit: the same beside independent processes, where "
+        "they had their turns together. CPU: processor time of a sample in all processes, "
+        "beside bp's; other threads: the part of it that is not the training's own thread, "
+        "which is OpenMP's and that of messages. Sending, waiting: parts of the time of each "
+        "process. Peak: of each process, without PyTorch itself. Disturbed: rounds in which "
+        "others used more than {foreign:.0%} of the machine however often they were repeated."
+    ).format(**settings)
+    goals = goals_table(record.rows)
+    return "\n\n".join([markdown_table(heads, lines), legend, *([goals] if goals else [])])
+
+
+def link_table(record: Record) -> str:
+    """Return a table with a line for each row, and a column for each rate."""
+    settings = record.settings
+    rates = settings["mbit_s"]
+    by_row: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for row in record.rows:
+        by_row.setdefault(row["row"], {})[row["mbit_s"]] = row
+    speeds = [f"{rate:g} Mbit/s" for rate in rates]
+    heads = ("row", "nodes", *speeds, "sent, MiB/step", "choices")
+    lines = []
+    for label, by_rate in by_row.items():
+        first = by_rate[rates[0]]
+        times = [
+            f"{one['ms_per_sample']:.2f} ({one['ms_min']:.2f} to {one['ms_max']:.2f})"
+            for one in (by_rate[rate] for rate in rates)
+        ]
+        sent = f"{fmean(max(one['sent_mib']) for one in by_rate.values()):.1f}"
+        choices = _format_choices(first["choices"])
+        lines.append((label, str(first["processes"]), *times, sent, choices))
+    legend = (
+        "Milliseconds for a sample, median and range over {repetitions} rounds: {network} with "
+        "{parameters:,} parameters on batches of {batch}. Two nodes of one process with "
+        "{threads} thread each, joined by a link of this rate each way; a row of one node uses "
+        "none. Sent: by the busier node, with all headers."
+    ).format(**settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def stages_table(record: Record) -> str:
+    """Return a table with a line for each number of stages and row."""
+    heads = (
+        "stages", "row", "ticks/s", "waiting of each stage", "computed: times bp",
+        "computed: waiting of each stage", "choices",
+    )  # fmt: skip
+    lines = [
+        (
+            str(row["stages"]),
+            row["row"],
+            f"{row['ticks_per_s']:.2f}",
+            _format_shares(row["waiting"]),
+            f"{row['computed_speed_up']:.2f}",
+            _format_shares(row["computed_waiting"]),
+            _format_choices(row["choices"]),
+        )
+        for row in record.rows
+    ]
+    settings = record.settings | {"cores": record.machine["cores"]}
+    legend = (
+        "{network} on batches of {batch}. Ticks and waiting are measured with a process for "
+        "each stage on {cores} cores, which more stages have to share: median of {repetitions} "
+        "times {steps} steps. Computed, not measured: what a core for each stage would give, "
+        "from the times of the stages one after the other in one process, the program's order "
+        "and packets that take no time; beside a plain loop in the same process."
+    ).format(**settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def _format_shares(shares: Sequence[float]) -> str:
+    return ", ".join(f"{share:.0%}" for share in shares) or "-"
+
+
+def _format_distinct(numbers: Sequence[float]) -> str:
+    """Return the number of each process, once if all are nearly equal.
+
+    >>> _format_distinct([300.1, 300.4]), _format_distinct([300.1, 200.0])
+    ('300', '300, 200')
+    """
+    return ", ".join(dict.fromkeys(f"{number:.0f}" for number in numbers))
+
+
+def _format_choices(choices: Mapping[str, Any]) -> str:
+    """Return the choices that were made for a row, apart from its options."""
+    if "cuts" in choices:
+        delay = f", delay {choices['delay']}" if "delay" in choices else ""
+        return f"cut at {', '.join(choices['cuts'])}{delay}"
+    return ", ".join(f"{name}={value}" for name, value in choices.items()) or "-"
+
+
+def startup_table(record: Record) -> str:
+    """Return a table with a line for each command."""
+    heads = ("command", "time, s", "ratio", "range", "processor time, s", "ratio")
+    lines = [
+        (
+            row["row"],
+            f"{row['wall_s']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+            f"{row['cpu_s']:.2f}",
+            f"{row['cpu_ratio']:.2f}",
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "Time from the start to the end of a process; the training ends after its first "
+        "action. Medians over {runs} runs with files in the page cache. Ratio: compared with "
+        "`import torch` in the same round, median and range. Processor time: of all threads."
+    ).format(**record.settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
