@@ -1,7 +1,8 @@
 """``hocket plan``: rehearse a network, print forecasts, and write the plan of the best one."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,8 +74,6 @@ def plan_command(
     names = split_methods(methods)
     if problems := _problems(stages, names, threads, plan_out):
         raise OptionError(listed("cannot plan", problems))
-    import torch
-
     from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
     from hocket.planner.predict import cut_by_time, predict
@@ -83,25 +82,15 @@ def plan_command(
     packet_link = Link.parse(link) if link else ONE_MACHINE
     config = RunConfig(network=network, data=data, data_dir=data_dir, batch_size=batch_size)
     build = partial(_build_workload, config)
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with _torch_threads(threads):
         signature = network_signature(build()[0])
-        forecasts = [
-            forecast
-            for candidates in cut_by_time(
-                build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
-            )
-            for forecast in predict(
-                build,
-                candidates,
-                link=packet_link,
-                contended=same_machine,
-                track=_track_rehearsals,
-            )
-        ]
-    finally:
-        torch.set_num_threads(threads_before)
+        by_count = cut_by_time(
+            build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
+        )
+        predict_all = partial(
+            predict, build, link=packet_link, contended=same_machine, track=_track_rehearsals
+        )
+        forecasts = [forecast for some in by_count for forecast in predict_all(some)]
     chosen = _print_forecasts(forecasts)
     if plan_out is not None:
         Plan(chosen.cuts, signature).write(
@@ -114,6 +103,19 @@ def plan_command(
         _draw_program(chosen, picture)
         console.print(f"drawn to {picture}", soft_wrap=True)
     return 0
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """Context manager that sets PyTorch's number of threads, and restores it at the end."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def split_methods(text: str) -> list[str]:

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import math
-import os
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hocket.atomic import write_text_atomically
 from hocket.errors import OptionError, listed
 from hocket.options import wrong_options
 
@@ -227,9 +227,7 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
 
 def write_json(file: Path, value: Any) -> None:
     """Write a JSON file atomically: a reader finds the old file or the new one."""
-    part = file.with_name(file.name + ".part")
-    part.write_text(json.dumps(plain_values(value), indent=2) + "\n")
-    os.replace(part, file)
+    write_text_atomically(file, json.dumps(plain_values(value), indent=2) + "\n")
 
 
 def plain_values(value: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from hocket.atomic import replace_atomically
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import RunFolderError
 from hocket.options import Named
@@ -71,6 +72,6 @@ def has_checkpoints(run_dir: Path, stages: int) -> bool:
 
 def save_weights(network: nn.Module, file: Path) -> None:
     """Write the weights under the network's own names, on the CPU."""
-    part = file.with_name(file.name + ".part")
-    torch.save({name: value.cpu() for name, value in network.state_dict().items()}, part)
-    part.replace(file)
+    with replace_atomically(file) as unfinished:
+        weights = {name: value.cpu() for name, value in network.state_dict().items()}
+        torch.save(weights, unfinished)
