@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.harness.settings import Settings
+from hocket.atomic import write_text_atomically
 from hocket.errors import DataError
 from hocket.runs.environment import commit, machine, source_digest, versions
 
@@ -115,18 +115,10 @@ class Record:
 
 
 def write_record_json(path: Path, value: object) -> Path:
-    """Write a JSON file atomically: under another name first, then renamed."""
+    """Write a JSON file atomically, and create its folder if it is missing."""
     text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_text_atomically(path, text)
     return path
 
 
