@@ -26,7 +26,7 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
 from benchmarks.peers.decoupled import Decoupled
-from hocket.errors import unknown
+from hocket.errors import unknown_name
 from hocket.methods import parse_method
 from hocket.options import Named
 from hocket.partition import Plan
@@ -107,7 +107,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         problems = [
-            unknown("network", name, list(NETWORKS))
+            unknown_name("network", name, list(NETWORKS))
             for name in self.networks
             if name not in NETWORKS
         ]

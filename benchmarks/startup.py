@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from benchmarks.harness.process import build_environment
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
-from hocket.errors import HocketError, unknown
+from hocket.errors import HocketError, unknown_name
 
 BASE = "import torch"
 FIRST_TICK = "hocket train, first tick"
@@ -57,7 +57,7 @@ class StartupSettings:
             self,
             at_least={1: ("runs", "threads")},
             problems=[
-                unknown("command", row, list(COMMANDS))
+                unknown_name("command", row, list(COMMANDS))
                 for row in self.rows
                 if row not in COMMANDS
             ],

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.faults.expectations import EXPECTATIONS
-from hocket.errors import OptionError, unknown
+from hocket.errors import OptionError, unknown_name
 
 _FORM = re.compile(r"(?P<kind>[\w ]+) stage (?P<stage>\d+) at tick (?P<tick>\d+)")
 
@@ -30,7 +30,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in EXPECTATIONS:
-            raise OptionError(unknown("fault", self.kind, EXPECTATIONS))
+            raise OptionError(unknown_name("fault", self.kind, EXPECTATIONS))
 
     def __str__(self) -> str:
         return f"{self.kind} stage {self.stage} at tick {self.tick}"

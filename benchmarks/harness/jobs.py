@@ -14,7 +14,7 @@ from benchmarks.harness.process import run_module
 from benchmarks.harness.record import Record, read_json, write_record_json
 from benchmarks.harness.settings import Settings
 from benchmarks.harness.training import TrainingJob
-from hocket.errors import HocketError, OptionError, listed
+from hocket.errors import HocketError, OptionError, format_problems
 
 
 class JobSettings(Settings, Protocol):
@@ -168,7 +168,7 @@ class JobRunner:
             list(pool.map(self._run, jobs))
         if self._failures:
             raise HocketError(
-                listed("these trainings failed, the others are kept", self._failures)
+                format_problems("these trainings failed, the others are kept", self._failures)
             )
 
     def _run(self, job: TrainingJob) -> None:

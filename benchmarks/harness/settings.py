@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 
 
 class Settings(Protocol):
@@ -55,7 +55,7 @@ def check_settings(
     ]
     found += problems
     if found:
-        raise OptionError(listed(title, found))
+        raise OptionError(format_problems(title, found))
 
 
 def share_problem(name: str, share: float) -> list[str]:

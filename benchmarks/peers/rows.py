@@ -14,7 +14,7 @@ from benchmarks.peers.ddp import DDP
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
@@ -151,7 +151,7 @@ def find_builder(name: str) -> Builder:
         return BUILDERS[name]
     if name in METHODS:
         return partial(build_decoupled, name=name)
-    raise OptionError(unknown("row", name, [*BUILDERS, *METHODS]))
+    raise OptionError(unknown_name("row", name, [*BUILDERS, *METHODS]))
 
 
 def parse_row(row: str) -> Named:
@@ -172,7 +172,7 @@ def parse_row(row: str) -> Named:
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in bound
     ]
     if problems := wrong_options(parsed.options, known, argument_hints(builder)):
-        raise OptionError(listed(f"cannot read the row {row!r}", problems))
+        raise OptionError(format_problems(f"cannot read the row {row!r}", problems))
     return parsed
 
 

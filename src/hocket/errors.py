@@ -84,10 +84,10 @@ class RunFolderError(HocketError, FileExistsError):
     """The folder of a run exists already, or cannot be created."""
 
 
-def listed(title: str, problems: Sequence[str]) -> str:
+def format_problems(title: str, problems: Sequence[str]) -> str:
     """Format all problems of one input as a list under a title.
 
-    >>> print(listed("cannot cut", ["it has 2 layers", "layer 'fc' is shared"]))
+    >>> print(format_problems("cannot cut", ["it has 2 layers", "layer 'fc' is shared"]))
     cannot cut:
       - it has 2 layers
       - layer 'fc' is shared
@@ -95,16 +95,16 @@ def listed(title: str, problems: Sequence[str]) -> str:
     return "\n".join([f"{title}:", *(f"  - {problem}" for problem in problems)])
 
 
-def too_small(numbers: Mapping[str, int]) -> list[str]:
+def below_one(numbers: Mapping[str, int]) -> list[str]:
     """Return one problem for each number that is below 1.
 
-    >>> too_small({"steps": 0, "batch": 8})
+    >>> below_one({"steps": 0, "batch": 8})
     ['steps is 0; give 1 or more']
     """
     return [f"{name} is {n}; give 1 or more" for name, n in numbers.items() if n < 1]
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the message for a name that is not one of the known names.
 
     Args:
@@ -112,7 +112,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
         name: The unknown name.
         known: All valid names; the most similar ones are suggested.
 
-    >>> unknown("method", "fgd", ["bp", "fdg"])
+    >>> unknown_name("method", "fgd", ["bp", "fdg"])
     "unknown method 'fgd' (did you mean 'fdg'?); there are: bp, fdg"
     """
     names = list(known)

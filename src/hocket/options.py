@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, unknown
+from hocket.errors import OptionError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def wrong_options(
     >>> wrong_options({"epochs": "many", "steps": 3}, ["epochs"], {"epochs": int})
     ["unknown option 'steps'; there are: epochs", "epochs is 'many'; wanted a whole number"]
     """
-    return [unknown(kind, name, known) for name in given if name not in known] + [
+    return [unknown_name(kind, name, known) for name in given if name not in known] + [
         f"{name} is {value!r}; wanted {_describe_hint(hints[name])}"
         for name, value in given.items()
         if name in hints and not _matches_hint(value, hints[name])

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, cast
 
-from hocket.errors import OptionError, ProgramError, listed
+from hocket.errors import OptionError, ProgramError, format_problems
 from hocket.methods.method import Method
 
 Kind = Literal["F", "B", "U", "T"]
@@ -346,7 +346,7 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
             )
     problems += _accumulation_problems(ticks, method, stages)
     if problems:
-        raise ProgramError(listed(f"not a program of {method.name!r}", problems))
+        raise ProgramError(format_problems(f"not a program of {method.name!r}", problems))
 
 
 def _requirements(

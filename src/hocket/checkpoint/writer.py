@@ -27,7 +27,7 @@ from hocket.checkpoint.directory import (
 from hocket.checkpoint.serialize import pack
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.world import World
-from hocket.errors import CheckpointError, OptionError, listed
+from hocket.errors import CheckpointError, OptionError, format_problems
 from hocket.options import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
@@ -65,7 +65,7 @@ class Checkpoints:
             problems.append(f"keep is {self.keep}; use at least 1")
         problems += wrong_choice("on_error", self.on_error, get_args(OnCheckpointError))
         if problems:
-            raise OptionError(listed("invalid options for checkpoints", problems))
+            raise OptionError(format_problems("invalid options for checkpoints", problems))
 
 
 @dataclass(frozen=True)

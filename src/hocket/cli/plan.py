@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hocket.cli.output import console
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 from hocket.runs.config import RunConfig, plain_values
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def plan_command(
     """
     names = split_methods(methods)
     if problems := _problems(stages, names, threads, plan_out):
-        raise OptionError(listed("cannot plan", problems))
+        raise OptionError(format_problems("cannot plan", problems))
     from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
     from hocket.planner.predict import cut_by_time, predict

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from hocket.data.randomness import make_generator
-from hocket.errors import DataError, OptionError, listed
+from hocket.errors import DataError, OptionError, format_problems
 
 Transform = Callable[[Tensor, Generator], Tensor]
 """Function from a batch of inputs (B, ...) to another; it draws from the generator only."""
@@ -109,7 +109,9 @@ class Batches:
                 f"{batch_size}; lower batch_size or keep the short batch"
             )
         if problems:
-            raise OptionError(listed("cannot serve these examples in batches", problems))
+            raise OptionError(
+                format_problems("cannot serve these examples in batches", problems)
+            )
         self.examples = examples
         self.batch_size = batch_size
         self.seed = seed

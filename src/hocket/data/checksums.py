@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from hocket.errors import DataError, listed
+from hocket.errors import DataError, format_problems
 
 
 def check_md5(name: str, digest: str, wanted: str) -> None:
@@ -56,7 +56,7 @@ def check_sha256_list(files: Sequence[Path]) -> None:
                 problems.append(f"{file}: its sum is {digest}, {sums} says {wanted[name]}")
     if problems:
         raise DataError(
-            listed("files differ from their listed sums; fetch them again", problems)
+            format_problems("files differ from their listed sums; fetch them again", problems)
         )
 
 

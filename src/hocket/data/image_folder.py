@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from hocket.data.augment import Normalise
 from hocket.data.batches import Batches
 from hocket.data.dataset import Data, check_targets
-from hocket.errors import DataError, OptionError, import_extra, listed
+from hocket.errors import DataError, OptionError, format_problems, import_extra
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 # The usual constants for ImageNet.
@@ -204,5 +204,5 @@ def _list_classes(data_dir: Path, names: tuple[str, ...]) -> dict[str, list[Path
         if not files
     ]
     if problems:
-        raise DataError(listed(f"{present[0]} has empty classes", problems))
+        raise DataError(format_problems(f"{present[0]} has empty classes", problems))
     return classes

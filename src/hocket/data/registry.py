@@ -13,7 +13,7 @@ from hocket.data.hugging_face import hf
 from hocket.data.image_folder import folder
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options import argument_hints, wrong_options
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
@@ -81,7 +81,7 @@ def load(
     if not reads_files and data_dir is not None:
         problems.append(f"it reads no files; drop --data-dir (data_dir={str(data_dir)!r})")
     if problems:
-        raise OptionError(listed(f"cannot load data set {name!r}", problems))
+        raise OptionError(format_problems(f"cannot load data set {name!r}", problems))
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
     return loader(batch_size=batch_size, seed=seed, **chosen)
@@ -90,5 +90,5 @@ def load(
 def _find_loader(name: str) -> Callable[..., Data]:
     """Return the function that loads the data set of this name."""
     if name not in DATA:
-        raise OptionError(unknown("data set", name, DATA))
+        raise OptionError(unknown_name("data set", name, DATA))
     return DATA[name]

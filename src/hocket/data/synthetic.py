@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from hocket.data.batches import Batches, InMemory
 from hocket.data.dataset import Data, Kind
 from hocket.data.randomness import make_generator
-from hocket.errors import OptionError, listed, too_small
+from hocket.errors import OptionError, below_one, format_problems
 
 
 def synthetic(
@@ -40,11 +40,11 @@ def synthetic(
     if len(shape) not in (1, 3) or any(side < 1 for side in shape):
         problems.append(f"shape is {shape}; give (D,) for vectors or (C, H, W) for images")
     numbers = {"classes": classes, "examples": examples, "test_examples": test_examples}
-    problems += too_small(numbers)
+    problems += below_one(numbers)
     if noise < 0:
         problems.append(f"noise is {noise}; give 0 or more")
     if problems:
-        raise OptionError(listed("cannot make synthetic data", problems))
+        raise OptionError(format_problems("cannot make synthetic data", problems))
     rng = make_generator(seed, "examples")
     centres_M = torch.randn(classes, *shape, generator=rng)
     kind: Kind = "images" if len(shape) == 3 else "vectors"

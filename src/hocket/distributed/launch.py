@@ -28,7 +28,7 @@ from hocket.distributed.restart import RestartBudget
 from hocket.distributed.supervisor import RejoinPolicy, Supervisor
 from hocket.distributed.worker_main import PEER_FAILED as PEER_FAILED
 from hocket.distributed.worker_main import STOP_SIGNALS, WorkerSpec, worker_main
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 
 PRELOADED_IMPORTS = ("torch._dynamo",)
 """Modules that PyTorch imports only for the first optimizer, which takes seconds."""
@@ -182,7 +182,7 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
             "cannot handle Ctrl-C; call it in the main thread"
         )
     if problems:
-        raise OptionError(listed("cannot start processes", problems))
+        raise OptionError(format_problems("cannot start processes", problems))
 
 
 def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:

@@ -7,7 +7,7 @@ stage k here is module k+1 there.
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 from hocket.options import wrong_choice
 from hocket.signals.signal import Signal
 
@@ -66,7 +66,7 @@ class Replay:
                 "could ever be drawn; use at least 2"
             )
         if problems:
-            raise OptionError(listed("this replay is impossible", problems))
+            raise OptionError(format_problems("this replay is impossible", problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,9 @@ class Method:
                 "batch; use a local loss"
             )
         if problems:
-            raise OptionError(listed(f"method {self.name!r} cannot be built", problems))
+            raise OptionError(
+                format_problems(f"method {self.name!r} cannot be built", problems)
+            )
 
     @property
     def free_running(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, get_args
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 
 StageTiming = Literal["regular", "random"]
@@ -39,7 +39,7 @@ class StageSpeeds:
         if self.timing not in get_args(StageTiming):
             problems.append(f"stage_timing is {self.timing!r}; use 'regular' or 'random'")
         if problems:
-            raise OptionError(listed("stages cannot run at these speeds", problems))
+            raise OptionError(format_problems("stages cannot run at these speeds", problems))
 
 
 def equal_speeds(stages: int) -> StageSpeeds:

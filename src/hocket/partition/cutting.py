@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.errors import CutError, OptionError, listed
+from hocket.errors import CutError, OptionError, format_problems
 from hocket.options import check_choice
 from hocket.partition.balance import balance
 from hocket.partition.cut_points import CutGraph, find_cut_points
@@ -221,7 +221,9 @@ def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
     if not 1 <= stages <= layers:
         problem = f"it has {layers} layers; ask for 1 to {layers} stages"
         title = f"cannot cut this network into {stages} stages"
-        message = listed(title, [problem, *reasons]) if reasons else f"{title}: {problem}"
+        message = (
+            format_problems(title, [problem, *reasons]) if reasons else f"{title}: {problem}"
+        )
         raise CutError(message)
 
 
@@ -235,7 +237,7 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
         if name not in modules
     ]
     if foreign:
-        raise CutError(listed("the plan is for another network", foreign))
+        raise CutError(format_problems("the plan is for another network", foreign))
     problems = [
         f"not before {name!r}: {reason}"
         for name in plan.cuts
@@ -251,7 +253,9 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
         if a >= b
     ]
     if problems:
-        raise CutError(listed(f"cannot cut this network into {plan.stages} stages", problems))
+        raise CutError(
+            format_problems(f"cannot cut this network into {plan.stages} stages", problems)
+        )
     return positions
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from hocket.errors import CutError, listed
+from hocket.errors import CutError, format_problems
 from hocket.partition.plan import Plan
 
 
@@ -68,7 +68,7 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
     missing = [cut for cut in plan.cuts if cut not in layers]
     if missing:
         raise CutError(
-            listed(
+            format_problems(
                 "the plan is for another network",
                 [f"it cuts before layer {cut!r}, which is none of {names}" for cut in missing],
             )
@@ -81,7 +81,9 @@ def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:
         if a >= b
     ]
     if problems:
-        raise CutError(listed(f"cannot cut this network into {plan.stages} stages", problems))
+        raise CutError(
+            format_problems(f"cannot cut this network into {plan.stages} stages", problems)
+        )
     stages = [
         nn.Sequential(*(layers[name] for name in names[a:b])) for a, b in pairwise(bounds)
     ]
@@ -120,4 +122,6 @@ def require_separate(network: nn.Module, stages: Sequence[nn.Module]) -> None:
             elif not owners:
                 problems.append(f"{kind} {name!r} is in no stage; add its layer to one")
     if problems:
-        raise CutError(listed(f"cannot cut this network into {len(stages)} stages", problems))
+        raise CutError(
+            format_problems(f"cannot cut this network into {len(stages)} stages", problems)
+        )

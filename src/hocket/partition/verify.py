@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import CutError, listed
+from hocket.errors import CutError, format_problems
 from hocket.modes import evaluation_mode
 from hocket.partition.recorder import call_network, sample_error
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
@@ -70,7 +70,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
         raise CutError(
-            listed(
+            format_problems(
                 f"cut into {len(stages)} stages, this network computes something else", problems
             )
         )

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 from hocket import data as datasets
 from hocket import zoo
 from hocket.data import Data
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
@@ -166,7 +166,7 @@ def _find_class(module: object, base: type, kind: str, named: Named) -> Callable
         if not name.startswith("_")
     }
     if named.name not in known:
-        raise OptionError(unknown(kind, named.name, sorted(known)))
+        raise OptionError(unknown_name(kind, named.name, sorted(known)))
     return known[named.name]
 
 
@@ -189,5 +189,5 @@ def _try(kind: str, named: Named, trial: Callable[[], object]) -> None:
         trial()
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise OptionError(
-            listed(f"PyTorch refuses the {kind} {str(named)!r}", [str(error)])
+            format_problems(f"PyTorch refuses the {kind} {str(named)!r}", [str(error)])
         ) from error

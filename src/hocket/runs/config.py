@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hocket.atomic import write_text_atomically
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 from hocket.options import wrong_options
 
 
@@ -127,7 +127,7 @@ class RunConfig:
                 "each batch do not agree on which to skip; use 'stop', or one replica"
             )
         if problems:
-            raise OptionError(listed("this run is impossible", problems))
+            raise OptionError(format_problems("this run is impossible", problems))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the choices as plain values."""
@@ -187,7 +187,7 @@ def check_same_run(config: RunConfig, before: RunConfig) -> None:
         if name not in MAY_CHANGE and value != values_before[name]
     ]
     if problems:
-        raise OptionError(listed("a resumed run keeps its choices", problems))
+        raise OptionError(format_problems("a resumed run keeps its choices", problems))
 
 
 def read_values(file: Path) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
     """
     hints = typing.get_type_hints(RunConfig)
     if problems := wrong_options(values, hints, hints, kind="key"):
-        raise OptionError(listed(f"cannot use {where}", problems))
+        raise OptionError(format_problems(f"cannot use {where}", problems))
     paths = {"data_dir", "run_dir", "timeline"}
     checked: dict[str, Any] = {
         k: Path(v) if k in paths and v is not None else v for k, v in values.items()

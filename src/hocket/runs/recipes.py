@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hocket.errors import OptionError, unknown
+from hocket.errors import OptionError, unknown_name
 
 _CIFAR = {
     "method": "fdg",
@@ -65,5 +65,5 @@ def recipe(name: str) -> dict[str, Any]:
     300
     """
     if name not in RECIPES:
-        raise OptionError(unknown("recipe", name, RECIPES))
+        raise OptionError(unknown_name("recipe", name, RECIPES))
     return dict(RECIPES[name])

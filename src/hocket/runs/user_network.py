@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from hocket import zoo
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options import Named
 
 _FORM = re.compile(r"(?P<module>[^:=,]+):(?P<function>[A-Za-z_]\w*(:.*)?)", re.DOTALL)
@@ -78,7 +78,7 @@ class UserNetwork:
             module = self._import_module()
         except Exception as error:
             raise OptionError(
-                listed(
+                format_problems(
                     f"cannot import {self.module!r} for the network {name!r}",
                     [
                         f"{type(error).__name__}: {error}",
@@ -90,7 +90,7 @@ class UserNetwork:
         if not callable(function):
             functions = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
             raise OptionError(
-                unknown(f"function of {self.module!r}:", self.function.name, functions)
+                unknown_name(f"function of {self.module!r}:", self.function.name, functions)
             )
         return function
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 from hocket.losses import Loss
 from hocket.signals.heads import HeadKind, build_head
 from hocket.signals.signal import BackwardRoots, SignalInput
@@ -73,7 +73,7 @@ class Local:
                 "leave one of them out"
             )
         if problems:
-            raise OptionError(listed("a local loss cannot be built", problems))
+            raise OptionError(format_problems("a local loss cannot be built", problems))
 
     needs_gradient = False
     learns_from_gradient = False

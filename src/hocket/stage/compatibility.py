@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
-from hocket.errors import LinearizeError, OptionError, listed
+from hocket.errors import LinearizeError, OptionError, format_problems
 from hocket.methods.method import Linearize
 
 
@@ -52,7 +52,9 @@ def check_compatible(
         stash = " or 'stash'" if not any(map(_is_compiled, module.modules())) else ""
         problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
         raise OptionError(
-            listed(f"stage {stage} is not compatible with linearize={linearize!r}", problems)
+            format_problems(
+                f"stage {stage} is not compatible with linearize={linearize!r}", problems
+            )
         )
 
 

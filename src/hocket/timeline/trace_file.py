@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.errors import DataError, OptionError, listed
+from hocket.errors import DataError, OptionError, format_problems
 from hocket.timeline.span import Span
 
 FORMAT = "hocket timeline 1"
@@ -116,7 +116,7 @@ def list_first_problems(title: str, problems: Sequence[str], shown: int = 5) -> 
       - 1 more
     """
     more = [f"{len(problems) - shown} more"] if len(problems) > shown else []
-    return listed(title, [*problems[:shown], *more])
+    return format_problems(title, [*problems[:shown], *more])
 
 
 def _event_problems(event: Any) -> Iterator[str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
-from hocket.errors import CheckpointError, listed
+from hocket.errors import CheckpointError, format_problems
 from hocket.stage.forward_state import set_tensors
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -163,7 +163,7 @@ def newest_common_checkpoint(
             return snapshot, problems
         problems += told
     why = problems or ["there is no folder of a checkpoint in it"]
-    raise CheckpointError(listed(f"cannot resume from {str(folder)!r}", why))
+    raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
 
 
 def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
@@ -190,7 +190,9 @@ def require_same_setup(manifest: Manifest, setup: Setup) -> None:
         if choices.get(name) != was
     ]
     if problems:
-        raise CheckpointError(listed("the checkpoint is of another training", problems))
+        raise CheckpointError(
+            format_problems("the checkpoint is of another training", problems)
+        )
 
 
 def count_in_flight(snapshot: Snapshot) -> int:
@@ -236,7 +238,7 @@ def require_matching_stages(stages: Sequence[Stage], states: Sequence[Tree]) -> 
     pairs = zip(stages, states, strict=True)
     problems = [problem for stage, state in pairs for problem in stage.mismatches(state)]
     if problems:
-        raise CheckpointError(listed("the checkpoint is of another network", problems))
+        raise CheckpointError(format_problems("the checkpoint is of another network", problems))
 
 
 def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoch: int) -> None:

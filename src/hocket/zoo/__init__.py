@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options import argument_hints, wrong_options
 from hocket.zoo.cifar_resnet import (
     resnet8,
@@ -72,12 +72,12 @@ def create(name: str, **options: object) -> nn.Module:
     ['hidden0', 'head']
     """
     if name not in names():
-        raise OptionError(unknown("network", name, names()))
+        raise OptionError(unknown_name("network", name, names()))
     builder = _builder(name)
     # The builder checks fields of a configuration of transformers itself.
     known = options if name in HUGGING_FACE else list(inspect.signature(builder).parameters)
     if problems := wrong_options(options, known, argument_hints(builder)):
-        raise OptionError(listed(f"cannot build network {name!r}", problems))
+        raise OptionError(format_problems(f"cannot build network {name!r}", problems))
     return builder(**options)
 
 

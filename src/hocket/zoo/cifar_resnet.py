@@ -11,7 +11,7 @@ from typing import Literal, Protocol, get_args
 
 from torch import nn
 
-from hocket.errors import OptionError, listed
+from hocket.errors import OptionError, format_problems
 from hocket.options import wrong_choice
 from hocket.zoo.layer import Layer
 from hocket.zoo.residual import PadShortcut, Residual, basic_body, conv_norm_relu
@@ -79,7 +79,7 @@ def _check(depth: int, pooling: str, init: str) -> None:
     problems += wrong_choice("pooling", pooling, get_args(Pooling))
     problems += wrong_choice("init", init, get_args(Init))
     if problems:
-        raise OptionError(listed("cannot build this CIFAR ResNet", problems))
+        raise OptionError(format_problems("cannot build this CIFAR ResNet", problems))
 
 
 def _block(inputs: int, outputs: int) -> Residual:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hocket.errors import OptionError, import_extra, listed, unknown
+from hocket.errors import OptionError, format_problems, import_extra, unknown_name
 
 
 def hf_gpt2(*, vocab: int = 256, context: int = 64, **fields: Any) -> nn.Module:
@@ -177,9 +177,11 @@ def _build(
     transformers: Any = import_extra("transformers", "transformers", f"network {name!r}")
     config_class = getattr(transformers, config)
     known = sorted(vars(config_class()))
-    problems = [unknown("field", field, known) for field in fields if field not in known]
+    problems = [unknown_name("field", field, known) for field in fields if field not in known]
     if problems:
-        raise OptionError(listed(f"cannot build network {name!r} from a {config}", problems))
+        raise OptionError(
+            format_problems(f"cannot build network {name!r} from a {config}", problems)
+        )
     try:
         built: nn.Module = getattr(transformers, network)(config_class(**(defaults | fields)))
     except Exception as error:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import torch
 
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.options import Named, argument_hints, wrong_options
 from hocket.transport.codecs.cast import Cast
 from hocket.transport.codecs.codec import Codec
@@ -37,11 +37,11 @@ def parse_codec(text: str) -> Codec:
     """
     asked = Named.parse(text)
     if asked.name not in CODECS:
-        raise OptionError(unknown("codec", asked.name, CODECS))
+        raise OptionError(unknown_name("codec", asked.name, CODECS))
     build = CODECS[asked.name]
     # The arguments of a partial are fixed by the codec's name, and are no options.
     fixed = build.args if isinstance(build, partial) else ()
     known = list(inspect.signature(build).parameters) if not fixed else []
     if problems := wrong_options(asked.options, known, argument_hints(build)):
-        raise OptionError(listed(f"cannot build codec {asked.name!r}", problems))
+        raise OptionError(format_problems(f"cannot build codec {asked.name!r}", problems))
     return build(**asked.options)

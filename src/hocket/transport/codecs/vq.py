@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hocket.errors import OptionError, PacketError, listed
+from hocket.errors import OptionError, PacketError, format_problems
 from hocket.transport.codecs.codec import Codec, Decoder, Encoder
 from hocket.transport.codecs.exact import Exact
 from hocket.transport.codecs.finite import require_finite
@@ -75,7 +75,7 @@ class VQ:
         if self.every < 1:
             problems.append(f"every is {self.every}; use 1 or more")
         if problems:
-            raise OptionError(listed("invalid options of vq", problems))
+            raise OptionError(format_problems("invalid options of vq", problems))
 
     @property
     def gradients(self) -> Codec:
