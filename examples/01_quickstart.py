@@ -1,7 +1,7 @@
-"""Train a network in two stages that work at the same time: the shortest program there is.
+"""Train a network in two stages that work at the same time: the shortest program.
 
-What to learn: a network, a method, an optimizer for each stage, and `fit`. Compare the lines
-that it prints with those of `method=hocket.BP()`, plain back-propagation.
+What to learn: a trainer takes a network, a method and an optimizer for each stage, and `fit`
+trains. Compare its output with that of `method=hocket.BP()`, plain back-propagation.
 """
 
 import torch
@@ -23,5 +23,5 @@ history = trainer.fit(digits.train, digits.test, epochs=4)
 error = history[-1].evaluation.error
 print(f"test error after {len(history)} epochs: {error:.1%}")
 for stage in trainer.stages:
-    late = history[-1].staleness[stage.index]
-    print(f"stage {stage.index}: gradients were {late:.2f} updates late")
+    staleness = history[-1].staleness[stage.index]
+    print(f"stage {stage.index}: gradients were {staleness:.2f} updates late")

@@ -1,8 +1,8 @@
 """Your own network, your own DataLoader and your own loop.
 
-What to learn: `step` takes a batch and gives the loss of the batch that has just reached the
-end, which is an earlier one, so None at first. After the last batch some are still on their
-way: `finish` completes them. The weights keep the names that your network gave them.
+What to learn: `step` takes a batch and returns the loss of the batch that reaches the last
+stage in this tick, an earlier one; so None at first. After the last batch some are still in
+flight: `finish` completes them. The weights keep the names that your network gave them.
 """
 
 import tempfile
@@ -36,13 +36,13 @@ trainer = hocket.Trainer(
 for epoch in range(6):
     losses = [trainer.step(x, y) for x, y in train]
     trainer.end_epoch()
-    known = [loss for loss in losses if loss is not None]
-    score = trainer.evaluate(test)
-    print(f"epoch {epoch}: loss {sum(known) / len(known):.3f}, test error {score.error:.1%}")
+    finished = [loss for loss in losses if loss is not None]
+    loss, result = sum(finished) / len(finished), trainer.evaluate(test)
+    print(f"epoch {epoch}: loss {loss:.3f}, test error {result.error:.1%}")
 trainer.finish()
 print(f"stages 1 and 2 begin at layers {' and '.join(trainer.plan.cuts)}")
 
-# The file knows nothing of stages: it loads into the network alone.
+# The file has no stages in it: it loads into the plain network.
 with tempfile.TemporaryDirectory() as folder:
     file = Path(folder) / "network.pt"
     torch.save(network.state_dict(), file)

@@ -1,8 +1,8 @@
-"""The methods side by side on one network and one data set.
+"""Compare the methods on one network and one data set.
 
-What to learn: a method is a value; how late its gradients are (staleness) and what a stage
-keeps until they come (graphs of activations, inputs, versions of its weights) follow from it.
-Three epochs on digits show that all of them learn, not which is best.
+What to learn: a method is a value, from which follow how late its gradients are (staleness)
+and what a stage keeps until they arrive: graphs of activations, inputs, versions of its
+weights. Three epochs on digits show that all of them learn, not which is best.
 """
 
 import torch
@@ -32,8 +32,8 @@ for method in METHODS:
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
     )
     last = trainer.fit(digits.train, digits.test, epochs=3, progress=False)[-1]
-    kept = method.memory(0, STAGES)
+    memory = method.memory(0, STAGES)
     print(
         f"{method.name:6}  {last.evaluation.error:10.1%}  {last.staleness[0]:20.2f}  "
-        f"{kept.graphs:15} {kept.inputs:7} {kept.versions:9}"
+        f"{memory.graphs:15} {memory.inputs:7} {memory.versions:9}"
     )

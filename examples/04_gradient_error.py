@@ -1,10 +1,10 @@
-"""How far delayed gradients are from the true ones, and what shrinking them does.
+"""Measure how far delayed gradients are from the exact ones, and what shrinking them does.
 
-What to learn: `gradient_error_every` computes, for every n-th batch, the true gradient at the weights
-of now beside the one that is used. The cosine of the angle between them tells how wrong the
-direction is; the ratio of their norms shows beta, the shrink factor, once for every edge that
-the gradient has crossed. The last stage waits for nothing and is still a little off, because
-its inputs come from weights that the stages before it had some ticks ago.
+What to learn: `gradient_error_every` computes for every n-th batch the exact gradient at the
+present weights as well, and compares. The cosine of the angle between the two measures the
+error of the direction; the ratio of their norms shows the shrink factor, once for every edge
+that the gradient has crossed. The gradient of the last stage is not late and still not exact,
+because its inputs come from older weights of the stages before it.
 """
 
 from collections import defaultdict
@@ -22,9 +22,9 @@ for shrink in (1.0, 0.7, 0.4):
     digits = hocket.data.load("digits", batch_size=64)
     cosines, ratios = defaultdict(list), defaultdict(list)
 
-    def note(found, cosines=cosines, ratios=ratios):
-        cosines[found.stage].append(found.cosine)
-        ratios[found.stage].append(found.ratio)
+    def record(error, cosines=cosines, ratios=ratios):
+        cosines[error.stage].append(error.cosine)
+        ratios[error.stage].append(error.ratio)
 
     trainer = hocket.Trainer(
         hocket.zoo.mlp(hidden=[64, 64]),
@@ -32,7 +32,7 @@ for shrink in (1.0, 0.7, 0.4):
         method=hocket.FDG(shrink=shrink),
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
         gradient_error_every=4,
-        on_gradient_error=note,
+        on_gradient_error=record,
     )
     trainer.fit(digits.train, epochs=2, progress=False)
     for stage in range(STAGES):

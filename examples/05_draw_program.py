@@ -1,8 +1,8 @@
-"""What happens when: the programs of three methods, as text and as a picture.
+"""Print and draw the programs of three methods.
 
-What to learn: `unroll` turns a method into ticks of actions without touching a tensor. F is a
-forward, B a backward, U an update; the number is that of the batch. In BP one stage works at a
-time, in DDG the backwards are side by side, in FDG every stage is busy in every tick.
+What to learn: `unroll` turns a method into ticks of actions, without tensors. F is a forward,
+B a backward, U an update; the number is that of the batch. In BP one stage works at a time,
+in DDG the backwards run at the same time, in FDG every stage is busy in every tick.
 """
 
 import sys
@@ -10,19 +10,19 @@ from pathlib import Path
 
 import hocket
 from hocket.program import format_program
-from hocket.runs.plot import draw_picture
+from hocket.runs.plot import draw_program
 
 STAGES, BATCHES = 3, 6
-# Pictures go to the folder given on the command line; without one there are none.
+# Folder for the pictures, given on the command line; without one none are drawn.
 folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 
 for method in (hocket.BP(), hocket.DDG(), hocket.FDG()):
     ticks = list(hocket.unroll(method, STAGES, BATCHES))
     busy = sum(len({action.stage for action in tick}) for tick in ticks)
     locks = ", ".join(method.locks()) or "none"
-    print(f"{method.name}: {len(ticks)} ticks, {busy} turns of stages, locks: {locks}")
+    print(f"{method.name}: {len(ticks)} ticks, {busy} busy ticks of stages, locks: {locks}")
     print(format_program(ticks, STAGES), end="\n\n")
     if folder is not None:
         file = folder / f"{method.name}.svg"
-        draw_picture(ticks, STAGES, f"{method.name} on {STAGES} stages", file)
+        draw_program(ticks, STAGES, f"{method.name} on {STAGES} stages", file)
         print(f"drawn to {file}\n")

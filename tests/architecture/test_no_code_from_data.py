@@ -10,11 +10,13 @@ RUNS = {"eval", "exec", "system", "popen", "run_path", "run_module", "exec_modul
 RUNS |= {"import_module", "Unpickler", "all_gather_object", "broadcast_object_list"}
 # What runs code, and whose.
 ALLOWED = {
-    ("launch", "run_path"): "the script that is named on the command line",
-    ("own_network", "exec_module"): "the file that is named as a network",
-    ("own_network", "import_module"): "the module that is named as a network",
-    ("methods", "import_module"): "the modules beside it",
-    ("worker", "pickle.loads"): "what its own launcher has sent through a pipe of their own",
+    ("distributed.launch", "run_path"): "the script that is named on the command line",
+    ("runs.user_network", "exec_module"): "the file that is named as a network",
+    ("runs.user_network", "import_module"): "the module that is named as a network",
+    ("methods.registry", "import_module"): "the modules of its package",
+    ("__init__", "import_module"): "its own modules, from a table",
+    ("errors", "import_module"): "the packages of extras, named in the source",
+    ("distributed.worker_main", "pickle.loads"): "what its launcher has sent through a pipe",
 }
 
 

@@ -1,4 +1,4 @@
-"""Every example runs by itself, without warnings, and shows what it says."""
+"""Every example runs alone, without warnings, and prints what it explains."""
 
 import os
 import re
@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))
 
 
-def output_of(name, folder):
+def run_example(name, folder):
     source = str(Path(hocket.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, folder],
@@ -34,14 +34,14 @@ def numbers(line):
 
 
 def test_quickstart(tmp_path):
-    text = output_of("01_quickstart.py", tmp_path)
+    text = run_example("01_quickstart.py", tmp_path)
     error = float(re.search(r"test error after 4 epochs: ([\d.]+)%", text)[1])
     assert error < 30
     assert "stage 0: gradients were 1.00 updates late" in text
 
 
 def test_own_network(tmp_path):
-    text = output_of("02_own_network.py", tmp_path)
+    text = run_example("02_own_network.py", tmp_path)
     errors = [float(e) for e in re.findall(r"test error ([\d.]+)%", text)]
     assert len(errors) == 6
     assert errors[-1] < 20
@@ -50,16 +50,16 @@ def test_own_network(tmp_path):
 
 
 def test_compare_methods(tmp_path):
-    _, *rows = output_of("03_compare_methods.py", tmp_path).splitlines()
-    found = {row.split()[0]: numbers(row) for row in rows}
-    assert list(found) == ["bp", "ddg", "fr", "fdg", "adl", "dsp", "dgl", "dni"]
-    assert all(row[0] < 70 for row in found.values()), "guessing is 90 %"
-    assert found["fdg"][1:] == [3, 4, 4, 4]
-    assert found["dsp"][1:] == [3, 1, 4, 1]
+    _, *rows = run_example("03_compare_methods.py", tmp_path).splitlines()
+    columns = {row.split()[0]: numbers(row) for row in rows}
+    assert list(columns) == ["bp", "ddg", "fr", "fdg", "adl", "dsp", "dgl", "dni"]
+    assert all(row[0] < 70 for row in columns.values()), "guessing is 90 %"
+    assert columns["fdg"][1:] == [3, 4, 4, 4]
+    assert columns["dsp"][1:] == [3, 1, 4, 1]
 
 
 def test_gradient_error(tmp_path):
-    _, *rows = output_of("04_gradient_error.py", tmp_path).splitlines()
+    _, *rows = run_example("04_gradient_error.py", tmp_path).splitlines()
     for row in rows:
         shrink, stage, cosine, ratio = numbers(row)
         assert 0.5 < cosine <= 1
@@ -69,9 +69,9 @@ def test_gradient_error(tmp_path):
 
 
 def test_draw_program(tmp_path):
-    text = output_of("05_draw_program.py", tmp_path)
+    text = run_example("05_draw_program.py", tmp_path)
     assert "bp: 6 ticks" in text
-    assert "fdg: 10 ticks, 24 turns of stages, locks: none" in text
+    assert "fdg: 10 ticks, 24 busy ticks of stages, locks: none" in text
     assert {file.name for file in tmp_path.iterdir()} == {"bp.svg", "ddg.svg", "fdg.svg"}
 
 

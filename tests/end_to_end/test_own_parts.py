@@ -1,4 +1,4 @@
-"""What users bring: networks, lists of stages, loaders, losses, and structures of tensors."""
+"""Parts from users: networks, lists of stages, loaders, losses, structures of tensors."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def sgd(weights, lr=0.1):
 
 
 def points(count=256):
-    """Two dimensions, and the quadrant they lie in."""
+    """Return points in two dimensions, and the quadrants they lie in."""
     inputs = torch.randn(count, 2, generator=torch.Generator().manual_seed(0))
     return inputs, (inputs[:, 0] > 0) + 2 * (inputs[:, 1] > 0)
 
@@ -78,7 +78,7 @@ def test_stages_of_a_module_that_is_no_chain():
 
 
 class Branch(nn.Module):
-    """Gives its features and the input beside them, as a dict."""
+    """Layer that returns its features and its input as a dict."""
 
     def __init__(self):
         super().__init__()
@@ -93,8 +93,8 @@ class Join(nn.Module):
         super().__init__()
         self.linear = nn.Linear(34, 4)
 
-    def forward(self, found):
-        return self.linear(torch.cat([found["features"], found["inputs"][0]], dim=1))
+    def forward(self, parts):
+        return self.linear(torch.cat([parts["features"], parts["inputs"][0]], dim=1))
 
 
 def test_structures_of_tensors_cross_an_edge():
@@ -113,9 +113,9 @@ def test_a_loss_of_the_user_s_own_with_targets_that_are_no_classes():
         optimizer=sgd,
         loss=lambda output, targets: (output[:, 0] - targets["sum"]).square().mean(),
     )
-    score = trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation
-    assert score.error is None
-    assert score.loss < 0.2
+    result = trainer.fit(batches, batches, epochs=6, progress=False)[-1].evaluation
+    assert result.error is None
+    assert result.loss < 0.2
 
 
 @pytest.mark.parametrize("wrong", [4, -1])

@@ -1,4 +1,4 @@
-"""A network that Hocket has saved needs nothing of Hocket."""
+"""A saved network loads without Hocket."""
 
 import json
 import subprocess

@@ -16,7 +16,7 @@ DATA_DIR = Path(os.environ.get("HOCKET_DATA", ROOT.parent / "shared" / "data"))
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """Trains as a shell does; the summary and the weights it leaves."""
+    """Return a function that runs `hocket train`: summary and weights that it writes."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words):

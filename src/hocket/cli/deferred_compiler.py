@@ -1,14 +1,13 @@
 """PyTorch's compiler, imported only when something uses it.
 
-``torch.optim`` imports ``torch._dynamo``, which takes as long as ``import torch``, only to call
-two functions that do nothing in a program that compiles nothing. `defer_compiler` puts a stand-in
-with these two in its place. Any other use, such as ``torch.compile``, replaces the stand-in by
-the compiler. The command line does this for its own process; the library does not.
+``torch.optim`` imports ``torch._dynamo``, which takes as long as ``import torch``, only to
+call two functions that do nothing in a program that compiles nothing. `defer_compiler` puts a
+stand-in with these two in its place. Any other use, such as ``torch.compile``, replaces the
+stand-in by the compiler. The command line does this in its own process; the library does not.
 """
 
-import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
@@ -25,14 +24,14 @@ def defer_compiler() -> None:
     if NAME not in sys.modules:
         stand_in = _StandIn(NAME)
         sys.modules[NAME] = stand_in
-        torch._dynamo = stand_in  # type: ignore[assignment]
+        torch._dynamo = stand_in
         sys.meta_path.insert(0, _SubmoduleFinder(stand_in))
 
 
 class _StandIn(ModuleType):
     """The functions of ``torch._dynamo`` that ``torch.optim`` calls; all others import it."""
 
-    __path__: Sequence[str] = ()
+    __path__: MutableSequence[str] = []  # noqa: RUF012
     """Marks a package, whose submodules `_SubmoduleFinder` finds."""
 
     def graph_break(self) -> None:
@@ -61,7 +60,9 @@ class _StandIn(ModuleType):
             import torch
 
             del sys.modules[NAME], torch._dynamo
-        return importlib.import_module(NAME)
+        import torch._dynamo as compiler
+
+        return compiler
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked by whatever goes through all modules

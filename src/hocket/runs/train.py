@@ -100,8 +100,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
             point = _resume(trainer, previous_dir, config.stages)
         is_new = previous_dir is None or not previous_dir.exists()
         creates = trainer.is_main_process and is_new
-        run_dir = create_run_dir(config) if creates else config.run_dir
-        run_dir = Path(trainer.gather(str(run_dir))[0])
+        own_dir = create_run_dir(config) if creates else config.run_dir
+        run_dir = Path(trainer.gather(str(own_dir))[0])
     timeline_before = _read_timeline(config, point)
     config = dataclasses.replace(config, run_dir=run_dir)
     if trainer.is_main_process:

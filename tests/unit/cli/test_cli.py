@@ -1,4 +1,4 @@
-"""The command line: what it leaves behind, what it prints, and what it refuses."""
+"""The command line: files that it writes, output, and refused options."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from hocket.cli.main import main
 from hocket.methods import METHODS
 from hocket.runs.config import RunConfig
 
-LEFT = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
+RUN_FILES = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty working folder, and lines that are not wrapped."""
+    """Change to an empty folder, and print without wrapping lines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
     return tmp_path
@@ -31,7 +31,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(capsys):
-    """Runs the command line as a shell does: exit code, standard output, standard error."""
+    """Return a function that runs a command: exit code, standard output, standard error."""
 
     def run(*words):
         try:
@@ -44,27 +44,27 @@ def call(capsys):
     return run
 
 
-def json_of(file):
+def read_json(file):
     return json.loads(Path(file).read_text())
 
 
-def metrics_of(folder):
+def read_metrics(folder):
     return [
         json.loads(row) for row in (Path(folder) / "metrics.jsonl").read_text().splitlines()
     ]
 
 
-def network_of(folder):
+def read_weights(folder):
     return torch.load(Path(folder) / "network.pt", weights_only=True)
 
 
-def same(first, second):
+def same_tensors(first, second):
     return first.keys() == second.keys() and all(
         torch.equal(first[name], second[name]) for name in first
     )
 
 
-# What goes well.
+# Commands that succeed.
 
 
 def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
@@ -77,36 +77,39 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     assert [line.partition(":")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
     (folder,) = Path("runs").iterdir()
     assert str(folder) in out
-    assert {file.name for file in folder.iterdir()} == LEFT
-    assert json_of(folder / "run.json") == RunConfig(epochs=2, run_dir=folder).as_dict()
-    assert json_of(folder / "environment.json")["versions"]["torch"] == torch.__version__
-    summary = json_of(folder / "summary.json")
+    assert {file.name for file in folder.iterdir()} == RUN_FILES
+    assert read_json(folder / "run.json") == RunConfig(epochs=2, run_dir=folder).as_dict()
+    assert read_json(folder / "environment.json")["versions"]["torch"] == torch.__version__
+    summary = read_json(folder / "summary.json")
     assert (summary["state"], summary["message"]) == ("finished", "")
     assert f"{summary['epochs'][-1]['evaluation']['error']:.2%}" in out
-    assert {row["kind"] for row in metrics_of(folder)} == {"backward", "update", "epoch"}
+    assert {row["kind"] for row in read_metrics(folder)} == {"backward", "update", "epoch"}
     names = [name for name, _ in hocket.zoo.mlp().named_parameters()]
-    assert list(network_of(folder)) == names
+    assert list(read_weights(folder)) == names
 
 
 def test_heads_are_exits_in_the_table_and_in_the_files(call):
     method = "dgl:head=mlp,width=0.5,depth=1,similarity=0.5"
     code, out, _ = call("train", *QUICK, "--method", method, "--run-dir", "mine")
     assert code == 0
-    (epoch,) = json_of("mine/summary.json")["epochs"]
-    score = epoch["evaluation"]
-    assert score["exits"][-1] == score["error"]
-    for who, error in (
-        ("head of stage 0", score["exits"][0]),
-        ("network", score["exits"][1]),
-        ("ensemble", score["ensemble"]),
+    (epoch,) = read_json("mine/summary.json")["epochs"]
+    evaluation = epoch["evaluation"]
+    assert evaluation["exits"][-1] == evaluation["error"]
+    for exit_name, error in (
+        ("head of stage 0", evaluation["exits"][0]),
+        ("network", evaluation["exits"][1]),
+        ("ensemble", evaluation["ensemble"]),
     ):
-        assert [cell.strip() for cell in table_row(out, who)] == [who, f"{error:.2%}"]
-    (row,) = [row for row in metrics_of("mine") if row["kind"] == "epoch"]
-    assert row["evaluation"] == score
+        assert [cell.strip() for cell in table_row(out, exit_name)] == [
+            exit_name,
+            f"{error:.2%}",
+        ]
+    (row,) = [row for row in read_metrics("mine") if row["kind"] == "epoch"]
+    assert row["evaluation"] == evaluation
 
 
 def table_row(out, first):
-    """The cells of the row that begins with this one."""
+    """Return the cells of the row whose first cell is this one."""
     rows = [line.split("│")[1:-1] for line in out.splitlines() if "│" in line]
     return next(row for row in rows if row[0].strip() == first)
 
@@ -122,8 +125,8 @@ def test_a_run_file_repeats_the_training_bit_by_bit(call):
     assert call("train", "--config", "first/run.json", "--run-dir", "second")[0] == 0
     assert call("train", "--config=first/run.json")[0] == 0
     (third,) = Path("runs").iterdir()
-    assert same(network_of("first"), network_of("second"))
-    assert same(network_of("first"), network_of(third))
+    assert same_tensors(read_weights("first"), read_weights("second"))
+    assert same_tensors(read_weights("first"), read_weights(third))
 
 
 def test_options_win_over_the_run_file(call):
@@ -131,21 +134,21 @@ def test_options_win_over_the_run_file(call):
     words = ("--seed", 1, "--method", "ddg", "--run-dir", "second")
     assert call("train", "--config", "first/run.json", *words)[0] == 0
     changed = {"seed": 1, "method": "ddg", "run_dir": "second"}
-    assert json_of("second/run.json") == json_of("first/run.json") | changed
-    assert not same(network_of("first"), network_of("second"))
+    assert read_json("second/run.json") == read_json("first/run.json") | changed
+    assert not same_tensors(read_weights("first"), read_weights("second"))
 
 
 def test_options_win_over_a_recipe(call):
     words = ("--data", "digits", "--plan", "balanced", *QUICK, "--run-dir", "mine")
     assert call("train", "--recipe", "fdg-cifar", *words)[0] == 0
-    found = json_of("mine/run.json")
-    assert (found["network"], found["data"], found["epochs"]) == (
+    config = read_json("mine/run.json")
+    assert (config["network"], config["data"], config["epochs"]) == (
         "mlp:hidden=[16,16]",
         "digits",
         1,
     )
-    assert found["batch_size"] == 128
-    assert found["scheduler"] == "MultiStepLR:milestones=[150,225,275],gamma=0.1"
+    assert config["batch_size"] == 128
+    assert config["scheduler"] == "MultiStepLR:milestones=[150,225,275],gamma=0.1"
 
 
 def test_everything_that_can_be_logged(call):
@@ -162,9 +165,9 @@ def test_everything_that_can_be_logged(call):
     )
     pytest.importorskip("tensorboard")
     assert call("train", *QUICK, *words)[0] == 0
-    (board,) = {file.name for file in Path("mine").iterdir()} - LEFT
+    (board,) = {file.name for file in Path("mine").iterdir()} - RUN_FILES
     assert board.startswith("events.out.tfevents")
-    rows = metrics_of("mine")
+    rows = read_metrics("mine")
     assert {row["kind"] for row in rows} == {"backward", "update", "comparison", "epoch"}
     assert {row["batch"] for row in rows if "batch" in row} == {0, 10, 20}
 
@@ -173,7 +176,7 @@ def test_bfloat16_and_channels_last(call):
     words = ("--network", "resnet8", "--data", "synthetic:examples=64,shape=[3,8,8]")
     more = ("--precision", "bf16", "--channels-last", "--epochs", 1, "--run-dir", "mine")
     assert call("train", *words, *more)[0] == 0
-    assert all(v.isfinite().all() for v in network_of("mine").values())
+    assert all(v.isfinite().all() for v in read_weights("mine").values())
 
 
 @pytest.mark.filterwarnings("default:shrink")
@@ -228,7 +231,7 @@ def test_help_names_the_commands(call):
         assert command in out
 
 
-# What is refused: exit code 2, one message, nothing left.
+# Refusals: exit code 2, one message, no files.
 
 BAD = {
     "unknown method": ("--method fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
@@ -294,7 +297,7 @@ BAD = {
 
 
 def refused(call, here, *words):
-    """The message of a command that must fail and leave everything as it was."""
+    """Return the message of a command that has to fail and write nothing."""
     before = sorted(str(path) for path in here.rglob("*"))
     code, out, err = call(*words)
     assert code == 2, err
@@ -414,7 +417,7 @@ def test_a_run_folder_is_never_written_over(call, here):
     assert "the run folder 'mine' exists already; name another with --run-dir" in said
 
 
-# What ends early.
+# Trainings that end early.
 
 
 def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call, here):
@@ -425,16 +428,16 @@ def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call
     assert "stage 1, batch 1, tick 2" in err
     assert "the weights reached are in mine" in err
     assert "Traceback" not in err
-    assert {file.name for file in (here / "mine").iterdir()} == LEFT
-    assert all(value.isfinite().all() for value in network_of("mine").values())
-    summary = json_of("mine/summary.json")
+    assert {file.name for file in (here / "mine").iterdir()} == RUN_FILES
+    assert all(value.isfinite().all() for value in read_weights("mine").values())
+    summary = read_json("mine/summary.json")
     assert summary["state"] == "failed"
     assert "stage 1, batch 1, tick 2" in summary["message"]
 
 
 @pytest.fixture
 def _interruptible():
-    """A child does not hear Ctrl-C where its parent ignores it, as shells let jobs do."""
+    """Let a child receive Ctrl-C, which it ignores if its parent does, as in a shell job."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -466,12 +469,12 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     assert process.returncode == 130, err
     assert "interrupted: mine" in out
     assert "Traceback" not in err
-    assert {file.name for file in (here / "mine").iterdir()} == LEFT
-    summary = json_of(here / "mine" / "summary.json")
+    assert {file.name for file in (here / "mine").iterdir()} == RUN_FILES
+    summary = read_json(here / "mine" / "summary.json")
     assert summary["state"] == "interrupted"
     assert summary["epochs"]
     network = hocket.zoo.mlp(hidden=[16, 16])
-    network.load_state_dict(network_of(here / "mine"), strict=True)
+    network.load_state_dict(read_weights(here / "mine"), strict=True)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no place to write to nowhere")

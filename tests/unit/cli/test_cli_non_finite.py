@@ -1,4 +1,4 @@
-"""`hocket train --on-nan`: what a run leaves of which one batch becomes NaN."""
+"""`hocket train --on-nan`: runs in which one batch becomes NaN."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ def broken():
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capsys):
-    """Runs `hocket train` on a network that breaks at one batch: exit code and what is said."""
+    """Return a function that trains a network that breaks at one batch: exit code, output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
     batches = data.load("digits", data_dir=None, batch_size=64, seed=0).train.serve(0)
@@ -54,11 +54,11 @@ def call(tmp_path, monkeypatch, capsys):
     return run
 
 
-def summary_of(folder):
+def read_summary(folder):
     return json.loads((folder / "summary.json").read_text())
 
 
-def rows_of(folder, kind):
+def read_rows(folder, kind):
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [row for row in rows if row["kind"] == kind]
 
@@ -68,7 +68,7 @@ def test_it_stops_with_stage_batch_tick_and_tensor(call):
     assert code == 2
     assert "the output became nan; this stage's weights are those before this batch" in said
     assert f"(stage 0, batch {SPOILED}, tick {SPOILED}: F0.{SPOILED})" in said
-    assert summary_of(Path("run"))["state"] == "failed"
+    assert read_summary(Path("run"))["state"] == "failed"
 
 
 def test_a_batch_that_is_skipped_is_counted_and_told(call):
@@ -76,19 +76,19 @@ def test_a_batch_that_is_skipped_is_counted_and_told(call):
     assert code == 0
     assert "1 batches skipped" in said
     assert "batches skipped" in said.partition("finished: run")[2], "a table of its own"
-    summary = summary_of(Path("run"))
+    summary = read_summary(Path("run"))
     assert [stage["skipped"] for stage in summary["stages"]] == [1, 1]
     assert summary["epochs"][0]["skipped"] == [1, 1]
     place = {"stage": 0, "batch": SPOILED, "tick": SPOILED, "epoch": 0}
     row = {"kind": "skipped", **place, "fault": "output became nan"}
-    assert rows_of(Path("run"), "skipped") == [row]
-    assert {row["batch"] for row in rows_of(Path("run"), "backward")} == {*range(23)} - {
+    assert read_rows(Path("run"), "skipped") == [row]
+    assert {row["batch"] for row in read_rows(Path("run"), "backward")} == {*range(23)} - {
         SPOILED
     }
 
 
 def test_a_run_that_goes_back_is_one_that_skips(call):
-    """A batch that breaks at once is skipped by all stages, whichever way."""
+    """A batch that breaks at the first stage is skipped by all stages in both ways."""
     words = ("--checkpoint-every", 5)
     assert call(*words, "--on-nan", "skip", out="skips")[0] == 0
     code, said = call(*words, "--on-nan", "restore", out="back")
@@ -99,9 +99,9 @@ def test_a_run_that_goes_back_is_one_that_skips(call):
         torch.load(Path(name) / "network.pt", weights_only=True) for name in ("skips", "back")
     )
     assert all(torch.equal(skips[name], back[name]) for name in skips)
-    backward = (rows_of(Path(name), "backward") for name in ("skips", "back"))
+    backward = (read_rows(Path(name), "backward") for name in ("skips", "back"))
     assert list(next(backward)) == list(next(backward))
-    assert [stage["skipped"] for stage in summary_of(Path("back"))["stages"]] == [1, 1]
+    assert [stage["skipped"] for stage in read_summary(Path("back"))["stages"]] == [1, 1]
 
 
 def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
@@ -128,7 +128,7 @@ def test_what_cannot_be_is_refused(call, words, said):
     assert said in told
 
 
-def failed_at(batch):
+def build_error(batch):
     error = NonFiniteError("the loss became nan")
     error.batch = batch
     return error
@@ -136,14 +136,14 @@ def failed_at(batch):
 
 def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
     assert read_skipped_batches(tmp_path) == []
-    assert isinstance(note_skipped_batch(tmp_path, failed_at(3), limit=2), RestoreRequest)
+    assert isinstance(note_skipped_batch(tmp_path, build_error(3), limit=2), RestoreRequest)
     with pytest.raises(NonFiniteError, match="became nan; skipping a batch does not help"):
-        note_skipped_batch(tmp_path, failed_at(3), limit=2)
+        note_skipped_batch(tmp_path, build_error(3), limit=2)
     with pytest.raises(NonFiniteError, match="skipping a batch does not help"):
-        note_skipped_batch(tmp_path, failed_at(None), limit=2)
-    note_skipped_batch(tmp_path, failed_at(7), limit=2)
+        note_skipped_batch(tmp_path, build_error(None), limit=2)
+    note_skipped_batch(tmp_path, build_error(7), limit=2)
     with pytest.raises(NonFiniteError, match="has been restored 2 times already"):
-        note_skipped_batch(tmp_path, failed_at(9), limit=2)
+        note_skipped_batch(tmp_path, build_error(9), limit=2)
     assert read_skipped_batches(tmp_path) == [3, 7]
 
 

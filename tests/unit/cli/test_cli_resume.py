@@ -1,4 +1,4 @@
-"""`hocket train --resume`: what is left is what a run that never stopped would have left."""
+"""`hocket train --resume`: a resumed run ends like one that never stopped."""
 
 import dataclasses
 import json
@@ -22,14 +22,14 @@ QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty working folder, and lines that are not wrapped."""
+    """Change to an empty folder, and print without wrapping lines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
 
 
 @pytest.fixture
 def call(capsys):
-    """Runs the command line: exit code, and standard error."""
+    """Return a function that runs a command: exit code and standard error."""
 
     def run(*words):
         code = main([str(word) for word in words])
@@ -40,17 +40,17 @@ def call(capsys):
 
 @pytest.fixture
 def whole(call):
-    """The folder of a run that never stopped."""
+    """Return the folder of a run that never stopped."""
     assert call("train", *QUICK, "--run-dir", "whole")[0] == 0
     return Path("whole")
 
 
 def stop_at(monkeypatch, tick, number):
-    """Have a signal come in a tick, once."""
-    own, sent = MetricsLog.watch, []
+    """Send a signal to this process in a tick, once."""
+    log_event, sent = MetricsLog.watch, []
 
     def watch(logs, event, stage):
-        own(logs, event, stage)
+        log_event(logs, event, stage)
         if event.tick == tick and not sent:
             sent.append(tick)
             os.kill(os.getpid(), number)
@@ -58,8 +58,8 @@ def stop_at(monkeypatch, tick, number):
     monkeypatch.setattr(MetricsLog, "watch", watch)
 
 
-def left(folder):
-    """The weights, and all metrics but the time that they took."""
+def read_results(folder):
+    """Return the weights, and all metrics without their times."""
     network = torch.load(folder / "network.pt", weights_only=True)
     rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
     return str(network), [{**row, "seconds": 0} for row in rows]
@@ -70,14 +70,14 @@ def checkpoints(folder):
 
 
 def test_a_run_that_died_goes_on_from_its_last_checkpoint(call, whole):
-    """What it had written after that is written anew."""
+    """Rows that it wrote after the checkpoint are written again."""
     shutil.copytree(whole, "died")
     for name in checkpoints(whole)[1:]:
         shutil.rmtree(Path("died/checkpoints") / name)
     for name in ("network.pt", "summary.json"):
         Path("died", name).unlink()
     assert call("train", "--resume", "died")[0] == 0
-    assert left(Path("died")) == left(whole)
+    assert read_results(Path("died")) == read_results(whole)
     assert checkpoints(Path("died")) == checkpoints(whole)
     summaries = [json.loads((f / "summary.json").read_text()) for f in (whole, Path("died"))]
     assert [len(summary["epochs"]) for summary in summaries] == [2, 2]
@@ -96,7 +96,7 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     summary = json.loads(Path("stopped/summary.json").read_text())
     assert (summary["state"], summary["signal"]) == ("interrupted", number)
     assert call("train", "--resume", "stopped")[0] == 0
-    assert left(Path("stopped")) == left(whole)
+    assert read_results(Path("stopped")) == read_results(whole)
 
 
 def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
 
 def test_a_run_may_be_given_more_epochs(call, whole):
     assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
-    rows = [row["number"] for row in left(whole)[1] if row["kind"] == "epoch"]
+    rows = [row["number"] for row in read_results(whole)[1] if row["kind"] == "epoch"]
     assert rows == [0, 1, 2]
     assert json.loads((whole / "run.json").read_text())["epochs"] == 3
 
@@ -137,7 +137,9 @@ def test_without_checkpoints_there_is_nothing_to_go_on_from(call):
 
 @pytest.mark.parametrize("given", ["--config", "--run-dir", "--recipe"])
 def test_a_resumed_run_has_its_own_choices(call, whole, given):
-    value = {"--config": whole / "run.json", "--run-dir": "there", "--recipe": "fdg-cifar"}[given]
+    value = {"--config": whole / "run.json", "--run-dir": "there", "--recipe": "fdg-cifar"}[
+        given
+    ]
     code, told = call("train", "--resume", whole, given, value)
     assert code == 2
     assert f"a resumed run has its own folder and choices; drop {given}" in told
@@ -173,15 +175,15 @@ def test_restarts_need_processes_and_checkpoints(call, words):
 
 
 class Launched:
-    """Stands for launches that end with these codes; keeps what each was to do."""
+    """Launches that end with these codes; records their arguments."""
 
     def __init__(self, *codes):
         self.codes = list(codes)
-        self.told = []
+        self.calls = []
 
     def __call__(self, work, config, resume, report, **options):
-        self.told.append((config.run_dir, resume, options["grace_s"]))
-        self.alone = options["rejoin_restarts"]
+        self.calls.append((config.run_dir, resume, options["grace_s"]))
+        self.rejoin_restarts = options["rejoin_restarts"]
         return self.codes.pop(0)
 
 
@@ -207,9 +209,9 @@ def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, sa
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
     code, told = call("train", *words)
     assert code == codes[-1]
-    folders = {folder for folder, _, _ in launched.told}
+    folders = {folder for folder, _, _ in launched.calls}
     assert len(folders) == 1
-    assert [(again, grace) for _, again, grace in launched.told] == [
+    assert [(again, grace) for _, again, grace in launched.calls] == [
         (number > 0, 30.0) for number in range(len(codes))
     ]
     assert told.splitlines() == [
@@ -239,11 +241,11 @@ def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert call("train", *QUICK, "--run-dir", "died")[0] == 0
-    assert left(Path("died")) == left(whole)
+    assert read_results(Path("died")) == read_results(whole)
 
 
-class Alone(Launched):
-    """Stands for launches in each of which one process comes back alone, if it may."""
+class LaunchedWithRejoin(Launched):
+    """Launches in each of which one process is restarted alone, if that is allowed."""
 
     def __call__(self, work, config, resume, report, **options):
         code = super().__call__(work, config, resume, report, **options)
@@ -256,13 +258,13 @@ class Alone(Launched):
 def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
     call, monkeypatch, most, launches
 ):
-    launched = Alone(*[137] * launches)
+    launched = LaunchedWithRejoin(*[137] * launches)
     monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
     code, told = call("train", "--method", "dgl-async", *words)
     assert code == 137
     assert launched.codes == []
-    assert [again for _, again, _ in launched.told] == [n > 0 for n in range(launches)]
+    assert [again for _, again, _ in launched.calls] == [n > 0 for n in range(launches)]
     assert told.splitlines() == [
         "warning: a process was killed by SIGKILL; starting the whole job again from its last "
         f"checkpoint, {2 * number} of at most {most} times"
@@ -275,7 +277,7 @@ def test_nobody_is_started_again_alone_where_stages_keep_step(call, monkeypatch)
     monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
     assert call("train", *words)[0] == 0
-    assert launched.alone is None
+    assert launched.rejoin_restarts is None
 
 
 def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call, whole):
@@ -284,7 +286,7 @@ def test_a_job_that_lost_a_process_before_its_first_checkpoint_begins_anew(call,
     Path("died/network.pt").unlink()
     run = RunConfig.read(Path("died/run.json"))
     train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
-    assert left(Path("died")) == left(whole)
+    assert read_results(Path("died")) == read_results(whole)
 
 
 def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
@@ -297,5 +299,5 @@ def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
     assert "cannot resume 'died': it has no" in call("train", "--resume", "died")[1]
     run = RunConfig.read(Path("died/run.json"))
     train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
-    assert left(Path("died")) == left(Path("whole"))
+    assert read_results(Path("died")) == read_results(Path("whole"))
     assert checkpoints(Path("died")) == checkpoints(Path("whole"))

@@ -25,9 +25,9 @@ optimizer.load_state_dict(optimizer.state_dict())
 assert "sympy" not in sys.modules
 """
 USES = {
-    "compiles": "assert torch.compile(torch.neg, backend='eager')(weight).tolist() == [-0.5] * 2",
+    "compiles": "assert torch.compile(torch.neg, backend='eager')(weight).sum() == -1",
     "attribute": "assert torch._dynamo.is_compiling() is False",
-    "submodule": "import torch._dynamo.config as c; assert c is torch._dynamo.config; c.verbose",
+    "submodule": "import torch._dynamo.config as c; assert c is torch._dynamo.config",
     "other submodule": "import torch._dynamo.backends.cudagraphs as c; assert c.__spec__",
     "name": "from torch._dynamo import reset; reset()",
     "disable": "assert torch.compiler.disable(lambda: 3)() == 3",

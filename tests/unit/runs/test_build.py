@@ -1,4 +1,4 @@
-"""From words to things: the network fits the data, and the words are checked beforehand."""
+"""Parts built from text: the network fits the data, and the text is checked."""
 
 import pytest
 import torch
@@ -7,7 +7,13 @@ from torch import nn
 from hocket import Plan, Trainer, data
 from hocket.errors import OptionError
 from hocket.methods import FDG
-from hocket.runs.build import build_network, build_optimizer, build_plan, parse_stage_speeds, build_scheduler
+from hocket.runs.build import (
+    build_network,
+    build_optimizer,
+    build_plan,
+    build_scheduler,
+    parse_stage_speeds,
+)
 from hocket.runs.config import RunConfig
 
 DIGITS = data.load("digits", batch_size=32)
@@ -89,7 +95,9 @@ def test_named_cuts_make_one_stage_more_than_there_are_names():
 
 
 def test_an_optimizer_by_name_with_its_options():
-    optimizer = build_optimizer(RunConfig(optimizer="SGD:lr=0.3,momentum=0.5,nesterov=true"))(weight())
+    optimizer = build_optimizer(RunConfig(optimizer="SGD:lr=0.3,momentum=0.5,nesterov=true"))(
+        weight()
+    )
     assert type(optimizer) is torch.optim.SGD
     group = optimizer.param_groups[0]
     assert (group["lr"], group["momentum"], group["nesterov"]) == (0.3, 0.5, True)
@@ -122,16 +130,16 @@ def test_a_warm_up_counts_epochs_only():
 
 
 def rates(epochs, **choices):
-    """The learning rate of each epoch."""
+    """Return the learning rate of each epoch."""
     run = RunConfig(optimizer="SGD:lr=0.1", **choices)
     optimizer = build_optimizer(run)(weight())
     scheduler = build_scheduler(run)(optimizer)
-    found = []
+    rates_by_epoch = []
     for _ in range(epochs):
-        found.append(optimizer.param_groups[0]["lr"])
+        rates_by_epoch.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return pytest.approx(found)
+    return pytest.approx(rates_by_epoch)
 
 
 WARM = {"warmup_epochs": 3, "warmup_factor": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}

@@ -1,4 +1,4 @@
-"""A run is a value: it can be written, read back, and every mistake in its file is named."""
+"""A configuration can be written and read back, and every error in its file is named."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import OptionError
-from hocket.runs.config import RunConfig, write_json, parse_config
+from hocket.runs.config import RunConfig, parse_config, write_json
 
 
 def message(values, where="run.json"):
@@ -72,8 +72,8 @@ def test_what_is_written_is_read_back(run, tmp_path):
 
 def test_what_a_file_leaves_out_has_its_default(tmp_path):
     (tmp_path / "run.json").write_text('{"epochs": 2, "warmup_factor": 1, "data_dir": "d"}')
-    found = RunConfig.read(tmp_path / "run.json")
-    assert found == RunConfig(epochs=2, warmup_factor=1, data_dir=Path("d"))
+    config = RunConfig.read(tmp_path / "run.json")
+    assert config == RunConfig(epochs=2, warmup_factor=1, data_dir=Path("d"))
 
 
 def test_an_unknown_key_is_named_with_what_was_probably_meant():
@@ -165,7 +165,7 @@ def test_a_folder_is_no_run_file(tmp_path):
         RunConfig.read(tmp_path)
 
 
-def test_publish_replaces_a_file_and_leaves_nothing_else(tmp_path):
+def test_write_json_replaces_a_file_and_leaves_nothing_else(tmp_path):
     file = tmp_path / "summary.json"
     write_json(file, {"state": "old"})
     write_json(file, {"state": "new", "loss": float("nan")})

@@ -1,4 +1,4 @@
-"""A training leaves rows that can be read while it runs, and TensorBoard files on request."""
+"""Rows of metrics that can be read while a training runs, and files for TensorBoard."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
 
 
 def logged(folder, method, *, every=1, tensorboard=False):
-    """The rows of two epochs of 6 batches on 2 stages."""
+    """Return the rows of two epochs of 6 batches on 2 stages."""
     torch.manual_seed(0)
     with MetricsLog(folder, every, tensorboard=tensorboard) as logs:
         trainer = Trainer(
@@ -136,7 +136,9 @@ def test_without_the_package_it_is_refused_before_anything_is_made(tmp_path, mon
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(OptionError, match=r"pip install 'hocket\[tensorboard\]'"):
         tensorboard_writer()
-    with pytest.raises(OptionError, match="needs the package tensorboard, which is not installed"):
+    with pytest.raises(
+        OptionError, match="needs the package tensorboard, which is not installed"
+    ):
         train(RunConfig(tensorboard=True, run_dir=tmp_path / "run"))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""What a process holds is what it uses, once it has been told to give back what is free."""
+"""A process holds only the memory that it uses, once free memory is returned."""
 
 import os
 import subprocess

@@ -1,12 +1,13 @@
-"""Recipes are runs: each of them is complete, and everything it names exists."""
+"""Recipes are complete configurations: everything that they name exists."""
 
 import pytest
 
 from hocket import zoo
 from hocket.data import DATA
 from hocket.errors import OptionError
+from hocket.methods import parse_method
 from hocket.options import Named
-from hocket.runs.build import parse_method, build_optimizer, build_plan, parse_stage_speeds, build_scheduler
+from hocket.runs.build import build_optimizer, build_plan, build_scheduler, parse_stage_speeds
 from hocket.runs.config import parse_config
 from hocket.runs.recipes import RECIPES, recipe
 

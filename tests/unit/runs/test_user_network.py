@@ -1,4 +1,4 @@
-"""`--network` takes a function of the user's own file or module."""
+"""`--network` takes a function of a file or module of the user."""
 
 import sys
 
