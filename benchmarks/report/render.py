@@ -1,4 +1,9 @@
-"""Records rendered as Markdown, and their excerpts in documents."""
+"""Records rendered as Markdown, and their excerpts in documents.
+
+A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end -->``. The marker
+of a whole table is the name of the record's folder. For a record of speed the marker may name
+rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,6 +23,7 @@ from benchmarks.report.tables_speed import (
     checkpoint_table,
     link_table,
     overhead_table,
+    speed_excerpt,
     speed_table,
     stages_table,
     startup_table,
@@ -30,7 +36,7 @@ def render(folder: Path, *, into: Path | None = None) -> None:
 
     Args:
         folder: Folder of the record.
-        into: A document whose excerpt of this record is updated.
+        into: A document whose excerpts of this record are updated.
 
     Raises:
         DataError: There is no record, or the document has no excerpt of it.
@@ -41,7 +47,8 @@ def render(folder: Path, *, into: Path | None = None) -> None:
     text = f"# {record.name.capitalize()}\n\n{shown}\n\n![{record.name}]({picture.name})\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
     if into is not None:
-        insert_excerpt(into, folder.name, shown)
+        for marker in _markers_of(into, folder.name) or [folder.name]:
+            insert_excerpt(into, marker, excerpt(marker, folder.parent))
 
 
 def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
@@ -49,7 +56,7 @@ def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
 
     Args:
         markdown_file: The document.
-        marker: Name of the record's folder.
+        marker: Marker of the excerpt.
         shown: The new text.
 
     Raises:
@@ -66,7 +73,7 @@ def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
 
 
 def stale_excerpts(markdown_file: Path, records: Path) -> list[str]:
-    """Return the records whose excerpts in a document differ from what would be rendered.
+    """Return the markers of excerpts in a document that differ from what would be rendered.
 
     Args:
         markdown_file: The document; it may have no excerpts.
@@ -79,11 +86,26 @@ def stale_excerpts(markdown_file: Path, records: Path) -> list[str]:
     excerpts = (
         (found["marker"], found["shown"].strip()) for found in _excerpt_pattern().finditer(text)
     )
-    return [
-        marker
-        for marker, shown in excerpts
-        if shown != record_table(Record.read(records / marker))
-    ]
+    return [marker for marker, shown in excerpts if shown != excerpt(marker, records)]
+
+
+def excerpt(marker: str, records: Path) -> str:
+    """Return the text of an excerpt: the table of a record, or a short one of some rows.
+
+    Args:
+        marker: Marker of the excerpt.
+        records: Folder of the folders of records.
+
+    Raises:
+        DataError: There is no such record, row or table.
+    """
+    folder, _, rows = marker.partition(" rows=")
+    record = Record.read(records / folder)
+    if not rows:
+        return record_table(record)
+    if record.name != "speed":
+        raise DataError(f"no short table for a record {record.name!r}; leave out 'rows={rows}'")
+    return speed_excerpt(record, rows.split(","))
 
 
 def record_table(record: Record) -> str:
@@ -114,9 +136,15 @@ def provenance(record: Record) -> str:
     )
 
 
+def _markers_of(markdown_file: Path, folder: str) -> list[str]:
+    """Return the markers in a document that quote a record."""
+    found = _excerpt_pattern().finditer(markdown_file.read_text(encoding="utf-8"))
+    return [match["marker"] for match in found if match["marker"].split(" ")[0] == folder]
+
+
 def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
     """Return the pattern of an excerpt; of any excerpt if the marker is None."""
-    name = r"[^\s>]+" if marker is None else re.escape(marker)
+    name = r"[^\s>]+(?: rows=[^>]+?)?" if marker is None else re.escape(marker)
     return re.compile(
         rf"<!-- record: (?P<marker>{name}) -->(?P<shown>.*?)<!-- end -->", re.DOTALL
     )

@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.harness.record import Record
 from benchmarks.report.goals import goals_table
 from benchmarks.report.markdown import markdown_table
+from hocket.errors import DataError, unknown_name
 
 
 def overhead_table(record: Record) -> str:
@@ -117,6 +118,45 @@ def speed_table(record: Record) -> str:
     ).format(**settings)
     goals = goals_table(record.rows)
     return "\n\n".join([markdown_table(heads, lines), legend, *([goals] if goals else [])])
+
+
+def speed_excerpt(record: Record, labels: Sequence[str]) -> str:
+    """Return a short table of some rows of a record of speed.
+
+    Args:
+        record: The record.
+        labels: Labels of the rows, in the order in which they are shown.
+
+    Raises:
+        DataError: The record has no such row.
+    """
+    rows = {row["row"]: row for row in record.rows}
+    for label in labels:
+        if label not in rows:
+            raise DataError(unknown_name("row", label, rows))
+    heads = ("row", "samples/s", "compared with bp", "range", "peak of each process, MiB")
+    lines = [
+        (
+            row["row"],
+            f"{row['samples_per_s']:.1f}",
+            f"{row['ratio']:.2f} times",
+            f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+            _format_distinct(row["peak_mib"]),
+        )
+        for row in map(rows.__getitem__, labels)
+    ]
+    legend = (
+        "{network} on batches of {batch}: median and range over {repetitions} rounds of "
+        "{steps} steps; peak without PyTorch itself. Measured on {date} with torch {torch} on "
+        "{cpu}, {cores} cores."
+    ).format(
+        **record.settings,
+        date=record.date[:10],
+        torch=record.versions["torch"],
+        cpu=record.machine["cpu"],
+        cores=record.machine["cores"],
+    )
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def link_table(record: Record) -> str:

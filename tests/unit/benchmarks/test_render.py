@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.harness.record import Record
 from benchmarks.report.render import (
+    excerpt,
     insert_excerpt,
     provenance,
     record_table,
@@ -220,6 +221,30 @@ def test_an_excerpt_is_stale_until_it_is_rendered(tmp_path: Path) -> None:
     text = document.read_text()
     assert text.startswith("above\n<!-- record: speed -->\n| method |")
     assert text.endswith("\n<!-- end -->\nbelow\n")
+
+
+def test_a_marker_with_rows_quotes_these_rows_in_short(tmp_path: Path) -> None:
+    folder, document = tmp_path / "records" / "speed", tmp_path / "page.md"
+    speed_record().write(folder)
+    marker = "speed rows=zbv microbatches=4,bp"
+    document.write_text(f"<!-- record: {marker} -->\nold\n<!-- end -->\n")
+    assert stale_excerpts(document, tmp_path / "records") == [marker]
+    render(folder, into=document)
+    assert stale_excerpts(document, tmp_path / "records") == []
+    shown = excerpt(marker, tmp_path / "records").splitlines()
+    assert shown[2:4] == [
+        "| zbv microbatches=4 | 250.0 | 1.60 times | 1.50 to 1.70 | 150, 91 |",
+        "| bp | 250.0 | 1.00 times | 1.00 to 1.00 | 311 |",
+    ]
+
+
+def test_rows_that_do_not_exist_or_have_no_short_table_are_refused(tmp_path: Path) -> None:
+    speed_record().write(tmp_path / "speed")
+    overhead_record().write(tmp_path / "overhead")
+    with pytest.raises(DataError, match="unknown row 'fdg'"):
+        excerpt("speed rows=bp,fdg", tmp_path)
+    with pytest.raises(DataError, match="no short table for a record 'overhead'"):
+        excerpt("overhead rows=fdg", tmp_path)
 
 
 def test_only_the_place_that_was_named_changes(tmp_path: Path) -> None:
