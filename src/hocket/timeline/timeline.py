@@ -40,7 +40,7 @@ class Timeline:
             object.__setattr__(self, "spans", tuple(sorted(self.spans, key=_sort_key)))
             problems = list(_overlap_problems(self.spans))
         if problems:
-            raise DataError(trace_file.list_first_problems("not a timeline", problems))
+            raise DataError(trace_file.format_first_problems("not a timeline", problems))
 
     @property
     def stages(self) -> tuple[int, ...]:

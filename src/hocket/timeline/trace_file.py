@@ -97,11 +97,11 @@ def read_trace(file: Path) -> tuple[Span, ...]:
         for problem in _event_problems(event)
     ]
     if problems:
-        raise DataError(list_first_problems(f"{where}; record it again", problems))
+        raise DataError(format_first_problems(f"{where}; record it again", problems))
     return tuple(_parse_span(event) for _, event in span_events)
 
 
-def list_first_problems(title: str, problems: Sequence[str], shown: int = 5) -> str:
+def format_first_problems(title: str, problems: Sequence[str], shown: int = 5) -> str:
     """Return a title with the first problems below it, as a damaged file may have thousands.
 
     Args:
@@ -109,7 +109,7 @@ def list_first_problems(title: str, problems: Sequence[str], shown: int = 5) -> 
         problems: All problems.
         shown: Number of problems to show.
 
-    >>> print(list_first_problems("two of three", ["a", "b", "c"], shown=2))
+    >>> print(format_first_problems("two of three", ["a", "b", "c"], shown=2))
     two of three:
       - a
       - b

@@ -36,7 +36,13 @@ PARTS = ("stage0.pt", "stage1.pt")
 
 
 def write_checkpoint(folder, tick=1, epoch=0):
-    """Write a checkpoint of two parts."""
+    """Write a checkpoint of two parts.
+
+    Args:
+        folder: Directory of all checkpoints.
+        tick: Number of ticks done.
+        epoch: Number of epochs done.
+    """
     name = checkpoint_name(tick, epoch)
     digests = {
         part: write_file(

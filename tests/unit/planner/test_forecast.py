@@ -35,6 +35,14 @@ def build_profiles(stages=(STAGE, STAGE), factor=1.0):
 
 
 def build_forecast(method, stages=(STAGE, STAGE), link=FAST, contended=None):
+    """Forecast a method on two stages.
+
+    Args:
+        method: The method.
+        stages: Profiles of the stages.
+        link: Link between them.
+        contended: Profiles of stages that share a machine.
+    """
     return forecast(
         method.name,
         method,

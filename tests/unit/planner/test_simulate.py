@@ -13,6 +13,14 @@ every = pytest.mark.parametrize("method", METHODS, ids=str)
 
 
 def stage(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.0):
+    """Return the times of a stage, in seconds.
+
+    Args:
+        forward_s: Forward.
+        backward_s: Backward.
+        update_s: Update.
+        packet_s: Packet to the next stage.
+    """
     return StageTimes(forward_s, backward_s, update_s, packet_s)
 
 

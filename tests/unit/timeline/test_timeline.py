@@ -10,6 +10,16 @@ from unit.timeline.timelines import simulated_fdg
 
 
 def span(kind, start_s, end_s, *, stage=0, batch=0, tick=0):
+    """Return a span.
+
+    Args:
+        kind: Kind of the action.
+        start_s: Start in seconds.
+        end_s: End in seconds.
+        stage: Index of the stage.
+        batch: Index of the batch.
+        tick: Index of the tick.
+    """
     return Span(stage, kind, batch, tick, start_s, end_s)
 
 
