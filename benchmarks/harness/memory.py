@@ -72,7 +72,13 @@ def measure_peak_here(work: Workload, row: str, steps: int) -> float:
 
 
 def main(fields: str, row: str, steps: str) -> None:
-    """Measure in this process, and print the peak in MiB."""
+    """Measure in this process, and print the peak in MiB.
+
+    Args:
+        fields: Fields of the `Workload`, as JSON.
+        row: ``plain`` or a method.
+        steps: Number of steps.
+    """
     values = json.loads(fields)
     work = Workload(**(values | {"shape": tuple(values["shape"])}))
     torch.set_num_threads(work.threads)

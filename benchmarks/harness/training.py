@@ -234,7 +234,13 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def main(job_json: str, folder: str, nice: str) -> None:
-    """Lower the priority of this process, train, and print the result."""
+    """Lower the priority of this process, train, and print the result.
+
+    Args:
+        job_json: Fields of the `TrainingJob`, as JSON.
+        folder: Folder of the data; may be empty.
+        nice: Niceness of this process, 0 to 19.
+    """
     os.nice(max(0, int(nice) - os.nice(0)))
     fields = json.loads(job_json)
     tuples = {name: tuple(fields[name]) for name in ("milestones", "stage_speeds")}

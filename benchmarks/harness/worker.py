@@ -38,7 +38,7 @@ class WorkerFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerIdentity:
-    """What a process of a row needs to know to join the others.
+    """The data with which a process of a row joins the others.
 
     Attributes:
         baseline: The way to train.

@@ -1,6 +1,6 @@
-"""Every kind of fault, at a stage and a tick: what is promised of it comes.
+"""Every kind of fault at a stage and a tick: the documented guarantee holds.
 
-`python -m benchmarks faults` is the long form.
+`python -m benchmarks fault-injection` is the long form.
 """
 
 import dataclasses
@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks
 import hocket
 from benchmarks.faults import trial
 from benchmarks.faults.draw import draw_jobs, possible_stages
+from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
 from benchmarks.faults.job import FaultyJob
-from benchmarks.faults.expectations import EXPECTATIONS
-from benchmarks.faults.trial import run_trial, expected_digest
+from benchmarks.faults.trial import expected_digest, run_trial
 from hocket.errors import OptionError
 
-SOURCE = str(Path(hocket.__file__).parents[1])
+PATHS = [str(Path(hocket.__file__).parents[1]), str(Path(benchmarks.__file__).parents[1])]
 pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.timeout(120)]
 
 
-# Several in a job share the starts in between. Stages run ahead of each other, and checkpoints
-# are sealed later, so ticks are far enough apart for one to come after the other.
+# Several faults of a job share its restarts. Stages run ahead of each other, and checkpoints
+# are finished later, so ticks are far enough apart for the faults to happen in order.
 JOBS = [
     FaultyJob("fdg", 3, parse_schedule(text))
     for text in (
@@ -52,12 +53,12 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("job", [*JOBS, *OTHERS], ids=lambda job: f"{job.method} {job.stages}")
-def test_a_job_keeps_what_is_promised(job, tmp_path):
+def test_a_job_keeps_its_guarantee(job, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     outcome = run_trial(job, first)
     if outcome.unnamed_faults:
-        # With time-outs as short as these, a busy machine may make a healthy process look hung.
+        # With time-outs this short, a healthy process may look hung on a busy machine.
         second.mkdir()
         outcome = run_trial(job, second)
     assert outcome.violations == [], outcome.outputs
@@ -67,25 +68,25 @@ def test_every_kind_of_fault_is_tried():
     assert {fault.kind for job in JOBS for fault in job.faults} == EXPECTATIONS.keys()
 
 
-def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
-    """A fault that comes too late, weights that are others, and what was not promised."""
+def test_violations_are_detected(tmp_path, monkeypatch):
+    """A fault that is too late, different weights, and an outcome without a guarantee."""
     late = FaultyJob(
         "fdg", 2, parse_schedule("kill stage 1 at tick 6; kill stage 1 at tick 500")
     )
-    monkeypatch.setattr(trial, "without_faults", lambda *_: "another digest")
+    monkeypatch.setattr(trial, "expected_digest", lambda *_: "another digest")
     outcome = run_trial(late, tmp_path)
     assert outcome.violations == [
         "kill stage 1 at tick 500 was not named",
         "1 of its 2 faults happened",
         "its launches ended with (137, 0)",
-        "its last bits are others than without faults",
+        "its final weights differ from those without faults",
     ]
     other = FaultyJob("fdg", 2, parse_schedule("raise in stage 1 at tick 6"))
-    assert dataclasses.replace(outcome, job=other, left=("a process",)).violations == [
+    assert dataclasses.replace(outcome, job=other, leftovers=("a process",)).violations == [
         "raise in stage 1 at tick 6 was not named",
         "its launches ended with (137, 0)",
         "it was started or resumed 1 times instead of 2",
-        "its last bits are others than without faults",
+        "its final weights differ from those without faults",
         "a process was left",
     ]
 
@@ -93,40 +94,40 @@ def test_a_job_that_does_not_keep_it_is_found_out(tmp_path, monkeypatch):
 # Under torchrun.
 
 
-def test_what_torchrun_starts_again_goes_on_from_its_last_checkpoint(tmp_path):
+def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path):
     job = FaultyJob("fdg", 2, parse_schedule("kill stage 1 at tick 6"))
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "--max-restarts", "2"),
-            *("-m", "benchmarks.faults.job", job.to_json, str(tmp_path)),
+            *("-m", "benchmarks.faults.job", job.to_json(), str(tmp_path)),
         ],
         check=False,
-        env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
         timeout=110,
     )
     assert ended.returncode == 0, ended.stderr
-    found = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
-    assert found == [expected_digest("fdg", 2)] * 2
+    digests = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
+    assert digests == [expected_digest("fdg", 2)] * 2
     assert (tmp_path / "fault-0.json").exists()
     assert (tmp_path / "span-1-0.json").exists()
 
 
-# The words for faults.
+# Parsing and drawing of faults.
 
 
-def test_a_schedule_is_read_as_it_is_printed():
+def test_a_schedule_is_parsed_as_it_is_formatted():
     for job in JOBS:
         assert parse_schedule(format_schedule(job.faults)) == job.faults
-        assert FaultyJob.parse(job.to_json) == job
-    assert FaultyJob.parse(FaultyJob("bp", 1).to_json) == FaultyJob("bp", 1)
+        assert FaultyJob.from_json(job.to_json()) == job
+    assert FaultyJob.from_json(FaultyJob("bp", 1).to_json()) == FaultyJob("bp", 1)
 
 
 @pytest.mark.parametrize("text", ["", "kill", "kill stage 1", "kill stage one at tick 2"])
-def test_what_is_no_fault_is_refused(text):
+def test_text_of_another_form_is_refused(text):
     with pytest.raises(
         OptionError, match=r"cannot read the fault .* 'kill stage 1 at tick 37'"
     ):
@@ -138,7 +139,7 @@ def test_an_unknown_fault_is_refused():
         Fault.parse("kil stage 1 at tick 2")
 
 
-def test_chance_gives_the_same_again_and_every_kind_in_turn():
+def test_draws_are_reproducible_and_kinds_take_turns():
     chosen = {"methods": ("dgl", "fdg"), "most_stages": 4}
     jobs = list(draw_jobs(seed=5, count=60, **chosen))
     assert jobs == list(draw_jobs(seed=5, count=60, **chosen))

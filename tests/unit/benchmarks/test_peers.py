@@ -24,7 +24,7 @@ STEPS = 2
 
 def trained_plainly(work: Exact) -> dict[str, Tensor]:
     network = work.build_network()
-    step = work.loop_step(network, work.batch_of_noise())
+    step = work.loop_step(network, work.noise_batch())
     for _ in range(STEPS):
         step()
     return dict(network.named_parameters())
