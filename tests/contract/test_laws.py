@@ -390,8 +390,8 @@ def test_every_stage_forwards_and_back_propagates_every_batch_once(name, stages,
         assert [e.report.epoch for e in trained.of("B", k)] == [b // 3 for b in everything]
         assert len(stage.in_flight) == 0
         assert all(p.grad is None for p in stage.module.parameters())
-        edge = stage._before._edge
-        assert len(edge.activations) == len(edge.gradients) == 0
+        port = stage.to_previous
+        assert len(port._incoming) == len(port._outgoing) == 0
 
 
 @pytest.mark.parametrize("epoch_end", ["carry", "drain"])
@@ -401,7 +401,7 @@ def test_epochs_end_with_batches_in_flight_or_without(name, epoch_end):
 
     def watch(event, stage):
         if event.action.kind == "F" and stage.index == 0 and event.action.batch % 5 == 0:
-            left.append(len(stage.pending) - 1)
+            left.append(len(stage.in_flight) - 1)
 
     method = build_method(name, epoch_end=epoch_end)
     train(method, mlp(3), data(mlp, 5), epochs=3, watch=watch, lr=1e-3)

@@ -83,10 +83,10 @@ def test_runtime_errors_can_be_caught_as_such(error):
     assert issubclass(error, RuntimeError)
 
 
-def test_a_doubled_packet_stops_the_engine():
+def test_a_repeated_packet_stops_the_engine():
     trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
     x, y = data(mlp, 1)[0]
     trainer.step(x, y)
     with pytest.raises(PacketError, match="stage 0 to stage 1: batch 0 was sent twice"):
-        trainer.stages[0]._after.send(trainer.stages[0].in_flight[0].activation)
+        trainer.stages[0].to_next.send(trainer.stages[0].in_flight[0].activation)
     assert torch.is_tensor(x)
