@@ -22,13 +22,13 @@ class StoreFlags:
         self._failures = failures
         self._rank = rank
         self._size = size
-        self._names = 0
+        self._name_count = 0
         self._timeouts = 0  # in a row, of the store
 
     def new_name(self) -> str:
         """Return a new name; the n-th call returns the same name in all processes."""
-        self._names += 1
-        return f"topic/{self._names}"
+        self._name_count += 1
+        return f"flag/{self._name_count}"
 
     def set(self, name: str, value: str = "yes") -> None:
         """Set the flag of this process to a value."""

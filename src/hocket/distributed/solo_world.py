@@ -1,4 +1,4 @@
-"""A world of one process, so that nobody has to ask whether there are others."""
+"""World of a single process: the interface of `World` without communication."""
 
 import math
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ from hocket.tree import Tree
 
 
 class SoloFlags:
-    """Flags that one process leaves for itself; see `StoreFlags`."""
+    """Flags of a single process, with the interface of `StoreFlags`."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
 
     def new_name(self) -> str:
-        """Return a name for flags; it is free once they are set."""
+        """Return a name for flags, always the same: it may be used again once they are set."""
         return ""
 
     def set(self, name: str, value: str = "yes") -> None:
-        """Set a flag of this process."""
+        """Set the flag of this process to a value."""
         self._values[name] = value
 
     def values(self, name: str) -> list[str] | None:
-        """Return the flags of all processes, once every one of them is set."""
+        """Return the value of this process in a list; None until it has set the flag."""
         return [self._values[name]] if name in self._values else None
 
 
 class SoloWorld:
-    """This process where it trains alone: rank 0 of 1, which has all stages; see `World`.
+    """World of a process that trains alone: rank 0 of 1, which has all stages; see `World`.
 
     Attributes:
         rank: 0.
@@ -39,10 +39,10 @@ class SoloWorld:
         replicas: 1.
         is_main: True, as this process prints and writes files.
         reads_data: True, as this process has the first stage.
-        rejoined: False, as there is nobody to return to.
-        process_name: None, as a name would tell it from nobody.
-        timeout_s: Infinity, as nobody is waited for.
-        flags: Flags that are read by nobody else.
+        rejoined: False, as there are no other processes.
+        process_name: None, as there are no other processes.
+        timeout_s: Infinity, as this process waits for no other.
+        flags: Flags of this process.
     """
 
     rank = 0
@@ -67,7 +67,7 @@ class SoloWorld:
         """Return None, as there are no replicas that have to agree."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes: this one's."""
+        """Return the value of this process in a list."""
         return [value]
 
     def broadcast(self, tree: Tree) -> Tree:
@@ -82,4 +82,4 @@ class SoloWorld:
         return 0.0
 
     def report_failure(self, error: BaseException) -> None:
-        """Do nothing: there is nobody to tell."""
+        """Do nothing: there are no other processes."""

@@ -161,7 +161,7 @@ class World:
 
     @property
     def timeout_s(self) -> float:
-        """Seconds that a process may let another one wait."""
+        """Seconds that a process may keep another one waiting."""
         return self.failures.timeout_s
 
     @property
@@ -175,11 +175,11 @@ class World:
         return f"stage{self.stage}" + (f"-replica{self.replica}" if self.replicas > 1 else "")
 
     def local_stages(self, count: int) -> range:
-        """Return the numbers of the stages in this process, of so many in all: its own."""
+        """Return the numbers of the stages in this process, out of ``count``: its own stage."""
         return range(count)[self.stage : self.stage + 1]
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell the other processes why this one ends."""
+        """Report to the other processes why this one ends."""
         self.failures.report(error)
 
     def agreement_store(self) -> Store | None:

@@ -45,6 +45,7 @@ def run_four_processes(folder):
     world = build_world("four", 2, 2)
     results["place"] = [world.stage, world.replica, world.name, world.is_main]
     results["names"] = world.names
+    results["process"] = [world.process_name, world.reads_data, list(world.local_stages(2))]
     results["neighbours"] = [world.neighbour(1), world.neighbour(-1)]
     results["gather"] = world.gather({"rank": rank, "text": "é" * 1000 * rank, "none": None})
     results["broadcast"] = broadcast(world)
