@@ -9,7 +9,8 @@ from torch import nn
 from hocket.errors import CutError, OptionError, format_problems
 from hocket.options import check_choice
 from hocket.partition.balance import balance
-from hocket.partition.cut_points import CutGraph, find_cut_points
+from hocket.partition.cut_graph import CutGraph
+from hocket.partition.cut_points import find_cut_points
 from hocket.partition.flops import (
     OPERATIONS_PER_ELEMENT_SENT,
     count_flops,

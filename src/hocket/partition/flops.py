@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hocket.modes import evaluation_mode
-from hocket.partition.cut_points import CutGraph
+from hocket.partition.cut_graph import CutGraph
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recorder import call_network, sample_error
 from hocket.partition.sequential import layers_in_order

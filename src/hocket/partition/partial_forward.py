@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from hocket.errors import CutError
-from hocket.partition.cut_points import CutPoint
+from hocket.partition.cut_graph import CutPoint
 from hocket.partition.intercept import Function, call_intercepted
 from hocket.partition.meta_tensors import MetaModules, run_on_meta
 from hocket.partition.recording import ForwardMode, Frame, ValueKey

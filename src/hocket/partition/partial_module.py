@@ -12,7 +12,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.partition.cut_points import CutGraph, CutPoint, batch_size
+from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
 from hocket.partition.intercept import intercept
 from hocket.partition.meta_tensors import MetaModules, to_meta
 from hocket.partition.partial_forward import PartialForward, StageSpan, StopForward

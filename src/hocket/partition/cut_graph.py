@@ -1,0 +1,70 @@
+"""A network as a chain of layers between the points at which it can be cut."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from hocket.partition.recording import ForwardMode, ValueKey
+from hocket.tree import Tree, tensors
+
+
+@dataclass(frozen=True)
+class CutPoint:
+    """A call of a module before which the network can be cut.
+
+    Attributes:
+        name: Name of the module.
+        callers: Modules whose forward is running at the call, the network first.
+        keys: Values that are sent to the next stage, for each mode of the forward.
+        elements: Number of elements that are sent for the sample in training mode.
+        needs_sizes: Whether the forward after it depends on sizes of the inputs.
+        shapes: Shapes of the values that are sent in training mode.
+        batch: The dimension that shows the batch size: a position in ``keys`` and a dimension
+            of that value; None if there is none.
+    """
+
+    name: str
+    callers: tuple[str, ...]
+    keys: dict[ForwardMode, tuple[ValueKey, ...]]
+    elements: int
+    needs_sizes: bool
+    shapes: tuple[tuple[int, ...], ...]
+    batch: tuple[int, int] | None
+
+    def sent_keys(self, mode: ForwardMode) -> tuple[ValueKey, ...]:
+        """Return the values that are sent in this mode, or in the most similar recorded one."""
+        return self.keys.get(mode, self.keys[mode._replace(single=False)])
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """A network as a chain of layers between cut points, as it ran on a sample.
+
+    Attributes:
+        network: The network.
+        sample: Its inputs.
+        cut_points: All cut points, in order; layer n ends at cut point n.
+        refused: Reasons against a cut before other modules, by their names.
+        skipped: Modules before which a cut divides nothing, and the reason.
+        weight_layers: Layer of each parameter and buffer.
+        weightless_layers: Layers in which each module without weights is called.
+    """
+
+    network: nn.Module
+    sample: Tree
+    cut_points: tuple[CutPoint, ...]
+    refused: dict[str, tuple[str, ...]]
+    skipped: dict[str, str]
+    weight_layers: dict[str, int]
+    weightless_layers: dict[str, tuple[int, ...]]
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Name of the first module of each layer; that of the first layer is ``(start)``."""
+        return ("(start)", *(point.name for point in self.cut_points))
+
+
+def batch_size(inputs: Tree) -> int:
+    """Return the size of a batch: the first dimension of its first tensor."""
+    leaves = tensors(inputs)
+    return len(leaves[0]) if leaves and leaves[0].dim() else 1
