@@ -141,9 +141,9 @@ def corrupt_packets(count: int, seed: int) -> list[Row]:
         _flip_bit(rng.choice([first, tensor]), rng)
         order = SequenceCheck("stage 1, from stage 0")
         try:
-            found = wire.decode_header(first, rest)
-            order.check_header(found)
-            order.check_tensors(found, [tensor])
+            received = wire.decode_header(first, rest)
+            order.check_header(received)
+            order.check_tensors(received, [tensor])
         except TransitError:
             refused += 1
     return [{"row": PACKET, "tried": count, "refused": refused}]

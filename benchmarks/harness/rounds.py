@@ -84,23 +84,23 @@ def summarize_turns(
         base_samples: Samples that the base finishes in a repetition.
         quiet: When a repetition is disturbed.
     """
-    pairs = [(mine.counted, other.counted) for mine, other in zip(turns, base, strict=True)]
-    ratios = [samples / mine.wall_s / (base_samples / other.wall_s) for mine, other in pairs]
-    cpu_ratios = [mine.cpu_s / samples / (other.cpu_s / base_samples) for mine, other in pairs]
+    pairs = [(row.counted, other.counted) for row, other in zip(turns, base, strict=True)]
+    ratios = [samples / row.wall_s / (base_samples / other.wall_s) for row, other in pairs]
+    cpu_ratios = [row.cpu_s / samples / (other.cpu_s / base_samples) for row, other in pairs]
     return {
-        "samples_per_s": median(samples / mine.wall_s for mine, _ in pairs),
+        "samples_per_s": median(samples / row.wall_s for row, _ in pairs),
         "ratio": median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
         "ratios": ratios,
-        "cpu_s_per_sample": median(mine.cpu_s / samples for mine, _ in pairs),
+        "cpu_s_per_sample": median(row.cpu_s / samples for row, _ in pairs),
         "cpu_ratio": median(cpu_ratios),
-        "other_cpu": median((mine.other_cpu_s or 0.0) / mine.cpu_s for mine, _ in pairs),
-        "communication": median_fractions([mine.spent for mine, _ in pairs], "communication"),
-        "waiting": median_fractions([mine.spent for mine, _ in pairs], "waiting"),
-        "foreign": [mine.foreign for mine, _ in pairs],
-        "disturbed": sum((mine.foreign or 0.0) > quiet.foreign for mine, _ in pairs),
-        "dropped": sum(mine.dropped for mine in turns),
+        "other_cpu": median((row.other_cpu_s or 0.0) / row.cpu_s for row, _ in pairs),
+        "communication": median_fractions([row.spent for row, _ in pairs], "communication"),
+        "waiting": median_fractions([row.spent for row, _ in pairs], "waiting"),
+        "foreign": [row.foreign for row, _ in pairs],
+        "disturbed": sum((row.foreign or 0.0) > quiet.foreign for row, _ in pairs),
+        "dropped": sum(row.dropped for row in turns),
     }
 
 
@@ -111,4 +111,6 @@ def median_fractions(rounds: Sequence[Sequence[Fractions]], name: str) -> list[f
         rounds: The fractions of each process, for each round.
         name: The fraction, such as "waiting".
     """
-    return [median(getattr(one, name) for one in mine) for mine in zip(*rounds, strict=True)]
+    return [
+        median(getattr(one, name) for one in process) for process in zip(*rounds, strict=True)
+    ]

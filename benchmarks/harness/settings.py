@@ -37,25 +37,25 @@ def check_settings(
         settings: The settings.
         at_least: Names of settings by the smallest number that they may be.
         not_empty: Names of settings that need at least one item.
-        problems: Further problems that were found.
+        problems: Further problems.
 
     Raises:
         OptionError: With a line for every problem.
     """
-    found = [
+    lines = [
         f"{name} is {value}; give {least} or more"
         for least, names in (at_least or {}).items()
         for name in names
         if (value := getattr(settings, name)) < least
     ]
-    found += [
+    lines += [
         f"{name} is empty; give at least one"
         for name in not_empty
         if not getattr(settings, name)
     ]
-    found += problems
-    if found:
-        raise OptionError(format_problems(title, found))
+    lines += problems
+    if lines:
+        raise OptionError(format_problems(title, lines))
 
 
 def share_problem(name: str, share: float) -> list[str]:

@@ -110,7 +110,7 @@ class Pipeline:
             stages, inputs[: workload.batch // self.microbatches], workload.channels_last
         )
         last = len(stages) - 1
-        mine = [k for k, place in enumerate(known.placement(self.processes)) if place == rank]
+        local = [k for k, place in enumerate(known.placement(self.processes)) if place == rank]
         parts = [
             pipelining.PipelineStage(
                 WireStage(
@@ -126,19 +126,19 @@ class Pipeline:
                 input_args=wires[k],
                 output_args=wires[k + 1],
             )
-            for k in mine
+            for k in local
         ]
         schedule = known.build(
             parts if known.has_several_stages else parts[0],
             self.microbatches,
             loss_fn=cross_entropy,
         )
-        weights = [weight for k in mine for weight in stages[k].parameters()]
+        weights = [weight for k in local for weight in stages[k].parameters()]
         step = _build_step(
             schedule,
             workload.optimizer(weights),
-            inputs if 0 in mine else None,
-            targets if last in mine else None,
+            inputs if 0 in local else None,
+            targets if last in local else None,
         )
         return PreparedTraining(
             step, workload.batch, {names[weight]: weight for weight in weights}

@@ -71,7 +71,7 @@ def test_trials_of_other_settings_are_not_mixed(tries, tmp_path):
 
 
 def test_damage_that_is_not_refused_is_counted(monkeypatch, tmp_path):
-    """Without checksums nearly nothing is refused, and without care code is run."""
+    """Without checksums, little corruption is detected; without checks, code is executed."""
     monkeypatch.setattr(
         "hocket.transport.sequence_check.SequenceCheck.check_tensors", lambda *_: None
     )

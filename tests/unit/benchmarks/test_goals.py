@@ -1,4 +1,4 @@
-"""Goals of speed, and what a record says of them."""
+"""Goals of speed, met or missed by records."""
 
 from benchmarks.report.goals import goals_table
 

@@ -1,4 +1,4 @@
-"""Rows over links of several rates: every one at every rate, and what each sends."""
+"""Rows over links of several rates, with the bytes that each sends."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Others are what is busy beside ourselves."""
+"""The share of the machine that other programs use."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ from benchmarks.harness.load import MachineLoad, read_busy_s, wait_until_quiet
 
 @pytest.fixture
 def stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What the system tells, of a machine with two cores and a hundred ticks a second."""
+    """Replace the counts of the system: a machine with two cores and 100 ticks a second."""
     file = tmp_path / "stat"
     monkeypatch.setattr(module, "STAT", file)
     monkeypatch.setattr(module.os, "sysconf", lambda _: 100)

@@ -1,4 +1,4 @@
-"""Two nodes are apart but for their link, and nothing is left of them."""
+"""Two nodes are connected by their link only, and leave nothing behind."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def link() -> Iterator[VirtualLink]:
 
 
 def on(node: Node, work: Callable[[], None]) -> Thread:
-    """Do something there, in a thread of this process."""
+    """Start a thread of this process in a node."""
 
     def enter_and_work() -> None:
         node.enter()
@@ -37,7 +37,7 @@ def on(node: Node, work: Callable[[], None]) -> Thread:
 
 
 def seconds_for(link: VirtualLink, size: int) -> float:
-    """How long so many bytes take from one node to the other."""
+    """Return the seconds for these bytes from one node to the other."""
     one, two = link.nodes
     ready: list[socket.socket] = []
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""Every peer trains what plain back-propagation trains, however it is split."""
+"""Every baseline trains the same weights as plain back-propagation."""
 
 from operator import attrgetter
 
@@ -31,7 +31,7 @@ def trained_plainly(work: Exact) -> dict[str, Tensor]:
 
 
 def trained_by(row: str, work: Exact) -> list[dict[str, Tensor]]:
-    """The weights of each process."""
+    """Return the weights of each process."""
     with RowProcesses(
         row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
     ) as world:

@@ -169,13 +169,13 @@ def test_goals_are_judged() -> None:
     assert "| 25.0% |" in shown
 
 
-def test_errors_are_of_the_last_epoch_and_break_downs_are_told() -> None:
+def test_errors_are_of_the_last_epoch_and_failures_are_reported() -> None:
     shown = record_table(accuracy_record())
     assert "| bp | 128 | 1.00 | 1.000 | 1.250 | 40.50% | 40.00%, 41.00% |" in shown
     assert "| ddg | 128 | - | - | - | - | seed 0 broke off in epoch 1 |" in shown
 
 
-def test_processes_that_are_alike_are_told_once() -> None:
+def test_equal_processes_are_reported_once() -> None:
     shown = record_table(speed_record())
     assert "| 1.00 to 1.00 | - | 1.00 | 1.2% | - | - | 311 | - | 0 |" in shown
     assert "| 0.95 | 1.00 | 1.2% | - | - | 180 | bucket_mib=25 | 0 |" in shown
@@ -193,7 +193,7 @@ def test_every_rate_of_a_link_has_a_column() -> None:
     assert "mlp with 18,903,050 parameters on batches of 128" in shown
 
 
-def test_code_that_changed_in_between_is_told() -> None:
+def test_code_that_changed_in_between_is_reported() -> None:
     record = accuracy_record()
     mixed = record.with_rows([*record.rows, record.rows[0] | {"source": "0123456789ab"}])
     assert f"(source {record.source}, 0123456789ab)" in provenance(mixed)

@@ -1,4 +1,4 @@
-"""The processes of a row stay alive, sleep between questions, and say what went wrong."""
+"""The processes of a row stay alive, sleep between queries, and report errors."""
 
 import multiprocessing
 import time
@@ -20,7 +20,7 @@ def world(row: str) -> RowProcesses:
     return RowProcesses(row, build_baseline(row, WORK, Balancer(WORK)), WORK, timeout_s=30)
 
 
-def test_processes_sleep_while_they_are_asked_nothing() -> None:
+def test_processes_sleep_between_queries() -> None:
     with world("ddp") as two:
         run_repetition(two, steps=1)
         before = two.query(processor_s)
@@ -40,7 +40,7 @@ def test_nothing_is_left_when_they_end() -> None:
     assert not {child.pid for child in multiprocessing.active_children()} & {*running}
 
 
-def test_steps_between_questions_go_on_from_each_other() -> None:
+def test_training_continues_between_queries() -> None:
     with world("bp") as one:
         (begun,) = one.query(weights)
         run_repetition(one, steps=1)
@@ -67,7 +67,7 @@ def test_a_process_that_dies_is_named_with_its_code() -> None:
         RowProcesses("odd", Fails(silently=True), WORK, timeout_s=30)
 
 
-def test_a_question_that_fails_ends_the_processes() -> None:
+def test_a_query_that_fails_ends_the_processes() -> None:
     with (
         pytest.raises(HocketError, match=r"(?s)the row 'ddp' failed: Trace.*no answer"),
         world("ddp") as two,
