@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
-from hocket.distributed.world import assign_device
+from hocket.distributed.device import assign_device
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_gradient_error_meter
