@@ -55,9 +55,9 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
     modules = loaded(MAIN.format(words=list(words)), tmp_path)
     assert not among(modules, ("torch", "numpy", *SELDOM))
     assert {m for m in modules if m.startswith("hocket.")} <= {
-        "hocket.__main__", "hocket.atomic", "hocket.cli", "hocket.cli.main", "hocket.cli.output",
-        "hocket.errors", "hocket.options", "hocket.runs", "hocket.runs.config",
-        "hocket.runs.recipes", f"hocket.cli.{words[0]}",
+        "hocket.__main__", "hocket.atomic", "hocket.cli", "hocket.cli.main",
+        "hocket.cli.output", "hocket.errors", "hocket.options", "hocket.runs",
+        "hocket.runs.config", "hocket.runs.recipes", f"hocket.cli.{words[0]}",
     }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def watch(log, event, stage):
     print(time.process_time(), flush=True)
     os._exit(0)
 
-MetricsLog.watch = watch
+MetricsLog.log_event = watch
 sys.argv = ["hocket", "train", "--epochs", "1", "--threads", "1", "--run-dir", {run_dir!r}]
 main()
 """

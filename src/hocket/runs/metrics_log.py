@@ -82,27 +82,27 @@ class MetricsLog:
         if self._board is not None:
             self._board.close()
 
-    def watch(self, event: Event, stage: Stage) -> None:
+    def log_event(self, event: Event, stage: Stage) -> None:
         """Log a backward or an update, and for any batch that it was skipped."""
         action, report = event.action, event.report
         place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
         if report.fault is not None:
-            self._row("skipped", **place, epoch=report.epoch, fault=report.fault)
+            self._write_row("skipped", **place, epoch=report.epoch, fault=report.fault)
         elif action.kind in "BUT" and action.batch % self._every == 0 and not report.skipped:
             values = {k: v for k, v in asdict(report).items() if v is not None}
             del values["skipped"]
             kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
-            self._row(kind, **place, **values)
+            self._write_row(kind, **place, **values)
 
-    def gradient_error(self, comparison: GradientError) -> None:
+    def log_gradient_error(self, comparison: GradientError) -> None:
         """Log the error of a gradient compared with the exact one."""
-        self._row("comparison", **asdict(comparison))
+        self._write_row("comparison", **asdict(comparison))
 
-    def epoch(self, epoch: EpochResult) -> None:
+    def log_epoch(self, epoch: EpochResult) -> None:
         """Log an epoch."""
-        self._row("epoch", **asdict(epoch))
+        self._write_row("epoch", **asdict(epoch))
 
-    def _row(self, kind: str, **values: Any) -> None:
+    def _write_row(self, kind: str, **values: Any) -> None:
         self._file.write(json.dumps(plain_values({"kind": kind, **values})) + "\n")
         if self._board is None:
             return

@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import shutil
-import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from hocket.checkpoint import Checkpoints
 from hocket.data import Data
 from hocket.distributed import identity
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import HocketError, NonFiniteError, OptionError
+from hocket.errors import HocketError, OptionError
 from hocket.methods import parse_method
-from hocket.methods.method import Method
 from hocket.runs.build import (
     build_network,
     build_optimizer,
@@ -36,13 +32,12 @@ from hocket.runs.run_dir import (
     create_run_dir,
     has_checkpoints,
     require_new,
-    save_weights,
 )
-from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch, read_skipped_batches
-from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
+from hocket.runs.skipped_batches import read_skipped_batches
+from hocket.runs.summary import Summary
+from hocket.runs.training_run import TrainingRun
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.metrics import EpochResult
 from hocket.training.state import ResumePoint
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import parse_codec
@@ -118,7 +113,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     ) as log:
         listener.log = log
         history = point.history if point is not None else ()
-        training = _Training(config, trainer, method, run_dir, log, history, timeline_before)
+        training = TrainingRun(config, trainer, method, run_dir, log, history, timeline_before)
         return training.run(data)
 
 
@@ -128,10 +123,10 @@ class _Listener:
     log: MetricsLog
 
     def on_event(self, event: Event, stage: Stage) -> None:
-        self.log.watch(event, stage)
+        self.log.log_event(event, stage)
 
     def on_gradient_error(self, comparison: GradientError) -> None:
-        self.log.gradient_error(comparison)
+        self.log.log_gradient_error(comparison)
 
 
 def _build_trainer(
@@ -192,149 +187,6 @@ def _resume(trainer: Trainer, run_dir: Path, stages: int) -> ResumePoint | None:
         # Some stages had written their first one when another was killed that had none.
         shutil.rmtree(checkpoint_dir(run_dir))
     return None
-
-
-class _Training:
-    """The fit of a trainer with what it leaves in the run folder.
-
-    Args:
-        config: Choices of the training.
-        trainer: The trainer, new or resumed.
-        method: Method of the trainer.
-        run_dir: The run folder.
-        log: Log of metrics.
-        history: Results of the epochs before it was resumed.
-        timeline_before: Timeline before it was resumed.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        trainer: Trainer,
-        method: Method,
-        run_dir: Path,
-        log: MetricsLog,
-        history: Sequence[EpochResult],
-        timeline_before: Timeline,
-    ) -> None:
-        self._config = config
-        self._trainer = trainer
-        self._method = method
-        self._run_dir = run_dir
-        self._log = log
-        self._epochs = list(history)
-        self._timeline_before = timeline_before
-        self._start_s = time.perf_counter()
-
-    def run(self, data: Data) -> Summary:
-        """Train, and write network, timeline and summary.
-
-        Raises:
-            Exception: Whatever ends the training, once the network and the summary are written.
-        """
-        config = self._config
-        try:
-            self._trainer.fit(
-                data.train,
-                data.test,
-                epochs=config.epochs,
-                on_epoch=self._on_epoch,
-                checkpoints=self._checkpoints(),
-            )
-        except KeyboardInterrupt as stop:
-            number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
-            epoch = f"stopped in epoch {len(self._epochs) + 1} of {config.epochs}"
-            return self._end("interrupted", epoch, number)
-        except Exception as error:
-            self._fail(error)
-            if isinstance(error, NonFiniteError) and config.on_nan == "restore":
-                raise self._request_restore(error) from error
-            error.add_note(f"the weights reached are in {self._run_dir}")
-            raise
-        return self._end("finished")
-
-    def _on_epoch(self, epoch: EpochResult) -> None:
-        self._epochs.append(epoch)
-        if self._trainer.is_main_process:
-            self._log.epoch(epoch)
-
-    def _checkpoints(self) -> Checkpoints | None:
-        """Build the settings of the run's checkpoints; None if it writes none."""
-        config = self._config
-        if not config.checkpoint_every:
-            return None
-        return Checkpoints(
-            checkpoint_dir(self._run_dir),
-            every=config.checkpoint_every,
-            keep=config.checkpoint_keep,
-            on_error=config.on_checkpoint_error,
-            note=self._log.written,
-        )
-
-    def _end(self, state: str, message: str = "", signal_number: int = 0) -> Summary:
-        """Collect what all processes have, write it, and return the summary."""
-        trainer = self._trainer
-        trainer.collect()
-        if trainer.is_main_process:
-            save_weights(trainer.network, self._run_dir / "network.pt")
-        self._write_timeline()
-        rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
-        gathered = trainer.gather(rows)[:: self._config.replicas]
-        stages = [parse_stage_summary(row) for rows in gathered for row in rows]
-        return self._write_summary(state, message, stages, signal_number)
-
-    def _fail(self, error: Exception) -> None:
-        """Write what this process has, without the others."""
-        trainer = self._trainer
-        if trainer.process_name is None:
-            save_weights(trainer.network, self._run_dir / "network.pt")
-        else:
-            file = self._run_dir / f"network.{trainer.process_name}.pt"
-            save_weights(trainer.stages[0].module, file)
-        message = "\n".join([str(error), *getattr(error, "__notes__", [])])
-        self._write_summary("failed", message, self._summarize_stages())
-
-    def _request_restore(self, error: NonFiniteError) -> RestoreRequest:
-        """Return the request to restart from the last checkpoint and skip the batch.
-
-        Raises:
-            NonFiniteError: There is no checkpoint, or a restart would not help.
-        """
-        if not has_checkpoints(self._run_dir, self._config.stages):
-            raise NonFiniteError(f"{error}; there is no checkpoint yet to restore") from error
-        return note_skipped_batch(self._run_dir, error, self._config.max_restores)
-
-    def _summarize_stages(self) -> list[StageSummary]:
-        return summarize_stages(self._trainer, self._method, self._epochs)
-
-    def _write_summary(
-        self, state: str, message: str, stages: Sequence[StageSummary], signal_number: int = 0
-    ) -> Summary:
-        """Build the summary, and write it in the main process."""
-        trainer, epochs = self._trainer, self._epochs
-        seconds = sum(epoch.seconds for epoch in epochs)
-        seconds = seconds or time.perf_counter() - self._start_s
-        summary = Summary(
-            state=state,
-            message=message,
-            folder=self._run_dir,
-            epochs=tuple(epochs),
-            seconds=seconds,
-            samples_per_s=sum(epoch.samples for epoch in epochs) / seconds,
-            stages=tuple(stages),
-            cuts=trainer.plan.cuts if trainer.plan else (),
-            signal=signal_number,
-        )
-        if trainer.is_main_process:
-            write_json(self._run_dir / "summary.json", dataclasses.asdict(summary))
-        return summary
-
-    def _write_timeline(self) -> None:
-        file = self._config.timeline
-        if file is not None:
-            timeline = self._trainer.timeline()
-            if self._trainer.is_main_process:
-                self._timeline_before.concatenate(timeline).write(file)
 
 
 def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:

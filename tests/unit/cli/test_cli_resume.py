@@ -47,7 +47,7 @@ def whole(call):
 
 def stop_at(monkeypatch, tick, number):
     """Send a signal to this process in a tick, once."""
-    log_event, sent = MetricsLog.watch, []
+    log_event, sent = MetricsLog.log_event, []
 
     def watch(logs, event, stage):
         log_event(logs, event, stage)
@@ -55,7 +55,7 @@ def stop_at(monkeypatch, tick, number):
             sent.append(tick)
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(MetricsLog, "watch", watch)
+    monkeypatch.setattr(MetricsLog, "log_event", watch)
 
 
 def read_results(folder):

@@ -24,11 +24,11 @@ def logged(folder, method, *, every=1, tensorboard=False):
             nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)),
             method=method,
             optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
-            watchers=[logs.watch],
+            watchers=[logs.log_event],
             gradient_error_every=4,
-            on_gradient_error=logs.gradient_error,
+            on_gradient_error=logs.log_gradient_error,
         )
-        trainer.fit(BATCHES, BATCHES[:1], epochs=2, on_epoch=logs.epoch, progress=False)
+        trainer.fit(BATCHES, BATCHES[:1], epochs=2, on_epoch=logs.log_epoch, progress=False)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -88,7 +88,7 @@ def test_a_signal_that_learns_leaves_rows_of_its_targets(tmp_path):
 
 def test_rows_are_there_before_the_end(tmp_path):
     with MetricsLog(tmp_path, 1, tensorboard=False) as logs:
-        logs._row("epoch", number=0, evaluation=None)
+        logs._write_row("epoch", number=0, evaluation=None)
         assert json.loads((tmp_path / "metrics.jsonl").read_text())["number"] == 0
 
 
@@ -150,7 +150,7 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     def write(steps, after=None, note_at=None):
         with MetricsLog(tmp_path, 1, tensorboard=True, after=after) as logs:
             for step in steps:
-                logs._row("backward", batch=step, stage=0, loss=float(step))
+                logs._write_row("backward", batch=step, stage=0, loss=float(step))
                 if step == note_at:
                     after = logs.written()
         return after
