@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hocket.errors import OptionError, listed, unknown
+from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods.method import Method
 from hocket.options import argument_hints, wrong_options
 
@@ -33,7 +33,7 @@ def method_options(name: str) -> dict[str, Any]:
     1.0
     """
     if name not in METHODS:
-        raise OptionError(unknown("method", name, METHODS))
+        raise OptionError(unknown_name("method", name, METHODS))
     parameters = inspect.signature(METHODS[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.name != "name"}
 
@@ -46,5 +46,5 @@ def build_method(name: str, **options: Any) -> Method:
     """
     defaults = method_options(name)
     if problems := wrong_options(options, defaults, argument_hints(METHODS[name])):
-        raise OptionError(listed(f"method {name!r} cannot be built", problems))
+        raise OptionError(format_problems(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)
