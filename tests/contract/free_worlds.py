@@ -66,7 +66,7 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
         "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
         "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
         "uses": dataclasses.asdict(stage.receive_stats) if stage.receive_stats else None,
-        "waiting": trainer._rig.engine._buffer.waiting if stage.receive_stats else None,
+        "waiting": trainer.engine._buffer.waiting if stage.receive_stats else None,
         "unsent": stage.send_stats.unsent,
         "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
         "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],

@@ -26,7 +26,7 @@ SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 # Methods by what their registry entry can be asked for.
 WAITING = [name for name, build in METHODS.items() if build().signal.needs_gradient]
 LOCAL = [name for name in METHODS if name not in WAITING]
-LOCKSTEP = [name for name, build in METHODS.items() if build().replay is None]
+LOCKSTEP = [name for name, build in METHODS.items() if not build().free_running]
 STAGES = [1, 2, 3, 4]
 ORDERS = ["forward-first", "backward-first"]
 LINEARIZE = ["stash", "live", "recompute"]

@@ -82,7 +82,7 @@ def past_as_now(what: str, own: str) -> Callable[[list[State]], None]:
 
     def replace_past(states: list[State]) -> None:
         for state in states:
-            for flying in state["pending"]:
+            for flying in state["in_flight"]:
                 past = flying["past"][what]
                 flying["past"][what] = {name: state[own][name] for name in past}
 
@@ -91,16 +91,16 @@ def past_as_now(what: str, own: str) -> Callable[[list[State]], None]:
 
 def of_another_epoch(states: list[State]) -> None:
     for state in states:
-        for flying in state["pending"]:
+        for flying in state["in_flight"]:
             flying["activation"]["epoch"] += 1
 
 
 def of_another_chance(states: list[State]) -> None:
-    states[0]["clock"]["chance"] = random.Random(9).getstate()
+    states[0]["clock"]["random"] = random.Random(9).getstate()
 
 
 def blank_packets(states: list[State]) -> None:
-    for slot in (slot for state in states[1:] for slot in state["before"]["slots"]):
+    for slot in (slot for state in states[1:] for slot in state["to_previous"]["slots"]):
         slot["packet"]["values"] = torch.zeros_like(slot["packet"]["values"])
 
 
@@ -129,16 +129,16 @@ ABLATIONS = {
     "weights of the forward, stash": (FDG, past_as_now("weights", "layers")),
     "weights of the forward, live": (LIVE, past_as_now("weights", "layers")),
     "statistics before the forward": (FDG, past_as_now("buffers", "layers")),
-    "batches in flight": (FDG, without("pending")),
-    "input of a batch in flight": (FDG, without("pending", 0, "activation", "values")),
+    "batches in flight": (FDG, without("in_flight")),
+    "input of a batch in flight": (FDG, without("in_flight", 0, "activation", "values")),
     "targets of a batch in flight": (
-        replace(DNI, method="cdni"), without("lessons", 0, "activation", "targets"),
+        replace(DNI, method="cdni"), without("deferred_targets", 0, "activation", "targets"),
     ),
-    "number of a batch in flight": (FDG, without("pending", 0, "activation", "batch")),
+    "number of a batch in flight": (FDG, without("in_flight", 0, "activation", "batch")),
     "epoch of a batch in flight": (FDG, of_another_epoch),
-    "version of a batch in flight": (FDG, without("pending", -1, "version")),
-    "activations under way": (FDG, without("after")),
-    "gradients under way": (FDG, without("before")),
+    "version of a batch in flight": (FDG, without("in_flight", -1, "version")),
+    "activations under way": (FDG, without("to_next")),
+    "gradients under way": (FDG, without("to_previous")),
     "layers": (FDG, every_layer),
     "optimizer": (FDG, without("updater", "optimizer", "state", 0, "exp_avg")),
     "scheduler": (replace(FDG, step=2), without("updater", "scheduler", "last_epoch")),
@@ -146,39 +146,39 @@ ABLATIONS = {
     "number of updates": (FDG, without("updater", "version")),
     "gathered gradients": (ADL, without("updater", "gathered", "sums", 0)),
     "number of gathered gradients": (ADL, without("updater", "gathered", "count")),
-    "gradients counted by the program": (ADL, without("column", "gathered")),
-    "tick": (FDG, without("column", "now")),
-    "batches fed": (FDG, without("column", "fed")),
-    "batches entered": (FDG, without("column", "entered")),
+    "gradients counted by the program": (ADL, without("schedule", "gathered")),
+    "tick": (FDG, without("schedule", "tick_count")),
+    "batches fed": (FDG, without("schedule", "batch_count")),
+    "batches entered": (FDG, without("schedule", "entered")),
     "network of the signal": (DNI, without("signal", "entry.weight")),
     "optimizer of the signal": (
         DNI, without("signal_updater", "optimizer", "state", 0, "momentum_buffer"),
     ),
-    "lessons": (DNI, without("lessons")),
-    "output of a lesson": (DNI, without("lessons", 0, "output")),
-    "codebooks": (CODED, without("after", "encoders", 0, "books")),
-    "averages of codebooks": (CODED, without("after", "encoders", 0, "sums")),
-    "counts of codebooks": (CODED, without("after", "encoders", 0, "counts")),
-    "version of codebooks": (COARSE, without("after", "encoders", 0, "version")),
-    "version of codebooks sent": (COARSE, without("after", "encoders", 0, "sent")),
-    "batches that codebooks learnt from": (COARSE, without("after", "encoders", 0, "batches")),
-    "codebooks of the receiver": (COARSE, without("before", "decoders", 0)),
-    "bytes that codecs have written": (CODED, without("ledger", "coded_bytes")),
-    "packets in a buffer": (FULL, without("before", "slots")),
+    "lessons": (DNI, without("deferred_targets")),
+    "output of a lesson": (DNI, without("deferred_targets", 0, "output")),
+    "codebooks": (CODED, without("to_next", "encoders", 0, "books")),
+    "averages of codebooks": (CODED, without("to_next", "encoders", 0, "sums")),
+    "counts of codebooks": (CODED, without("to_next", "encoders", 0, "counts")),
+    "version of codebooks": (COARSE, without("to_next", "encoders", 0, "version")),
+    "version of codebooks sent": (COARSE, without("to_next", "encoders", 0, "sent")),
+    "batches that codebooks learnt from": (COARSE, without("to_next", "encoders", 0, "batches")),
+    "codebooks of the receiver": (COARSE, without("to_previous", "decoders", 0)),
+    "bytes that codecs have written": (CODED, without("send_stats", "encoded_bytes")),
+    "packets in a buffer": (FULL, without("to_previous", "slots")),
     "values of packets in a buffer": (FULL, blank_packets),
-    "coded packets in a buffer": (ASYNC, without("before", "port", "slots")),
-    "uses of a packet in a buffer": (FULL, without("before", "slots", 0, "drawn")),
-    "place of the next packet in a buffer": (FULL, without("before", "next")),
-    "counts of a buffer": (FULL, without("before", "uses", "arrived")),
-    "turns of a stage": (FULL, without("runner", "turns")),
-    "turns that a stage has learned from": (FULL, without("runner", "learned")),
-    "gradients counted by a stage": (FULL, without("runner", "gathered")),
+    "coded packets in a buffer": (ASYNC, without("to_previous", "port", "slots")),
+    "uses of a packet in a buffer": (FULL, without("to_previous", "slots", 0, "drawn")),
+    "place of the next packet in a buffer": (FULL, without("to_previous", "next")),
+    "counts of a buffer": (FULL, without("to_previous", "stats", "arrived")),
+    "turns of a stage": (FULL, without("turns", "turns")),
+    "turns that a stage has learned from": (FULL, without("turns", "trained")),
+    "gradients counted by a stage": (FULL, without("turns", "accumulated")),
     "turns that the clock has given": (FULL, without("clock", "taken")),
     "turns that are next": (ASYNC, without("clock", "queue")),
     "chance of the turns to come": (ASYNC, of_another_chance),
-    "codebooks of a stage that runs freely": (ASYNC, without("after", "encoders", 0, "books")),
-    "losses counted": (FDG, without("course", "tally", "losses")),
-    "staleness counted": (FDG, without("course", "tally", "staleness")),
+    "codebooks of a stage that runs freely": (ASYNC, without("to_next", "encoders", 0, "books")),
+    "losses counted": (FDG, without("fit", "meter", "losses")),
+    "staleness counted": (FDG, without("fit", "meter", "staleness")),
 }  # fmt: skip
 
 

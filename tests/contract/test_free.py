@@ -5,7 +5,8 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
 from hocket import Trainer, cross_entropy
-from hocket.engine.async_clock import EventClock, StageSpeeds
+from hocket.engine.async_clock import EventClock
+from hocket.methods.stage_speeds import StageSpeeds
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
 from hocket.transport.codecs import VQ
@@ -123,7 +124,7 @@ def test_every_batch_is_used_or_counted_as_dropped(method, turns, rates):
     trained = run(method, mlp(3), data(mlp, 6), stage_speeds=rates, stage_timing=turns)
     for k in (1, 2):
         uses = trained.trainer.stages[k].receive_stats
-        buffer = trained.trainer._rig.engine._runners[k]._lower._buffer
+        buffer = trained.trainer.engine._stages[k]._draw._buffer
         assert uses.arrived == len(trained.of("F", k - 1))
         assert uses.drawn == len(trained.of("F", k))
         assert uses.drawn - uses.reused + uses.dropped + buffer.waiting == uses.arrived
@@ -228,7 +229,7 @@ def test_rates_are_for_stages_that_run_freely():
 
 
 def test_there_is_a_rate_for_each_stage():
-    with pytest.raises(OptionError, match="there are 2 rates for 3 stages; give one for each"):
+    with pytest.raises(OptionError, match="there are 2 stage_speeds for 3 stages; give one for"):
         Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 1))
 
 

@@ -41,8 +41,8 @@ def test_all_processes_end_with_the_same_network_and_history(name):
         assert other["weights"] == first["weights"]
         assert other["again"] == first["again"]
     assert [epoch["number"] for epoch in first["history"]] == list(range(EPOCHS))
-    assert first["history"][-1]["score"]["loss"] == pytest.approx(first["again"])
-    assert first["history"][0]["score"] is None
+    assert first["history"][-1]["evaluation"]["loss"] == pytest.approx(first["again"])
+    assert first["history"][0]["evaluation"] is None
 
 
 def test_a_slow_beginning_is_used_again_and_a_slow_end_misses_batches():

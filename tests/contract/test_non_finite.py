@@ -56,7 +56,7 @@ def state_of(trainer):
         found += stage.module.state_dict().values()
         found += stage.signal_network.state_dict().values()
         for updater in (stage.updater, stage.signal_updater):
-            found += updater.remembered().values()
+            found += updater.optimizer_tensors().values()
     return found
 
 
@@ -267,7 +267,7 @@ def test_an_epoch_that_skips_everything_is_an_error():
 
 
 def test_what_cannot_be_skipped_is_refused():
-    with pytest.raises(OptionError, match="run freely, and number their batches"):
+    with pytest.raises(OptionError, match="run freely, and each numbers its batches"):
         skipping("dgl-async", marked(3, {}), trainer={"skipping": [1]})
     with pytest.raises(OptionError, match="on_nan is 'ignore'; use 'stop' or 'skip'"):
         skipping("bp", marked(3, {}), trainer={"on_nan": "ignore"})
@@ -321,4 +321,4 @@ def test_a_skipped_batch_is_not_compared(kind):
     everywhere = {(stage, batch) for stage in range(3) for batch in range(BATCHES)}
     assert set(seen) == everywhere - left_out
     assert len(seen) == len(set(seen))
-    assert trainer._rig.engine._compare.state() == {"batches": {}, "left": {}}
+    assert trainer.engine._meter.state_dict() == {"batches": {}, "missing": {}}

@@ -13,3 +13,4 @@ from hocket.methods.method import Method as Method
 from hocket.methods.registry import METHODS as METHODS
 from hocket.methods.registry import build_method as build_method
 from hocket.methods.registry import method_options as method_options
+from hocket.methods.registry import parse_method as parse_method

@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods.method import Method
-from hocket.options import argument_hints, wrong_options
+from hocket.options import Named, argument_hints, wrong_options
 
 
 def _collect_presets() -> dict[str, Callable[..., Method]]:
@@ -48,3 +48,16 @@ def build_method(name: str, **options: Any) -> Method:
     if problems := wrong_options(options, defaults, argument_hints(METHODS[name])):
         raise OptionError(format_problems(f"method {name!r} cannot be built", problems))
     return METHODS[name](**options)
+
+
+def parse_method(text: str) -> Method:
+    """Build the method that is written ``name:option=value,option=value``.
+
+    Raises:
+        OptionError: The method or one of its options does not exist, or is out of range.
+
+    >>> parse_method("fdg:shrink=0.5").signal
+    Delayed(shrink=0.5)
+    """
+    named = Named.parse(text)
+    return build_method(named.name, **named.options)

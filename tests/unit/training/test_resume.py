@@ -1,4 +1,4 @@
-"""What a trainer goes on from, what it refuses, and what it says of it."""
+"""Resuming: the checkpoints that a trainer continues from, and those that it refuses."""
 
 from functools import partial
 from itertools import islice
@@ -13,7 +13,7 @@ from hocket.checkpoint.directory import checkpoint_name
 from hocket.errors import CheckpointError, DataError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG
 from hocket.stage.forward_state import ForwardState
-from hocket.stage.linearize import Immediate
+from hocket.stage.linearize import PlainGraph
 
 
 def trainer_of(modules, method=None, **options):
@@ -90,7 +90,7 @@ def test_a_fit_that_was_over_is_over(tmp_path):
 
 def test_where_there_is_none_it_is_said(tmp_path):
     with pytest.raises(
-        CheckpointError, match=r"cannot go on from .*\n.*no folder of a checkpoint"
+        CheckpointError, match=r"cannot resume from .*\n.*no folder of a checkpoint"
     ):
         trainer_of(mlp(2)).resume(tmp_path)
 
@@ -178,7 +178,7 @@ def test_data_that_are_not_those_of_before_are_told(saved):
 
 def test_a_checkpoint_of_another_method_has_batches_where_there_can_be_none():
     with pytest.raises(CheckpointError, match="gradients come without delay"):
-        Immediate().repeat(nn.Identity(), torch.ones(1), ForwardState({}, {}))
+        PlainGraph().rebuild_output(nn.Identity(), torch.ones(1), ForwardState({}, {}))
 
 
 # Other stages.

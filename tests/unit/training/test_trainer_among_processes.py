@@ -30,7 +30,7 @@ def test_an_option_out_of_its_range_is_refused(option):
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
-        ("slack", -1, "slack is -1; use a number of at least 0"),
+        ("extra_delay", -1, "extra_delay is -1; use a number of at least 0"),
         ("replicas", 0, "replicas is 0; use a number of at least 1"),
         ("timeout_s", 0.0, "timeout_s is 0.0; use a number above 0"),
     ],
@@ -49,7 +49,7 @@ def test_slack_lengthens_every_delay_there_is():
 
 
 def test_slack_needs_a_delay():
-    with pytest.raises(OptionError, match="'bp' has no delay to which slack could be added"):
+    with pytest.raises(OptionError, match="'bp' has no delay that could be extended"):
         BP().with_extra_delay(1)
 
 
