@@ -9,10 +9,10 @@ from torch import Tensor, nn, optim
 
 from benchmarks.harness.cuts import paper_cut
 from hocket import zoo
-from hocket.losses import cross_entropy
 from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.partition import Plan
+from hocket.signals.losses import cross_entropy
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import Codec
 

@@ -12,9 +12,9 @@ from torch.distributed import pipelining
 from benchmarks.harness.workload import Step, Workload
 from benchmarks.peers.baseline import PreparedTraining
 from benchmarks.peers.wire import WireStage, to_wire
-from hocket.losses import cross_entropy
 from hocket.modes import evaluation_mode
 from hocket.partition import Plan, build_stages
+from hocket.signals.losses import cross_entropy
 
 
 @dataclass(frozen=True)

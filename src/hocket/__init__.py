@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from hocket import zoo as zoo
     from hocket.checkpoint import Checkpoints as Checkpoints
     from hocket.errors import HocketError as HocketError
-    from hocket.losses import cross_entropy as cross_entropy
     from hocket.methods import ADL as ADL
     from hocket.methods import BP as BP
     from hocket.methods import DDG as DDG
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from hocket.partition import Plan as Plan
     from hocket.partition import cut as cut
     from hocket.program import unroll as unroll
+    from hocket.signals.losses import cross_entropy as cross_entropy
     from hocket.training.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
 
@@ -39,7 +39,7 @@ _MODULES = {
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",
     "Trainer": "hocket.training.trainer",
-    "cross_entropy": "hocket.losses",
+    "cross_entropy": "hocket.signals.losses",
     "cut": "hocket.partition",
     "unroll": "hocket.program",
 }

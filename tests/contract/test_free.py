@@ -6,9 +6,9 @@ from torch.optim.lr_scheduler import MultiStepLR
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
 from hocket import Trainer, cross_entropy
 from hocket.engine.async_clock import EventClock
-from hocket.methods.stage_speeds import StageSpeeds
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
+from hocket.methods.stage_speeds import StageSpeeds
 from hocket.transport.codecs import VQ
 from reference import dgl_async
 
@@ -229,7 +229,9 @@ def test_rates_are_for_stages_that_run_freely():
 
 
 def test_there_is_a_rate_for_each_stage():
-    with pytest.raises(OptionError, match="there are 2 stage_speeds for 3 stages; give one for"):
+    with pytest.raises(
+        OptionError, match="there are 2 stage_speeds for 3 stages; give one for"
+    ):
         Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 1))
 
 

@@ -168,7 +168,9 @@ def test_an_update_with_no_gradient_at_all_is_none():
 def test_a_batch_known_to_be_bad_is_skipped_as_one_that_breaks_at_once(name):
     batches = marked(BATCHES, {SPOILED: 0 + FORWARD})
     broken, history, _ = skipping(name, batches)
-    known, other, _ = skipping(name, batches, trainer={"on_nan": "stop", "skipping": [SPOILED]})
+    known, other, _ = skipping(
+        name, batches, trainer={"on_nan": "stop", "skip_batches": [SPOILED]}
+    )
     assert not different(state_of(broken), state_of(known))
     assert [replace(epoch, seconds=0.0) for epoch in history] == [
         replace(epoch, seconds=0.0) for epoch in other

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from hocket.engine.event import Event
 from hocket.errors import OptionError
-from hocket.losses import Loss
 from hocket.methods.method import Method
 from hocket.program import Tick
+from hocket.signals.losses import Loss
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
 

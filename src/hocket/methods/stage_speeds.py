@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
+from hocket.options import wrong_choice
 
 StageTiming = Literal["regular", "random"]
 
@@ -36,8 +37,7 @@ class StageSpeeds:
             for k, speed in enumerate(self.speeds)
             if not (speed > 0 and isfinite(speed))
         ]
-        if self.timing not in get_args(StageTiming):
-            problems.append(f"stage_timing is {self.timing!r}; use 'regular' or 'random'")
+        problems += wrong_choice("stage_timing", self.timing, get_args(StageTiming))
         if problems:
             raise OptionError(format_problems("stages cannot run at these speeds", problems))
 

@@ -13,10 +13,10 @@ from torch import distributed, nn
 
 from hocket.distributed.launch import launch
 from hocket.errors import HocketError
-from hocket.losses import cross_entropy
 from hocket.methods import parse_method
 from hocket.partition import Plan, divide
 from hocket.planner.rehearse import StageProfile, rehearse
+from hocket.signals.losses import cross_entropy
 from hocket.stage.setup import Setup
 from hocket.tree import Tree, tensors
 

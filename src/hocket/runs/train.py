@@ -1,6 +1,7 @@
 """One training from a configuration: data, network, trainer, run folder, and its end."""
 
 import dataclasses
+import inspect
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -136,24 +137,21 @@ def _build_trainer(
     listener: _Listener,
     skip_batches: Sequence[int],
 ) -> Trainer:
-    """Build the trainer of a configuration from the parts that it names."""
+    """Build the trainer of a configuration from the parts that it names.
+
+    Options of the same name, which need no parsing, are passed on as they are.
+    """
+    parsed = {"network", "method", "stages", "optimizer", "scheduler", "stage_speeds"}
+    parsed |= {"codec", "on_nan"}
+    fields = {field.name for field in dataclasses.fields(config)}
+    same = (inspect.signature(Trainer).parameters.keys() & fields) - parsed
     return Trainer(
         network,
         **parts,
-        scheduler_unit=config.scheduler_unit,
-        seed=config.seed,
-        device=config.device,
-        precision=config.precision,
-        channels_last=config.channels_last,
+        **{name: getattr(config, name) for name in same},
         watchers=[listener.on_event],
-        gradient_error_every=config.gradient_error_every,
         on_gradient_error=listener.on_gradient_error if config.gradient_error_every else None,
-        replicas=config.replicas,
         codec=parse_codec(config.codec),
-        stage_timing=config.stage_timing,
-        batchnorm=config.batchnorm,
-        timeout_s=config.timeout_s,
-        checksum=config.checksum,
         record_timeline=config.timeline is not None,
         resumable=config.checkpoint_every > 0,
         on_nan="skip" if config.on_nan == "skip" else "stop",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.losses import Loss
 from hocket.signals.heads import HeadKind, build_head
+from hocket.signals.losses import Loss
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.signals.targets import label_errors_as_data_errors
 from hocket.tree import Tree

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from hocket.losses import Loss
+from hocket.signals.losses import Loss
 from hocket.tree import Tree
 
 DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]

@@ -6,9 +6,10 @@ from typing import Literal, get_args
 import torch
 
 from hocket.errors import OptionError
-from hocket.losses import Loss
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
+from hocket.signals.losses import Loss
+from hocket.options import check_choice
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit
 from hocket.transport.codecs import Codec, Exact
@@ -68,14 +69,9 @@ class Setup:
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("precision", self.precision, get_args(Precision)),
-            ("batchnorm", self.batchnorm, get_args(BatchNorm)),
-            ("on_nan", self.on_nan, get_args(OnNaN)),
-        ):
-            if value not in known:
-                choices = " or ".join(map(repr, known))
-                raise OptionError(f"{name} is {value!r}; use {choices}")
+        check_choice("precision", self.precision, get_args(Precision))
+        check_choice("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choice("on_nan", self.on_nan, get_args(OnNaN))
         if self.replicas > 1 and (self.on_nan == "skip" or self.skip_batches):
             raise OptionError(
                 f"{self.replicas} replicas share each batch, and do not agree on which to "

@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hocket.losses import are_class_indices
 from hocket.modes import evaluation_mode
 from hocket.program import Action
+from hocket.signals.losses import are_class_indices
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.stage.back_propagate import back_propagate, graph_leaves
 from hocket.stage.compatibility import ForbidForward

@@ -7,7 +7,7 @@ from typing import Any
 
 from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
-from hocket.losses import Loss, count_errors
+from hocket.signals.losses import Loss, count_errors
 from hocket.signals.targets import label_errors_as_data_errors
 from hocket.stage.prediction import Prediction
 from hocket.tree import Tree, tensors

@@ -17,11 +17,11 @@ from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_gradient_error_meter
 from hocket.errors import HocketError, OptionError
-from hocket.losses import Loss, cross_entropy
 from hocket.methods import FDG
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageTiming, build_stage_speeds
 from hocket.partition import Plan
+from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit
 from hocket.stage.setup import BatchNorm, Precision, Setup

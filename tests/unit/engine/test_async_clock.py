@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from hocket.engine.async_clock import EventClock
-from hocket.methods.stage_speeds import StageSpeeds, equal_speeds
 from hocket.errors import OptionError
+from hocket.methods.stage_speeds import StageSpeeds, equal_speeds
 
 
 def turns(pace, count):
@@ -44,7 +44,9 @@ def test_the_stage_whose_turn_is_next_is_known():
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_stage_must_have_a_pace(rate):
-    with pytest.raises(OptionError, match=f"the speed of stage 1 is {rate}; use a number above"):
+    with pytest.raises(
+        OptionError, match=f"the speed of stage 1 is {rate}; use a number above"
+    ):
         StageSpeeds((1.0, rate))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hocket.losses import count_errors, cross_entropy
+from hocket.signals.losses import count_errors, cross_entropy
 
 torch.manual_seed(0)
 SCORES_BC = torch.randn(6, 4)
