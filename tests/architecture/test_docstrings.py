@@ -100,13 +100,15 @@ def test_functions_that_give_a_tensor_say_its_shape():
 
 
 def test_headless_lines_are_found(tmp_path):
-    text = '"""Codecs."""\n\ndef f():\n    """Whether it is so."""\n\ndef g():\n    """Give it."""\n'
+    text = (
+        '"""Codecs."""\ndef f():\n    """Whether it is so."""\ndef g():\n    """Give it."""\n'
+    )
     (tmp_path / "a.py").write_text(text)
     assert [line.partition(": ")[2] for line in headless(tmp_path)] == ["Whether it is so."]
 
 
 def test_missing_args_and_shapes_are_found(tmp_path):
-    text = 'def f(a, b, c) -> Tensor:\n    """Add."""\n\ndef g(a) -> Tensor:\n    """Add (B, D)."""\n'
+    text = 'def f(a, b, c) -> Tensor:\n    """Add."""\ndef g(a) -> Tensor:\n    """Add (B, D)."""\n'
     (tmp_path / "a.py").write_text(text)
     assert len(without_args(tmp_path)) == 1
     assert len(without_shapes(tmp_path)) == 1

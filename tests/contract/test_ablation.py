@@ -116,7 +116,11 @@ DNI = Case("dni", "drifting", (("forward_delay", 2),))
 CODED = Case("dgl", "drifting", trainer=(("codec", VQ(codes=5, decay=0.5)),))
 ASYNC = Case(
     "dgl-async", "drifting", (("buffer", 3),),
-    (("stage_speeds", (1, 0.7, 0.9)), ("stage_timing", "random"), ("codec", VQ(codes=5, decay=0.5))),
+    (
+        ("stage_speeds", (1, 0.7, 0.9)),
+        ("stage_timing", "random"),
+        ("codec", VQ(codes=5, decay=0.5)),
+    ),
 )  # fmt: skip
 FULL = replace(
     ASYNC,
@@ -161,7 +165,7 @@ ABLATIONS = {
     "counts of codebooks": (CODED, without("to_next", "encoders", 0, "counts")),
     "version of codebooks": (COARSE, without("to_next", "encoders", 0, "version")),
     "version of codebooks sent": (COARSE, without("to_next", "encoders", 0, "sent")),
-    "batches that codebooks learnt from": (COARSE, without("to_next", "encoders", 0, "batches")),
+    "batches of codebooks": (COARSE, without("to_next", "encoders", 0, "batches")),
     "codebooks of the receiver": (COARSE, without("to_previous", "decoders", 0)),
     "bytes that codecs have written": (CODED, without("send_stats", "encoded_bytes")),
     "packets in a buffer": (FULL, without("to_previous", "slots")),
@@ -176,7 +180,7 @@ ABLATIONS = {
     "turns that the clock has given": (FULL, without("clock", "taken")),
     "turns that are next": (ASYNC, without("clock", "queue")),
     "chance of the turns to come": (ASYNC, of_another_chance),
-    "codebooks of a stage that runs freely": (ASYNC, without("to_next", "encoders", 0, "books")),
+    "codebooks of an asynchronous stage": (ASYNC, without("to_next", "encoders", 0, "books")),
     "losses counted": (FDG, without("fit", "meter", "losses")),
     "staleness counted": (FDG, without("fit", "meter", "staleness")),
 }  # fmt: skip

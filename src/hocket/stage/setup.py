@@ -8,8 +8,8 @@ import torch
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
-from hocket.signals.losses import Loss
 from hocket.options import check_choice
+from hocket.signals.losses import Loss
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit
 from hocket.transport.codecs import Codec, Exact
