@@ -151,7 +151,11 @@ def measure_kill_recovery(settings: KillRecoverySettings = DEFAULTS) -> None:
 
 
 def _run_training(training: KilledTraining) -> dict[str, Any]:
-    """Run a training and return its row."""
+    """Run a training and return its row.
+
+    Raises:
+        HocketError: A process of the training failed.
+    """
     free = parse_method(training.method).free_running
     with TemporaryDirectory() as name:
         alone = RestartBudget(1) if free else None

@@ -99,7 +99,11 @@ def measure_straggler(settings: StragglerSettings = DEFAULTS) -> None:
 
 
 def _measure_rates(settings: StragglerSettings, method: str, factor: float) -> list[float]:
-    """Return the batches that each stage learned in a second."""
+    """Return the batches that each stage learned in a second.
+
+    Raises:
+        HocketError: A process of the training failed.
+    """
     with TemporaryDirectory() as folder:
         arguments = (folder, settings, method, factor)
         if launch(_train_stage, *arguments, processes=settings.stages, threads=1):

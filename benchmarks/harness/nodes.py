@@ -109,7 +109,11 @@ def two_nodes() -> Iterator[VirtualLink]:
 
 
 def _check_requirements() -> None:
-    """Refuse systems without namespaces, permissions or tools, with all reasons."""
+    """Refuse systems without namespaces, permissions or tools, with all reasons.
+
+    Raises:
+        NodesError: The system lacks something that two nodes need.
+    """
     problems = []
     if sys.platform != "linux":
         problems.append(f"network namespaces need Linux, and this is {sys.platform}")

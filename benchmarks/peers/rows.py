@@ -193,7 +193,11 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
 
 
 def _check_equal_parts(work: Workload, parts: int, kind: str) -> None:
-    """Refuse parts that are not equal: their mean would not be the mean over the batch."""
+    """Refuse parts that are not equal: their mean would not be the mean over the batch.
+
+    Raises:
+        OptionError: The batch has no such number of equal parts.
+    """
     if parts < 1 or work.batch % parts:
         raise OptionError(
             f"a batch of {work.batch} has no {parts} equal parts for {kind}; choose a batch "

@@ -8,6 +8,9 @@ def main() -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        ModuleNotFoundError: A module other than that package is not installed.
     """
     try:
         from hocket.cli.main import main as run

@@ -134,7 +134,7 @@ def import_extra(
 
     Raises:
         OptionError: The module is not installed.
-    """
+    """  # noqa: DOC501  # missing_extra returns an OptionError
     try:
         return import_module(module)
     except ImportError as error:

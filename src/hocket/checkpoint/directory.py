@@ -174,7 +174,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _require_file_name(part: str) -> str:
-    """Return a name without folders; raise ValueError for any other."""
+    """Return a name without folders.
+
+    Raises:
+        ValueError: The name has a folder.
+    """
     if Path(part).name != part:
         raise ValueError(part)
     return part

@@ -32,6 +32,9 @@ def draw_command(
         timeline: Timeline to draw; without --out its busy, sending and waiting times are
             printed.
         out: Picture to write: .svg, .png or .pdf.
+
+    Raises:
+        OptionError: There is no batch to draw, or a first batch is given without a timeline.
     """
     if batches is not None and batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
@@ -64,7 +67,12 @@ def _show_timeline(
     first: int | None,
     out: Path | None,
 ) -> int:
-    """Print the times of a timeline or draw it, below a method's program if one is given."""
+    """Print the times of a timeline or draw it, below a method's program if one is given.
+
+    Raises:
+        OptionError: The timeline has another number of stages, or a method is given without a
+            picture.
+    """
     from hocket.runs.tables import timeline_table
     from hocket.timeline import Timeline
 

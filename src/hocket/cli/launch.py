@@ -15,6 +15,9 @@ def launch_command(script: Path, /, *words: str, processes: int, threads: int = 
         words: Arguments of the script, options included.
         processes: Number of processes.
         threads: Threads of PyTorch in each process; 0 shares the cores out.
+
+    Raises:
+        OptionError: There is no such script.
     """
     if not script.is_file():
         raise OptionError(f"there is no script {str(script)!r}; name a Python file")

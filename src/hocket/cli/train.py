@@ -37,6 +37,9 @@ def train_command(
         max_restarts: Number of restarts from the last checkpoint after a process was killed,
             hung, or received a damaged packet. All processes are restarted; where the stages
             are independent at that time, only the one that was killed.
+
+    Raises:
+        OptionError: A resumed run is given another folder or other choices to start from.
     """
     if resume is not None:
         given = (("--config", base), ("--recipe", from_recipe), ("--run-dir", config.run_dir))

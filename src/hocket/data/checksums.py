@@ -61,7 +61,11 @@ def check_sha256_list(files: Sequence[Path]) -> None:
 
 
 def _parse_sums(sums: Path) -> dict[str, str]:
-    """Return the sum of each file by its name, relative to the list."""
+    """Return the sum of each file by its name, relative to the list.
+
+    Raises:
+        DataError: A line does not have the format of sha256sum.
+    """
     wanted = {}
     for number, line in enumerate(sums.read_text(encoding="utf-8").splitlines(), start=1):
         digest, _, name = line.partition(" ")

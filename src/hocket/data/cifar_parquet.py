@@ -57,6 +57,9 @@ def _read(release: Release, files: list[Path], rows: int, limit: int | None) -> 
         files: Parquet files, in order.
         rows: Expected number of rows in all files.
         limit: Number of images to decode; None for all.
+
+    Raises:
+        DataError: A file cannot be read, or the files have another number of rows.
     """
     for package in ("pyarrow", "PIL"):
         original = f"use the original {release.archive}"
@@ -103,7 +106,11 @@ def _rows(release: Release, shards: Mapping[Path, Any]) -> Iterator[tuple[str, A
 
 
 def _choose_column(file: Path, names: list[str], wanted: tuple[str, ...]) -> str:
-    """Return the first of the wanted columns that the file has."""
+    """Return the first of the wanted columns that the file has.
+
+    Raises:
+        DataError: The file has none of them.
+    """
     for name in wanted:
         if name in names:
             return name
@@ -114,7 +121,11 @@ def _choose_column(file: Path, names: list[str], wanted: tuple[str, ...]) -> str
 
 
 def _decode(where: str, image: Any) -> np.ndarray:
-    """Decode the image of one row to uint8 pixels (3, 32, 32)."""
+    """Decode the image of one row to uint8 pixels (3, 32, 32).
+
+    Raises:
+        DataError: The image cannot be decoded, or is not 32 x 32.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -129,7 +140,11 @@ def _decode(where: str, image: Any) -> np.ndarray:
 
 
 def _check_label(where: str, label: Any) -> int:
-    """Return the label of one row if it is a class number."""
+    """Return the label of one row if it is a class number.
+
+    Raises:
+        DataError: The label is not a number.
+    """
     if not isinstance(label, int):
         raise DataError(
             f"{where} has the label {label!r}, wanted a number; fetch the file again"

@@ -88,7 +88,11 @@ def _read_folder(folder: Path, wanted: dict[str, str]) -> Iterator[tuple[str, by
 
 
 def _read_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each wanted member without unpacking it to disk."""
+    """Yield name and content of each wanted member without unpacking it to disk.
+
+    Raises:
+        DataError: The archive cannot be read, or has another md5 sum.
+    """
     check_md5(str(archive), file_md5(archive), release.archive_md5)
     try:
         with tarfile.open(archive, "r:gz") as members:
@@ -109,6 +113,9 @@ def _unpickle(release: Release, where: str, content: bytes) -> Images:
         release: Data set to read.
         where: Name of the file, for errors.
         content: Its bytes, which have the published md5 sum.
+
+    Raises:
+        DataError: The file cannot be unpickled, or does not hold a CIFAR batch.
     """
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()

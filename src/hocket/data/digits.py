@@ -44,7 +44,11 @@ def digits(*, batch_size: int, seed: int = 0) -> Data:
 
 
 def _find_file() -> Path:
-    """Find the images of the installed scikit-learn; importing it would take a second."""
+    """Find the images of the installed scikit-learn; importing it would take a second.
+
+    Raises:
+        OptionError: scikit-learn is not installed.
+    """  # noqa: DOC501  # missing_extra returns an OptionError
     package = find_spec("sklearn")
     folders = package.submodule_search_locations if package is not None else None
     for folder in folders or ():

@@ -144,6 +144,9 @@ def _convert_input(value: Any, mode: str, image_size: int | None) -> Tensor:
         value: An image, or nested lists of numbers.
         mode: Mode of Pillow that images are converted to: "L" or "RGB".
         image_size: Side in pixels to which images are resized; None keeps their size.
+
+    Raises:
+        DataError: The input is neither an image nor a list of numbers.
     """
     from PIL import Image
 

@@ -104,7 +104,11 @@ class ImageFiles:
         return NORMALISE(torch.stack(images), rng), self.targets[rows_B]
 
     def _read_image(self, path: Path, rng: Generator) -> Tensor:
-        """Read, crop and resize one image to uint8 (3, S, S)."""
+        """Read, crop and resize one image to uint8 (3, S, S).
+
+        Raises:
+            DataError: The image cannot be decoded.
+        """
         from PIL import Image, UnidentifiedImageError
 
         try:
@@ -184,6 +188,9 @@ def _list_classes(data_dir: Path, names: tuple[str, ...]) -> dict[str, list[Path
     """Return the image files of each class from the first of these folders that exists.
 
     Classes and files are sorted by name.
+
+    Raises:
+        DataError: There is no such folder, it has no classes, or a class has no images.
     """
     present = [data_dir / name for name in names if (data_dir / name).is_dir()]
     if not present:

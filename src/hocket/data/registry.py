@@ -88,7 +88,11 @@ def load(
 
 
 def _find_loader(name: str) -> Callable[..., Data]:
-    """Return the function that loads the data set of this name."""
+    """Return the function that loads the data set of this name.
+
+    Raises:
+        OptionError: There is no data set of this name.
+    """
     if name not in DATA:
         raise OptionError(unknown_name("data set", name, DATA))
     return DATA[name]

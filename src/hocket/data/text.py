@@ -89,7 +89,11 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
 
 
 def _find_text_file(data_dir: Path) -> Path:
-    """Return the file itself, or the only text file of a folder."""
+    """Return the file itself, or the only text file of a folder.
+
+    Raises:
+        DataError: There is no such path, or the folder does not have exactly one text file.
+    """
     if data_dir.is_file():
         return data_dir
     if not data_dir.is_dir():

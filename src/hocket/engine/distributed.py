@@ -145,7 +145,11 @@ class DistributedEngine:
                 connection.close()
 
     def _share(self, batch: Batch) -> tuple[float, Batch]:
-        """Return this replica's fraction of a batch, and that part of it."""
+        """Return this replica's fraction of a batch, and that part of it.
+
+        Raises:
+            DataError: The batch has fewer samples than there are replicas.
+        """
         replica, replicas = self._world.replica, self._world.replicas
         if replicas == 1:
             return 1.0, batch

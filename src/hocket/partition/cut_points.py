@@ -37,7 +37,7 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
 
     Raises:
         CutError: The network does not take the sample.
-    """
+    """  # noqa: DOC501  # sample_error returns a CutError
     count = batch_size(sample)
 
     def resize_batch(size: int) -> Tree:

@@ -229,7 +229,11 @@ def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
 
 
 def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
-    """Return the positions of a plan's cuts in ``graph.cut_points``."""
+    """Return the positions of a plan's cuts in ``graph.cut_points``.
+
+    Raises:
+        CutError: The plan is for another network, or a cut is impossible or out of order.
+    """
     names = [point.name for point in graph.cut_points]
     modules = dict(graph.network.named_modules())
     foreign = [

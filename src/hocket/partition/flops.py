@@ -29,7 +29,7 @@ def count_flops(network: nn.Module, sample: Tree) -> list[float]:
 
     Raises:
         CutError: A layer does not take the output of the previous one.
-    """
+    """  # noqa: DOC501  # sample_error returns a CutError
     counts = []
     value = sample
     with evaluation_mode(network):

@@ -77,7 +77,11 @@ class PartialModule(nn.Module):
         return self._module_count
 
     def forward(self, received: Tree) -> Tree:
-        """Return the input of the next stage, or the output of the network."""
+        """Return the input of the next stage, or the output of the network.
+
+        Raises:
+            CutError: The forward took another path than on the sample.
+        """
         (network,) = self._network
         training = self.training and network.training
         count = self._find_batch_size(received)
@@ -120,6 +124,9 @@ class PartialModule(nn.Module):
             begin: Cut point at which the stage begins.
             values: Values that the stage received.
             size: Batch size of the inputs, if known.
+
+        Raises:
+            CutError: A received tensor differs from the sample's in more than the batch size.
         """
         if not begin.needs_sizes or begin.batch is None or size is None:
             return self._sample

@@ -46,7 +46,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     Raises:
         CutError: Something differs, with all differences; or the network does not take the
             sample.
-    """
+    """  # noqa: DOC501  # sample_error returns a CutError
     problems: list[str] = []
     compare = _nearly_equal if _cuda_devices(network) else _equal
     modes: tuple[tuple[str, list[nn.Module]], ...] = (

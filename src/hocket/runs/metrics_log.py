@@ -132,7 +132,7 @@ def tensorboard_writer() -> Any:
 
     Raises:
         OptionError: The package is not installed.
-    """
+    """  # noqa: DOC501  # missing_extra returns an OptionError
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

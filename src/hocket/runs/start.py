@@ -93,7 +93,11 @@ def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
 def _launch_training(
     config: RunConfig, report: Report, resume: bool, processes: int, budget: RestartBudget
 ) -> int:
-    """Train in processes of this machine, and return the exit code of the last start."""
+    """Train in processes of this machine, and return the exit code of the last start.
+
+    Raises:
+        OptionError: The number of processes is not stages times replicas.
+    """
     needed = config.stages * config.replicas
     if processes != needed:
         raise OptionError(

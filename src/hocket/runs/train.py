@@ -57,7 +57,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         resume: True to resume in the run folder, from its last checkpoint if there is any.
 
     Raises:
-        HocketError: The configuration is impossible, or something became NaN or infinite.
+        OptionError: The configuration is impossible.
+        HocketError: Its parts do not fit each other, or something became NaN or infinite.
         RestoreRequest: Something became NaN or infinite; its batch is noted to be skipped after
             a restart from the last checkpoint.
     """
@@ -164,7 +165,8 @@ def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
 
     Raises:
         OptionError: The network does not take the data.
-    """
+        HocketError: The stages raised it themselves.
+    """  # noqa: DOC501  # of the caught classes, only a HocketError is raised again
     batch = next(data.test.serve(0))
     try:
         trainer.evaluate([batch])

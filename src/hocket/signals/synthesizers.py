@@ -62,7 +62,11 @@ class Synthesizer(nn.Module):
         return gradient
 
     def _conditions(self, target: nn.Linear, output: Tensor, targets: Tensor | None) -> Tensor:
-        """Return the embedded targets, in a shape that broadcasts over the pixels of a map."""
+        """Return the embedded targets, in a shape that broadcasts over the pixels of a map.
+
+        Raises:
+            DataError: There are no targets, or their shape does not fit the output.
+        """
         wanted_shape = output.shape[: 2 if self.layout == "tokens" else 1]
         if targets is None or targets.shape != wanted_shape:
             got = "none" if targets is None else f"targets of shape {tuple(targets.shape)}"

@@ -210,7 +210,11 @@ class _Goal:
 
 
 def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) -> None:
-    """Train on the rest of an epoch's data; its events are counted in the state."""
+    """Train on the rest of an epoch's data; its events are counted in the state.
+
+    Raises:
+        DataError: The training data have no batches.
+    """
     free, number = session.setup.method.free_running, state.epoch
     batches = session.prepared_by(state.remaining_batches(plan.train))
     if session.world.reads_data:

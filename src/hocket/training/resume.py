@@ -165,7 +165,11 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
 
 
 def _require_rejoinable(session: Session, folder: Path) -> None:
-    """Refuse to begin again alone: the other stages have trained on from the first turns."""
+    """Refuse to begin again alone: the other stages have trained on from the first turns.
+
+    Raises:
+        PeerLostError: This stage was started again alone, and has no checkpoint.
+    """
     world = session.world
     if world.rejoined and not newest_first(folder):
         raise PeerLostError(

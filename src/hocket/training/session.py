@@ -169,7 +169,12 @@ class Session:
 
     @contextmanager
     def reporting_failures(self) -> Iterator[None]:
-        """Context manager that tells the other processes of any error."""
+        """Context manager that tells the other processes of any error.
+
+        Raises:
+            Exception: The body raised it.
+            SystemExit: The body ended the process.
+        """
         try:
             yield
         except (Exception, SystemExit) as error:

@@ -222,6 +222,9 @@ class Connection:
 
         ``activity`` tells other processes what this one is doing, and ``wanted`` is the event
         that a time-out names.
+
+        Raises:
+            HocketError: The neighbour failed, was lost or did not respond in time.
         """
         failures, start = self._world.failures, time.monotonic()
         try:

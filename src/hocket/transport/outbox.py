@@ -71,7 +71,12 @@ class Outbox:
             self._changed.notify_all()
 
     def _wait_until_at_most(self, count: int, timeout_s: float) -> None:
-        """Wait until at most this many sends are unfinished."""
+        """Wait until at most this many sends are unfinished.
+
+        Raises:
+            TimeoutError: More sends are unfinished after this time.
+            Exception: A send failed; this is its error.
+        """
         with self._changed:
             if not self._changed.wait_for(
                 lambda: self._error or len(self._waits) <= count, timeout_s

@@ -72,7 +72,11 @@ def cifar_resnet(
 
 
 def _check(depth: int, pooling: str, init: str) -> None:
-    """Refuse options that this family does not have, all problems at once."""
+    """Refuse options that this family does not have, all problems at once.
+
+    Raises:
+        OptionError: An option is unknown or out of range.
+    """
     problems = []
     if depth < 8 or (depth - 2) % 6:
         problems.append(f"depth {depth} is not 6n+2; ask for 8, 14, 20, ...")

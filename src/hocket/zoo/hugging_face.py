@@ -173,6 +173,9 @@ def _build(
         network: Name of its class in transformers.
         defaults: Fields of the configuration, by name.
         fields: The user's fields, which override them.
+
+    Raises:
+        OptionError: The configuration has no such field, or transformers refuses the network.
     """
     transformers: Any = import_extra("transformers", "transformers", f"network {name!r}")
     config_class = getattr(transformers, config)

@@ -53,7 +53,11 @@ def vgg19_bn(
 def _build_vgg(
     convolutions: Sequence[int], num_classes: int, in_channels: int, dropout: float
 ) -> nn.Sequential:
-    """Build five groups of 3x3 convolutions, each halving the sides, and a classifier."""
+    """Build five groups of 3x3 convolutions, each halving the sides, and a classifier.
+
+    Raises:
+        OptionError: The dropout is not in [0, 1).
+    """
     if not 0 <= dropout < 1:
         raise OptionError(f"dropout is {dropout}; give a fraction in [0, 1)")
     layers: OrderedDict[str, nn.Module] = OrderedDict()

@@ -235,7 +235,11 @@ class _VQDecoder:
         self._books = dict(state)
 
     def decode(self, encoded: Tree) -> Tensor:
-        """Return the codes that the indices stand for, in the shape of the tensor."""
+        """Return the codes that the indices stand for, in the shape of the tensor.
+
+        Raises:
+            PacketError: The packet needs codebooks that have not arrived.
+        """
         version = encoded["version"]
         if "books" in encoded:
             self._books[version] = encoded["books"]
@@ -296,7 +300,11 @@ def _counts_and_sums(vectors: Tensor, indices: Tensor, codes: int) -> tuple[Tens
 
 
 def _channel_count(tensor: Tensor) -> int:
-    """Return the second size of maps (B, C, H, W), and the last of all other tensors."""
+    """Return the second size of maps (B, C, H, W), and the last of all other tensors.
+
+    Raises:
+        OptionError: The tensor has fewer than two dimensions.
+    """
     if tensor.dim() < 2:
         raise OptionError(
             f"vq needs batches of vectors or maps, but got a tensor of shape "
