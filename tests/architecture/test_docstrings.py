@@ -108,7 +108,8 @@ def test_headless_lines_are_found(tmp_path):
 
 
 def test_missing_args_and_shapes_are_found(tmp_path):
-    text = 'def f(a, b, c) -> Tensor:\n    """Add."""\ndef g(a) -> Tensor:\n    """Add (B, D)."""\n'
+    text = 'def f(a, b, c) -> Tensor:\n    """Add."""\n'
+    text += 'def g(a) -> Tensor:\n    """Add (B, D)."""\n'
     (tmp_path / "a.py").write_text(text)
     assert len(without_args(tmp_path)) == 1
     assert len(without_shapes(tmp_path)) == 1

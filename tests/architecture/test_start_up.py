@@ -95,39 +95,6 @@ def test_text_needs_no_library_for_pictures(words, tmp_path):
     assert not among(modules, (*SELDOM, *COMPILER))
 
 
-# Times, of the processor and compared with that of `import torch`.
-
-TORCH = "import time, torch; print(time.process_time())"
-HELP = MAIN.format(words=["train", "--help"]) + "import time; print(time.process_time())"
-FIRST_TICK = """
-import os, sys, time
-from hocket.__main__ import main
-from hocket.runs.metrics_log import MetricsLog
-
-def watch(log, event, stage):
-    print(time.process_time(), flush=True)
-    os._exit(0)
-
-MetricsLog.log_event = watch
-sys.argv = ["hocket", "train", "--epochs", "1", "--threads", "1", "--run-dir", {run_dir!r}]
-main()
-"""
-
-
-def test_help_and_the_first_tick_come_soon(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-
-    def seconds(*programs):
-        """The least time of a program; the first one compiles the modules."""
-        return min(float(run(program, tmp_path)) for program in programs)
-
-    torch_s = seconds(TORCH, TORCH)
-    assert seconds(HELP, HELP) < 0.4 * torch_s
-    runs = [str(tmp_path / name) for name in ("first", "second")]
-    ticks = [FIRST_TICK.format(run_dir=name) for name in runs]
-    assert seconds(*ticks) < 1.6 * torch_s
-
-
 # Without an extra: its name, and how to get it, in one line.
 
 WITHOUT = """

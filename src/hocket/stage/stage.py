@@ -27,6 +27,7 @@ from hocket.stage.prediction import Prediction, add_to_ensemble
 from hocket.stage.report import ActionReport
 from hocket.stage.rng import Pass, forward_without_buffer_updates, seeded_rng
 from hocket.stage.setup import Setup
+from hocket.stage.skipping import send_skipped, skip_backward, skip_forward
 from hocket.stage.stage_state import read_state, state_mismatches, write_state
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import Tree, copy_tensors, map_tensors, tensors
@@ -67,7 +68,7 @@ class Stage:
         self._seed = setup.seed + parts.seed_offset
         self._autocast_dtype = setup.autocast_dtype
         self._skip_batches = setup.skip_batches
-        self._check = NonFiniteCheck(self.module, self.updater, setup.on_nan)
+        self.check = NonFiniteCheck(self.module, self.updater, setup.on_nan)
         self._signal_check = NonFiniteCheck(
             self.signal_network, self.signal_updater, setup.on_nan
         )
@@ -89,25 +90,24 @@ class Stage:
         """
         return self._actions[action.kind](action.batch)
 
-    def predict(self, values: Tree, targets: Tree, votes: Tensor | None) -> Prediction:
+    def predict(self, values: Tree, targets: Tree, ensemble: Tensor | None) -> Prediction:
         """Forward a batch for evaluation, in the precision of training.
 
         Args:
             values: Output of the stage before, with tensors of shape (B, ...).
-            targets: Targets of the batch. Only class numbers have votes.
-            votes: Votes of the exits of the stages before, (B, C) or (B, T, C).
+            targets: Targets of the batch. Only class indices have exits.
+            ensemble: Class scores of the exits of the stages before, (B, C) or (B, T, C).
         """
         with evaluation_mode(self.signal_network), self._autocast():
             output = self.module(copy_tensors(values))
-            prediction = self.signal.predict(self.signal_network, output)
+            scores = self.signal.predict(self.signal_network, output)
         # If stages before have exits, the end of the network is one more.
-        if prediction is None and votes is not None:
-            prediction = output
-        if prediction is None or not are_class_indices(prediction, targets):
+        if scores is None and ensemble is not None:
+            scores = output
+        if scores is None or not are_class_indices(scores, targets):
             return Prediction(self.index, output, targets, None, None)
-        return Prediction(
-            self.index, output, targets, prediction, add_to_ensemble(votes, prediction)
-        )
+        together = add_to_ensemble(ensemble, scores)
+        return Prediction(self.index, output, targets, scores, together)
 
     def state_dict(self) -> Tree:
         """Return all that the stage remembers between two ticks; see `write_state`."""
@@ -123,7 +123,7 @@ class Stage:
 
     def persistent_fault(self) -> str | None:
         """Return in words the first NaN or infinity of all that outlives a batch, if any."""
-        return self._check.persistent_fault() or self._signal_check.persistent_fault()
+        return self.check.persistent_fault() or self._signal_check.persistent_fault()
 
     def replay(self, batch: int, values: Tree) -> Tree:
         """Forward a batch once more, at the present weights, leaving no trace."""
@@ -135,8 +135,8 @@ class Stage:
         activation = self.to_previous.receive(batch)
         with torch.no_grad(), evaluation_mode(self.module), self._autocast():
             output = self.module(copy_tensors(activation.values))
-        if (fault := self._check.fault_in_output(output)) is not None:
-            return self._send_skipped(activation, fault)
+        if (fault := self.check.fault_in_output(output)) is not None:
+            return send_skipped(self, activation, fault)
         self._send(activation, output, (False,) * len(tensors(output)))
         return ActionReport(activation.epoch, self.updater.version)
 
@@ -160,22 +160,23 @@ class Stage:
             yield
 
     @property
-    def _expects_answer(self) -> bool:
+    def expects_answer(self) -> bool:
+        """True if a gradient or a target comes back for every output."""
         return self.signal.needs_gradient or self.signal.learns_from_gradient
 
     def _forward(self, batch: int) -> ActionReport:
         activation = self.to_previous.receive(batch)
         if activation.skipped or batch in self._skip_batches:
-            return self._skip_forward(activation)
+            return skip_forward(self, activation)
         leaves = graph_leaves(activation)
         forward_state = self.linearizer.forward_state(self.module)
-        self._check.save_buffers()
+        self.check.save_buffers()
         with self.computing(batch, "forward"):
             output, get_output = self.linearizer.forward(self.module, leaves)
-        if (fault := self._check.fault_in_output(output)) is not None:
-            self._check.restore_buffers()
-            return self._skip_forward(activation, fault)
-        expects = self._expects_answer
+        if (fault := self.check.fault_in_output(output)) is not None:
+            self.check.restore_buffers()
+            return skip_forward(self, activation, fault)
+        expects = self.expects_answer
         differentiable = tuple(
             expects and tensor.is_floating_point() for tensor in tensors(output)
         )
@@ -201,8 +202,8 @@ class Stage:
         if self.signal.needs_gradient and any(forwarded.differentiable):
             received = self.to_next.receive(batch).values
         if activation.skipped or received is None or batch in self._skip_batches:
-            return self._skip_backward(activation)
-        self._check.save_buffers()
+            return skip_backward(self, activation)
+        self.check.save_buffers()
         self._signal_check.save_buffers()
         with self.computing(batch, "forward"):
             output = forwarded.get_output()
@@ -220,11 +221,11 @@ class Stage:
                 else nullcontext()
             )
             back_propagate(roots, activation.share, guard)
-            fault = self._check.fault_in_gradients(leaves)
+            fault = self.check.fault_in_gradients(leaves)
         if fault is not None:
-            self._check.restore_buffers()
+            self.check.restore_buffers()
             self._signal_check.restore_buffers()
-            return self._skip_backward(activation, fault)
+            return skip_backward(self, activation, fault)
         if any(leaf.requires_grad for leaf in leaves):
             self.to_previous.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
         self.gradients = self.updater.accumulate()
@@ -236,7 +237,7 @@ class Stage:
             version=self.updater.version,
             staleness=self.updater.version - forwarded.version,
             loss=None if roots.loss is None else float(roots.loss),
-            gradient_norm=self._check.compute_gradient_norm(self.gradients),
+            gradient_norm=self.check.compute_gradient_norm(self.gradients),
         )
 
     def _update(self, batch: int) -> ActionReport:
@@ -269,33 +270,6 @@ class Stage:
         lr = updater.update(activation.epoch)
         value = float(loss.detach())
         return ActionReport(activation.epoch, version, loss=value, gradient_norm=norm, lr=lr)
-
-    def _skip_forward(self, activation: Activation, fault: str | None = None) -> ActionReport:
-        """Forward nothing of a batch that is skipped from this stage on."""
-        report = self._send_skipped(activation, fault)
-        answers = (self._expects_answer,)
-        self.in_flight.add(ForwardedBatch.skipped(activation, answers, report.version))
-        return report
-
-    def _send_skipped(self, activation: Activation, fault: str | None) -> ActionReport:
-        """Tell the next stage that a batch is skipped."""
-        self._check.require_skippable(fault)
-        empty = activation.without_values()
-        self.to_next.send(replace(empty, differentiable=(self._expects_answer,)))
-        return ActionReport(activation.epoch, self.updater.version, skipped=True, fault=fault)
-
-    def _skip_backward(self, activation: Activation, fault: str | None = None) -> ActionReport:
-        """Back-propagate nothing of a batch that is skipped, and tell the stage before."""
-        self._check.require_skippable(fault)
-        batch, epoch = activation.batch, activation.epoch
-        self.updater.zero_grad()
-        self.gradients = []
-        if any(activation.differentiable):
-            self.to_previous.send(Gradient(batch, None))
-        if self.signal.learns_from_gradient:
-            self.deferred_targets.skip(activation)
-        self.epochs[batch] = epoch
-        return ActionReport(epoch, self.updater.version, skipped=True, fault=fault)
 
     def _autocast(self) -> torch.autocast:
         enabled = self._autocast_dtype is not None
