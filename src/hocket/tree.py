@@ -1,6 +1,6 @@
 """Trees: a tensor, or nested tuples, lists and dicts of tensors, as stages exchange them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from torch import Tensor
@@ -17,7 +17,31 @@ def tensors(tree: Tree) -> list[Tensor]:
     >>> len(tensors((torch.zeros(1), {"mask": torch.ones(1), "scale": 2.0})))
     2
     """
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """Return all leaves, in the order of the structure.
+
+    >>> leaves((1, {"a": None, "b": [2]}))
+    [1, None, 2]
+    """
+    return pytree.tree_leaves(tree)
+
+
+def map_leaves(change: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Return the same structure with every leaf replaced by ``change(leaf)``."""
+    return cast(Tree, pytree.tree_map(change, tree))
+
+
+def flatten(tree: Tree) -> tuple[list[Any], Any]:
+    """Return the leaves, and the structure without them, which can be compared and hashed."""
+    return pytree.tree_flatten(tree)
+
+
+def unflatten(leaves: Sequence[Any], structure: Any) -> Tree:
+    """Return a tree from its leaves and its structure."""
+    return cast(Tree, pytree.tree_unflatten(leaves, structure))
 
 
 def copy_tensors(tree: Tree) -> Tree:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import nn
 
@@ -18,6 +19,7 @@ from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.serial import SerialEngine
 from hocket.errors import HocketError, OptionError
+from hocket.methods.method import Replay
 from hocket.methods.stage_speeds import equal_speeds
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
@@ -162,8 +164,7 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
         OptionError: A stage is not compatible with the method.
     """
     setup, count, data = parts.setup, len(parts.modules), DataEpoch()
-    replay = setup.method.replay
-    assert replay is not None, "stages that keep step have no buffers"
+    replay = cast(Replay, setup.method.replay)  # which lets stages run freely
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     source = Source()
     buffers = [ReplayBuffer(replay) for _ in parts.modules[1:]]
@@ -201,8 +202,8 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
         OptionError: The stage is not compatible with the method, or an option needs ticks.
     """
     setup, k, count = parts.setup, world.stage, len(parts.modules)
-    replay, speeds = setup.method.replay, setup.stage_speeds or equal_speeds(count)
-    assert replay is not None, "stages that keep step have no buffers"
+    replay = cast(Replay, setup.method.replay)  # which lets stages run freely
+    speeds = setup.stage_speeds or equal_speeds(count)
     if world.replicas > 1 or speeds.timing != "regular":
         raise OptionError(
             f"in several processes the stages of method {setup.method.name!r} have no "

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from hocket.partition.intercept import Function
 from hocket.partition.torch_functions import mutated_tensors
+from hocket.tree import flatten, map_leaves, unflatten
 
 META = torch.device("meta")
 BuildLeaf = Callable[[list[Any]], Any]
@@ -49,7 +49,7 @@ def run_on_meta(
             return slice(replace(entry.start), replace(entry.stop), replace(entry.step))
         return META if isinstance(entry, torch.device) else entry
 
-    args, kwargs = pytree.tree_map(replace, (args, kwargs))
+    args, kwargs = map_leaves(replace, (args, kwargs))
     with torch.no_grad(), META:
         output = function(*args, **kwargs)
     mutated = {id(t) for t in mutated_tensors(versions)}
@@ -83,12 +83,12 @@ class MetaModules:
             device: Device on which the module would compute.
             key: Other values that its output depends on, the module's name first.
         """
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves, spec = flatten((args, kwargs))
         signature = (*key, spec, *map(_describe_argument, leaves))
         if signature not in self._builders:
             self._builders[signature] = _infer_output(module, leaves, spec, device)
         builders, output_spec = self._builders[signature]
-        return pytree.tree_unflatten([build(leaves) for build in builders], output_spec)
+        return unflatten([build(leaves) for build in builders], output_spec)
 
 
 def _describe_argument(entry: Any) -> Any:
@@ -122,12 +122,12 @@ def _infer_output(
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         fake_leaves = [make_fake(entry) for entry in leaves]
-        args, kwargs = pytree.tree_unflatten(fake_leaves, spec)
+        args, kwargs = unflatten(fake_leaves, spec)
         # Fake weights too: otherwise a counter in a buffer would be increased.
         weights = dict(module.named_parameters()) | dict(module.named_buffers())
         fake_weights = {name: make_fake(value) for name, value in weights.items()}
         output = functional_call(module, fake_weights, args, kwargs)
-        results, output_spec = pytree.tree_flatten(output)
+        results, output_spec = flatten(output)
     positions = {id(t): n for n, t in enumerate(fake_leaves) if isinstance(t, Tensor)}
     builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
     return builders, output_spec

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from hocket.errors import CutError
 from hocket.partition.cut_graph import CutPoint
@@ -20,7 +19,7 @@ from hocket.partition.torch_functions import (
     mutated_tensors,
     tensor_leaves,
 )
-from hocket.tree import Tree
+from hocket.tree import Tree, map_tensors
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ class PartialForward:
         """Return the same structure with received values in place of their placeholders."""
         if not self.substitutes:
             return tree
-        return pytree.tree_map_only(Tensor, lambda t: self.substitutes.get(id(t), t), tree)
+        return map_tensors(lambda t: self.substitutes.get(id(t), t), tree)
 
     def collect_sent(self) -> Tree:
         """Return the values to send to the next stage: a tensor, or a tuple of tensors.

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from hocket import tree
 
 # Functions whose result depends on neither the elements nor the shape of a tensor.
 METADATA_FUNCTIONS = frozenset(
@@ -59,7 +60,7 @@ def function_name(function: Callable[..., Any]) -> str:
 def tensor_leaves(*trees: Any) -> list[Tensor]:
     """Return the tensors in arguments or results, including those in slices."""
     leaves: list[Tensor] = []
-    for entry in pytree.tree_leaves(trees):
+    for entry in tree.leaves(trees):
         if isinstance(entry, Tensor):
             leaves.append(entry)
         elif isinstance(entry, slice):
