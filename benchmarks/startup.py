@@ -23,6 +23,7 @@ FIRST_TICK = "hocket train, first tick"
 COMMANDS: Mapping[str, Sequence[str]] = {
     BASE: ("-c", "import torch"),
     "import hocket": ("-c", "import hocket"),
+    "from hocket import Trainer": ("-c", "from hocket import Trainer"),
     "hocket --version": ("-m", "hocket", "--version"),
     "hocket --help": ("-m", "hocket", "--help"),
     "hocket train --help": ("-m", "hocket", "train", "--help"),

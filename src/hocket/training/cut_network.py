@@ -56,7 +56,7 @@ class CutNetwork:
     @property
     def device(self) -> torch.device:
         """Device of the network's parameters."""
-        return device_of(self.network)
+        return find_device(self.network)
 
     def cut(self, sample: Tree) -> Sequence[nn.Module]:
         """Cut the network, if it is not cut yet; return the modules of its stages.
@@ -72,7 +72,7 @@ class CutNetwork:
         return self.modules
 
 
-def device_of(network: nn.Module) -> torch.device:
+def find_device(network: nn.Module) -> torch.device:
     """Return the device of a network's parameters; that of a network without any is the CPU."""
     return next((p.device for p in network.parameters()), torch.device("cpu"))
 

@@ -27,7 +27,7 @@ from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, Scheduler
 from hocket.stage.setup import BatchNorm, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.cut_network import count_stages, device_of
+from hocket.training.cut_network import count_stages, find_device
 from hocket.training.fit import FitPlan, fit
 from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt
@@ -132,7 +132,7 @@ class Trainer:
             network = nn.Sequential(*stages)
         stages = 2 if stages is None else stages
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        wanted = torch.device(device) if device is not None else device_of(network)
+        wanted = torch.device(device) if device is not None else find_device(network)
         count = count_stages(stages)
         setup = Setup(
             method=method,

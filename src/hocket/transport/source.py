@@ -10,6 +10,7 @@ class Source:
 
     def __init__(self) -> None:
         self._edge = Edge("the source", "stage 0")
+        self._to_first_stage = self._edge.to_next()
 
     def port(self) -> MailboxPort[Gradient, Activation]:
         """Build the port of the first stage."""
@@ -40,5 +41,5 @@ class Source:
             targets=targets,
             share=share,
         )
-        self._edge.to_next().send(packet)
+        self._to_first_stage.send(packet)
         return packet
