@@ -23,6 +23,9 @@ class GradientReduction(Protocol):
         """Wait until ``grad`` of every parameter is the sum over all replicas."""
 
 
+BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
+
+
 class Updater:
     """Updates one stage's weights with the gradients of one or several batches.
 
@@ -52,7 +55,7 @@ class Updater:
         scheduler_unit: SchedulerUnit = "epoch",
         reduce: Reduce = "mean",
         lr_factor: float = 1.0,
-        build_reduction: Callable[[Sequence[nn.Parameter]], GradientReduction] | None = None,
+        build_reduction: BuildReduction | None = None,
     ) -> None:
         self.parameters = parameters
         self.optimizer = build_optimizer(parameters) if parameters else None

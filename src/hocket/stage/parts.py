@@ -1,18 +1,14 @@
 """The parts that a stage is built from, beside the options that all stages share."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from torch import nn
 
 from hocket.signals.signal import Signal
-from hocket.stage.optimizer import GradientReduction
+from hocket.stage.optimizer import BuildReduction
 from hocket.timeline import Recorder
 from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.stats import ReceiveStats, SendStats
-
-BuildReduction: TypeAlias = Callable[[Sequence[nn.Parameter]], GradientReduction]
 
 
 @dataclass(frozen=True, kw_only=True)
