@@ -1,4 +1,4 @@
-"""Comparison of the serial engine with a plain PyTorch loop that does the same work."""
+"""Comparison of the serial engine with loops in plain PyTorch that do the same work."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workload import PLAIN, Workload, count_extra_parameters
+from benchmarks.short_steps import SHORT_ROWS, short_step_row
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.options import Named
@@ -55,6 +56,8 @@ class OverheadSettings:
         threads: PyTorch threads, in this process and in those that measure memory.
         channels_last: Use the channels-last memory format.
         memory: Measure the peak memory as well, in a process for each row.
+        short_rounds: Rounds of the rows of short steps, whose network is a small perceptron; 0
+            to leave them out.
 
     Raises:
         OptionError: A setting is out of range.
@@ -71,6 +74,7 @@ class OverheadSettings:
     threads: int = 1
     channels_last: bool = True
     memory: bool = True
+    short_rounds: int = 25
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -79,7 +83,7 @@ class OverheadSettings:
         check_settings(
             "cannot measure overhead",
             self,
-            at_least={1: ("pairs", "steps", "batch", "threads")},
+            at_least={1: ("pairs", "steps", "batch", "threads"), 0: ("short_rounds",)},
             not_empty=("rows",),
         )
 
@@ -103,6 +107,13 @@ def measure_overhead(settings: OverheadSettings = DEFAULTS) -> None:
         row["peak_mib"] = measure_peak_mib(work, name, settings.steps) if memory else None
         measured.append(row)
         line = f"[{number}/{len(settings.rows)}] {_summarize_row(row)}"
+        print(line, file=sys.stderr, flush=True)
+    for name, stages in SHORT_ROWS if settings.short_rounds else ():
+        row = short_step_row(name, stages, rounds=settings.short_rounds)
+        measured.append(row)
+        line = (
+            f"{row['row']}: {row['ratio']:.2f}, {row['above_ms']:.2f} ms above a loop by hand"
+        )
         print(line, file=sys.stderr, flush=True)
     record.with_rows(measured).write(settings.out)
 

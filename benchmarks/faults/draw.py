@@ -35,7 +35,7 @@ def draw_jobs(
             Fault(
                 kind,
                 rng.choice(possible_stages(kind, method, stages)),
-                rng.randint(1, LAST),
+                0 if EXPECTATIONS[kind].at_start else rng.randint(1, LAST),
             )
             for kind in drawn
         ]
@@ -50,8 +50,8 @@ def possible_stages(kind: str, method: str, stages: int) -> list[int]:
         method: Method of the job.
         stages: Number of stages.
     """
-    if kind == "kill sealing of":
-        return [0]
+    if kind in ("kill sealing of", "slow loader of"):
+        return [0]  # which writes manifests, and reads the data
     if "packet" in kind and not parse_method(method).signal.needs_gradient:
         return list(range(stages - 1))  # the last stage sends nothing
     return list(range(stages))

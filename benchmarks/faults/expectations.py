@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hocket.distributed.restart import RENDEZVOUS_LOST
-from hocket.errors import HangError, NonFiniteError, TransitError
+from hocket.errors import HangError, NonFiniteError, PeerLostError, TransitError
 
 Ending = Literal["goes on", "is started again", "ends"]
 CONTINUES: Ending = "goes on"
@@ -27,6 +27,8 @@ class Expectation:
         exit_codes: Exit codes with which the job may end.
         needs_timeout: Whether the fault is detected by a time-out.
         needs_neighbour: Whether the fault needs a neighbouring stage to be detected.
+        outlasts_timeout: Whether the fault takes longer than ``timeout_s``, and is no hang.
+        at_start: Whether the fault happens before the first tick only.
     """
 
     description: str
@@ -35,6 +37,8 @@ class Expectation:
     exit_codes: tuple[int, ...] = ()
     needs_timeout: bool = False
     needs_neighbour: bool = False
+    outlasts_timeout: bool = False
+    at_start: bool = False
 
 
 _HANG = HangError.exit_code
@@ -47,10 +51,20 @@ def _killed(description: str) -> Expectation:
     )
 
 
-def _hung(description: str, message: str) -> Expectation:
+def _hung(description: str, message: str, *, at_start: bool = False) -> Expectation:
     return Expectation(
-        description, RESTARTS, message, (_HANG,), needs_timeout=True, needs_neighbour=True
+        description,
+        RESTARTS,
+        message,
+        (_HANG,),
+        needs_timeout=True,
+        needs_neighbour=True,
+        at_start=at_start,
     )
+
+
+def _outlasted(description: str) -> Expectation:
+    return Expectation(description, CONTINUES, needs_neighbour=True, outlasts_timeout=True)
 
 
 def _failed(description: str, error: type[Exception] = Exception) -> Expectation:
@@ -69,10 +83,26 @@ EXPECTATIONS: Mapping[str, Expectation] = {
     "kill": _killed("SIGKILL"),
     "kill writing of": _killed("SIGKILL with half of a checkpoint's part written"),
     "kill sealing of": _killed("SIGKILL before a checkpoint has its manifest"),
+    # The launcher sees it, not a process that waits.
+    "stop start of": Expectation(
+        "SIGSTOP before the process is connected to the others",
+        RESTARTS,
+        r"process {stage} hung: it was not connected to the others",
+        (_HANG,),
+        at_start=True,
+    ),
+    "stop building of": _hung(
+        "SIGSTOP after that, and before the process has a trainer",
+        r"stage {stage} has been starting, without a Trainer yet,",
+        at_start=True,
+    ),
     "stop": _hung("SIGSTOP", _SILENT),
     "hold interpreter of": _hung("C code that keeps Python's lock", _SILENT),
     "hang": _hung("a wait without an end", r"stage {stage} has been executing"),
     "pause": Expectation("SIGSTOP, and SIGCONT a little later", CONTINUES),
+    "suspend job of": _outlasted("SIGSTOP to all processes and the launcher, SIGCONT later"),
+    "slow loader of": _outlasted("a batch takes longer than `--timeout-s`"),
+    "slow disk of": _outlasted("a part of a checkpoint takes longer than `--timeout-s`"),
     "terminate": Expectation("SIGTERM", ENDS, exit_codes=(TERMINATED,)),
     "raise in": _failed("an exception in a layer"),
     "make NaN in": _failed("a gradient that is not a number", NonFiniteError),
@@ -104,5 +134,37 @@ EXPECTATIONS: Mapping[str, Expectation] = {
         "no room for a part of a checkpoint",
         CONTINUES,
         r"cannot write the checkpoint .*: No space left",
+    ),
+    "fill metrics of": Expectation(
+        "no room for a row of metrics",
+        CONTINUES,
+        r"cannot write metrics to .*stage{stage}\.jsonl': No space left",
+    ),
+    "fill rendezvous of": Expectation(
+        "no room in the folder in which processes meet",
+        RESTARTS,
+        r"nothing can be written to .*No space left",
+        (RENDEZVOUS_LOST,),
+        needs_neighbour=True,
+    ),
+    "close output of": Expectation(
+        "nobody reads standard output and error any more", CONTINUES
+    ),
+    "scan new ports of": Expectation(
+        "a stranger connects while process groups form, and sends nothing",
+        CONTINUES,
+        needs_neighbour=True,
+        at_start=True,
+    ),
+    "intrude at new ports of": Expectation(
+        "a stranger connects while process groups form, and sends data",
+        RESTARTS,
+        r"somebody else sent data to their ports",
+        (PeerLostError.exit_code,),
+        needs_neighbour=True,
+        at_start=True,
+    ),
+    "intrude at ports of": Expectation(
+        "a stranger tries to connect later", CONTINUES, needs_neighbour=True
     ),
 }

@@ -21,7 +21,7 @@ class Fault:
             processes have met.
 
     Raises:
-        OptionError: There is no such kind.
+        OptionError: There is no such kind, or it happens at the start only.
     """
 
     kind: str
@@ -31,6 +31,10 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in EXPECTATIONS:
             raise OptionError(unknown_name("fault", self.kind, EXPECTATIONS))
+        if EXPECTATIONS[self.kind].at_start and self.tick:
+            raise OptionError(
+                f"'{self}' cannot happen, as it is a fault of the start; write 'at tick 0'"
+            )
 
     def __str__(self) -> str:
         return f"{self.kind} stage {self.stage} at tick {self.tick}"

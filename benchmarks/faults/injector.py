@@ -6,7 +6,7 @@ happen again after a restart.
 """
 
 import ctypes
-import json
+import errno
 import os
 import re
 import shutil
@@ -16,27 +16,41 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.faults.fault import Fault
+from benchmarks.faults.notes import take_due
 from benchmarks.faults.packets import damage_packet, relabel_packet
+from benchmarks.faults.processes import children_of, parent_of
+from benchmarks.faults.stranger import send_stranger
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import FileDigest
+from hocket.distributed import world
 from hocket.distributed.identity import current_identity
+from hocket.distributed.sockets import own_sockets
 from hocket.engine import distributed, serial
 from hocket.engine.event import Event, Watcher
 from hocket.program import Action
+from hocket.runs import metrics_log
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 from hocket.transport.connection import OutgoingMessage
 
+T = TypeVar("T")
 PAUSE_S = 0.3
 """Seconds for which a process pauses, or a packet is delayed."""
+SLOW_S = 3.0
+"""Seconds that a slow disk, a slow loader or a suspension takes."""
+CLOSING_S = 30.0
+"""Seconds in which a reader closes its pipe when it is asked to."""
+CLOSE_OUTPUT = b"close this pipe\n"
+"""Line after which the reader of the output closes its pipe."""
 FOREVER_S = 10**6
 
 
@@ -63,14 +77,16 @@ class Injector:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Context manager in which faults happen."""
-        if self._take_due(self._rank, 0, "lose rendezvous of"):
-            _lose_rendezvous()
+        if kind := self._take_due(self._rank, 0, *_BEFORE_TRAINER):
+            _BEFORE_TRAINER[kind]()
         patched: list[tuple[object, str, Callable[[Any], Callable[..., Any]]]] = [
             (distributed, "execute", self._wrap_execute),
             (serial, "execute", self._wrap_execute),
             (OutgoingMessage, "begin", self._wrap_send),
             (writer, "write_file", self._wrap_write),
             (writer, "finish_checkpoint", self._wrap_publish),
+            (metrics_log, "_append_whole", self._wrap_append),
+            (world, "form_behind_closed_door", self._wrap_door),
         ]
         with ExitStack() as stack:
             for owner, name, wrap in patched:
@@ -87,17 +103,15 @@ class Injector:
 
     def _take_due(self, stage: int, tick: int, *kinds: str) -> str | None:
         """Return the kind of a fault that is due now, and record that it has happened."""
-        for number, fault in enumerate(self._faults):
-            if fault.stage != stage or fault.tick > tick or fault.kind not in kinds:
-                continue
-            note = json.dumps({"tick": self._tick, "time": time.monotonic()})
-            try:
-                with (self._folder / f"fault-{number}.json").open("x") as file:
-                    file.write(note)
-            except FileExistsError:
-                continue
-            return fault.kind
-        return None
+        return take_due(self._folder, self._faults, stage, tick, kinds, now=self._tick)
+
+    def loader(self, batches: Sequence[T]) -> "SlowLoader[T]":
+        """Return a loader of batches that is slow when that fault is due."""
+        return SlowLoader(batches, self._before_batch)
+
+    def _before_batch(self) -> None:
+        if self._take_due(self._rank, self._tick, "slow loader of"):
+            time.sleep(SLOW_S)
 
     def _wrap_execute(self, original: Callable[..., Event]) -> Callable[..., Event]:
         def execute(
@@ -140,14 +154,18 @@ class Injector:
         def write(folder: Path, name: str, data: memoryview) -> FileDigest:
             stage = int(name.removeprefix("stage").removesuffix(".pt"))
             kind = self._take_due(
-                stage, _parse_tick(folder.name), "kill writing of", "fill disk of"
+                stage,
+                _parse_tick(folder.name),
+                *("kill writing of", "fill disk of", "slow disk of"),
             )
             if kind == "kill writing of":
                 original(folder, name, data[: len(data) // 2])
                 _kill()
             elif kind == "fill disk of":
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / name).symlink_to("/dev/full")
+                original(folder, name, data[: len(data) // 2])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            elif kind == "slow disk of":
+                time.sleep(SLOW_S)
             return original(folder, name, data)
 
         return write
@@ -159,6 +177,52 @@ class Injector:
             return original(folder, name, manifest)
 
         return publish
+
+    def _wrap_append(self, original: Callable[..., None]) -> Callable[..., None]:
+        def append(file: FileIO, row: bytes) -> None:
+            if not self._take_due(self._rank, self._tick, "fill metrics of"):
+                original(file, row)
+                return
+            with open("/dev/full", "wb", buffering=0) as full:
+                original(full, row)
+
+        return append
+
+    def _wrap_door(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def form_with_stranger(form: Callable[[], Any], *place: Any, **names: Any) -> Any:
+            def form_and_wait() -> Any:
+                before = _listening_ports()
+                groups = form()
+                if kind := self._take_due(self._rank, 0, *_STRANGERS):
+                    new = _listening_ports() - before
+                    if not send_stranger(new, sends=_STRANGERS[kind]):
+                        raise RuntimeError(f"no stranger could connect to the ports {new}")
+                return groups
+
+            return original(form_and_wait, *place, **names)
+
+        return form_with_stranger
+
+
+class SlowLoader(Generic[T]):
+    """Loader of a user, which is none of Hocket's own.
+
+    Args:
+        batches: The batches of an epoch.
+        before_batch: Called before each batch.
+    """
+
+    def __init__(self, batches: Sequence[T], before_batch: Callable[[], None]) -> None:
+        self._batches = batches
+        self._before_batch = before_batch
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[T]:
+        for batch in self._batches:
+            self._before_batch()
+            yield batch
 
 
 def _parse_tick(name: str) -> int:
@@ -185,6 +249,17 @@ def _pause() -> None:
         _stop()
 
 
+def _suspend_job() -> None:
+    """Stop all processes of the launch and the launcher; another process continues them."""
+    server = os.getppid()
+    others = {parent_of(server), server, *children_of(server)} - {os.getpid()}
+    pids = [*others, os.getpid()]
+    wake = f"sleep {SLOW_S}; kill -CONT {' '.join(map(str, pids))}"
+    with subprocess.Popen(["sh", "-c", wake]):
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+
+
 def _hold_interpreter() -> None:
     ctypes.PyDLL(None).sleep(FOREVER_S)
 
@@ -197,24 +272,77 @@ def _terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _lose_rendezvous() -> None:
+def _launch_folder() -> Path:
     identity = current_identity()
     assert identity is not None, "faults happen to processes of a launch"
-    store: Any = identity.store
-    folder = Path(store.underlying_store.path).parent
+    assert identity.launch_folder is not None, "faults happen to processes of a launch"
+    return identity.launch_folder.path
+
+
+def _lose_rendezvous() -> None:
+    folder = _launch_folder()
     # Renaming is atomic, while other processes write there.
     shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}-lost")))
 
 
+def _fill_rendezvous() -> None:
+    """Let all writes to the files of the launch's folder fail, as on a full disk."""
+    folder = _launch_folder()
+    for name in ("probe", "rendezvous"):
+        link = folder / f"full-{name}"
+        link.symlink_to("/dev/full")
+        link.rename(folder / name)
+
+
+def _close_output() -> None:
+    """Ask the reader of the output to close its pipe, and wait until it has.
+
+    Raises:
+        RuntimeError: It has not.
+    """
+    end_s = time.monotonic() + CLOSING_S
+    sent = CLOSE_OUTPUT
+    while time.monotonic() < end_s:
+        try:
+            os.write(1, sent)
+        except BrokenPipeError:
+            return
+        sent = b"\n"
+        time.sleep(0.01)
+    raise RuntimeError(f"the output was not closed within {CLOSING_S:g} s")
+
+
+def _listening_ports() -> set[int]:
+    return {int(each.local_port, 16) for each in own_sockets() if each.listening}
+
+
+def _intrude() -> None:
+    ports = _listening_ports()
+    if not ports:
+        raise RuntimeError("this process listens on no port")
+    if connections := send_stranger(ports, sends=True):
+        raise RuntimeError(f"a stranger has made {connections} connections to {ports}")
+
+
+_BEFORE_TRAINER: dict[str, Callable[[], None]] = {
+    "stop building of": _stop,
+    "lose rendezvous of": _lose_rendezvous,
+}
 _IN_PROCESS: dict[str, Callable[[], None]] = {
     "kill": _kill,
     "stop": _stop,
     "pause": _pause,
+    "suspend job of": _suspend_job,
     "hold interpreter of": _hold_interpreter,
     "hang": _hang,
     "terminate": _terminate,
     "lose rendezvous of": _lose_rendezvous,
+    "fill rendezvous of": _fill_rendezvous,
+    "close output of": _close_output,
+    "intrude at ports of": _intrude,
 }
+_STRANGERS = {"scan new ports of": False, "intrude at new ports of": True}
+"""Strangers at the start by whether they send anything."""
 
 
 # Faults of a layer.

@@ -1,25 +1,26 @@
-"""The training to which faults happen: small, with dropout, and deterministic.
-
-``python -m benchmarks.faults.job JOB FOLDER``, with JOB as `FaultyJob.to_json` returns it, is
-the program for torchrun.
-"""
+"""The training to which faults happen: small, with dropout, and deterministic."""
 
 import hashlib
 import json
 import os
-import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.faults.expectations import EXPECTATIONS
 from benchmarks.faults.fault import Fault, format_schedule, parse_schedule
-from benchmarks.faults.injector import Injector
+from benchmarks.faults.injector import SLOW_S, Injector
 from hocket.checkpoint import Checkpoints
 from hocket.checkpoint.directory import newest_first
+from hocket.distributed.launch import launch
+from hocket.distributed.phases import TimeLimits
+from hocket.engine.event import Watcher
 from hocket.methods import parse_method
+from hocket.runs.metrics_log import MetricsLog
 from hocket.training.trainer import Trainer
 
 FEATURES = 6
@@ -27,6 +28,12 @@ CLASSES = 3
 EVERY = 3
 """Ticks from one checkpoint to the next."""
 SHORT_S, LONG_S = 3.0, 60.0
+OUTLASTED_S = SLOW_S * 2 / 3
+"""Time-out that a slow phase exceeds, in seconds."""
+LONG = TimeLimits(LONG_S, LONG_S)
+GRACE_S = 2.0
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,21 @@ class FaultyJob:
     epochs: int = 2
     batches: int = 8
 
-    @property
-    def timeout_s(self) -> float:
-        """Seconds; short if a fault needs it, else so long that a busy machine causes none."""
-        waits = any(EXPECTATIONS[fault.kind].needs_timeout for fault in self.faults)
-        return SHORT_S if waits else LONG_S
+    def time_limits(self, pending: Sequence[Fault]) -> TimeLimits:
+        """Return limits that are short only if a fault that has yet to happen needs that.
+
+        With others a busy machine causes no false alarm.
+
+        Args:
+            pending: Faults that have not happened yet.
+        """
+        expected = [EXPECTATIONS[fault.kind] for fault in pending]
+        waits = any(one.needs_timeout for one in expected)
+        timeout_s = SHORT_S if waits else LONG_S
+        if any(one.outlasts_timeout for one in expected):
+            timeout_s = OUTLASTED_S
+        # A fault may happen to the first action, whose limit is the longer one.
+        return TimeLimits(timeout_s, 2 * SHORT_S if waits else LONG_S)
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -65,8 +82,25 @@ class FaultyJob:
         return FaultyJob(**(values | {"faults": faults}))
 
 
-def train_with_faults(job: FaultyJob, folder: Path | None) -> str:
-    """Train, from the last checkpoint if there is one; return a digest of the weights."""
+def train_with_faults(
+    job: FaultyJob,
+    folder: Path | None,
+    limits: TimeLimits = LONG,
+    *,
+    load: Callable[[Sequence[Batch]], Iterable[Batch]] = list,
+    watchers: Sequence[Watcher] = (),
+    progress: bool = False,
+) -> str:
+    """Train, from the last checkpoint if there is one; return a digest of the weights.
+
+    Args:
+        job: The job.
+        folder: Folder for checkpoints; none are written if it is None.
+        limits: Time limits of the phases.
+        load: Makes a loader of the batches.
+        watchers: Called after every action.
+        progress: Whether to print a line for each epoch.
+    """
     torch.manual_seed(0)
     modules = [
         nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh(), nn.Dropout(0.2))
@@ -77,7 +111,9 @@ def train_with_faults(job: FaultyJob, folder: Path | None) -> str:
         modules,
         method=parse_method(job.method),
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9),
-        timeout_s=job.timeout_s,
+        timeout_s=limits.timeout_s,
+        slow_timeout_s=limits.slow_timeout_s,
+        watchers=watchers,
         resumable=True,
     )
     checkpoints = None
@@ -86,13 +122,16 @@ def train_with_faults(job: FaultyJob, folder: Path | None) -> str:
         if newest_first(checkpoints.folder):
             trainer.resume(checkpoints.folder)
     trainer.fit(
-        _batches(job.batches), epochs=job.epochs, progress=False, checkpoints=checkpoints
+        load(_batches(job.batches)),
+        epochs=job.epochs,
+        progress=progress,
+        checkpoints=checkpoints,
     )
     states = (value for module in modules for value in module.state_dict().values())
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in states)).hexdigest()
 
 
-def _batches(count: int) -> list[tuple[Tensor, Tensor]]:
+def _batches(count: int) -> list[Batch]:
     rng = torch.Generator().manual_seed(1)
     return [
         (torch.randn(4, FEATURES, generator=rng), torch.randint(CLASSES, (4,), generator=rng))
@@ -100,31 +139,51 @@ def _batches(count: int) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def run_faulty_job(job: FaultyJob, folder: Path, attempt: int) -> int:
+def launch_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimits) -> int:
+    """Launch the processes of a job; return the exit code.
+
+    Args:
+        job: The job.
+        folder: The folder of its results.
+        attempt: Number of earlier launches.
+        limits: Time limits of the phases.
+    """
+    arguments = (job, folder, attempt, limits)
+    return launch(run_faulty_job, *arguments, processes=job.stages, threads=1, grace_s=GRACE_S)
+
+
+def run_faulty_job(job: FaultyJob, folder: Path, attempt: int, limits: TimeLimits) -> int:
     """Run one process of a job, and write its results into the folder.
 
     The files are ``pid-*`` for every process; ``span-ATTEMPT-RANK.json`` with its first and
-    last tick, unless it was killed; and ``digest-RANK`` of its final weights.
+    last tick, unless it was killed; ``metrics.stageRANK.jsonl``; and ``digest-RANK`` of its
+    final weights.
 
     Args:
         job: The job.
         folder: The folder.
         attempt: Number of earlier launches.
+        limits: Time limits of the phases.
     """
     rank = int(os.environ["RANK"])
     (folder / f"pid-{os.getpid()}").touch()
     injector = Injector(job.faults, folder, rank)
     try:
-        with injector.active():
-            digest = train_with_faults(job, folder)
+        with (
+            injector.active(),
+            MetricsLog(folder, 1, tensorboard=False, process=f"stage{rank}") as log,
+        ):
+            digest = train_with_faults(
+                job,
+                folder,
+                limits,
+                load=injector.loader,
+                watchers=[log.log_event],
+                progress=True,
+            )
     except KeyboardInterrupt as stopped:
         return 128 + int(stopped.args[0])
     finally:
         (folder / f"span-{attempt}-{rank}.json").write_text(json.dumps(injector.span))
     (folder / f"digest-{rank}").write_text(digest)
     return 0
-
-
-if __name__ == "__main__":
-    number = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    sys.exit(run_faulty_job(FaultyJob.from_json(sys.argv[1]), Path(sys.argv[2]), number))

@@ -1,8 +1,6 @@
 """A job under injected faults, and comparison of the outcome with the documented guarantee."""
 
-import contextlib
 import json
-import os
 import re
 import time
 import warnings
@@ -14,11 +12,11 @@ from typing import Any
 
 from benchmarks.faults.expectations import CONTINUES, ENDS, EXPECTATIONS, Expectation
 from benchmarks.faults.fault import Fault
-from benchmarks.faults.job import FaultyJob, run_faulty_job, train_with_faults
-from hocket.distributed.launch import launch
+from benchmarks.faults.job import FaultyJob, train_with_faults
+from benchmarks.faults.launching import captured_output, run_launch, stopped_at_start
+from benchmarks.faults.notes import pending_faults, read_notes
+from benchmarks.faults.processes import all_processes
 from hocket.distributed.restart import RestartBudget, retry_after_loss
-
-GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -101,17 +99,12 @@ def run_trial(job: FaultyJob, folder: Path) -> TrialOutcome:
     ends_s: list[float] = []
 
     def start(again: bool) -> int:
-        arguments = (job, folder, len(codes))
-        with _capture_output(folder / f"output-{len(codes)}.txt") as file:
-            codes.append(
-                launch(
-                    run_faulty_job,
-                    *arguments,
-                    processes=job.stages,
-                    threads=1,
-                    grace_s=GRACE_S,
-                )
-            )
+        pending = pending_faults(folder, job.faults)
+        with (
+            captured_output(folder / f"output-{len(codes)}.txt") as file,
+            stopped_at_start(folder, job.faults, pending),
+        ):
+            codes.append(run_launch(job, folder, len(codes), pending))
         ends_s.append(time.monotonic())
         outputs.append(file.read_text())
         return codes[-1]
@@ -122,7 +115,7 @@ def run_trial(job: FaultyJob, folder: Path) -> TrialOutcome:
         while starts <= len(job.faults) and (not codes or codes[-1]):
             starts += 1
             retry_after_loss(start, RestartBudget(len(job.faults)))
-    notes = [_read_json(file) for file in sorted(folder.glob("fault-*.json"))]
+    notes = read_notes(folder)
     first = min(notes, key=lambda note: note["time"], default=None)
     stage = job.faults[0].stage if job.faults else 0
     before, after = _read_span(folder, 0, stage), _read_span(folder, 1, stage)
@@ -149,39 +142,16 @@ def expected_digest(method: str, stages: int) -> str:
     return train_with_faults(FaultyJob(method, stages), None)
 
 
-@contextlib.contextmanager
-def _capture_output(file: Path) -> Iterator[Path]:
-    """Context manager that redirects the output of this process and its children to a file."""
-    with file.open("w", buffering=1) as stream:
-        saved = [os.dup(number) for number in (1, 2)]
-        for number in (1, 2):
-            os.dup2(stream.fileno(), number)
-        try:
-            with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
-                yield file
-        finally:
-            for number, copy in zip((1, 2), saved, strict=True):
-                os.dup2(copy, number)
-                os.close(copy)
-
-
 def _read_span(folder: Path, attempt: int, rank: int) -> dict[str, Any] | None:
     """Read the first and last tick of a process; None if it was killed before writing them."""
     file = folder / f"span-{attempt}-{rank}.json"
-    return _read_json(file) if file.exists() else None
-
-
-def _read_json(file: Path) -> Any:
-    return json.loads(file.read_text())
+    return json.loads(file.read_text()) if file.exists() else None
 
 
 def _find_leftovers(folder: Path) -> Iterator[str]:
     """Yield processes of the job that still run, and unfinished checkpoints."""
     leaders = {file.name.removeprefix("pid-") for file in folder.glob("pid-*")}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # The name before it is in parentheses, and may contain any character.
-            state, _, _, session, *_ = stat.read_text().rpartition(")")[2].split()
-            if session in leaders and state != "Z":
-                yield f"process {stat.parent.name}"
+    for pid, state, _, session in all_processes():
+        if session in leaders and state != "Z":
+            yield f"process {pid}"
     yield from (path.name for path in (folder / "checkpoints").glob(".*"))

@@ -1,7 +1,7 @@
 """Alternating timing of two kinds of steps, so that a drifting machine affects both."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -55,7 +55,13 @@ class PairedTimes:
 
 
 def time_pairs(
-    plain: TimedStep, other: TimedStep, *, pairs: int, steps: int, batch: int
+    plain: TimedStep,
+    other: TimedStep,
+    *,
+    pairs: int,
+    steps: int,
+    batch: int,
+    synchronize: Callable[[], object] = lambda: None,
 ) -> PairedTimes:
     """Time blocks of steps: plain, other, other, plain, plain, other, ...
 
@@ -67,22 +73,51 @@ def time_pairs(
         pairs: Number of blocks of each.
         steps: Timed steps in a block.
         batch: Samples in a step.
+        synchronize: Waits until the device has done all steps, before and after each block.
     """
-    plain_s, other_s = [], []
-    for pair in range(pairs):
-        if pair % 2:
-            other_s.append(_time_block(other, steps))
-            plain_s.append(_time_block(plain, steps))
-        else:
-            plain_s.append(_time_block(plain, steps))
-            other_s.append(_time_block(other, steps))
-    return PairedTimes(tuple(plain_s), tuple(other_s), steps * batch)
+    loops = {"plain": plain, "other": other}
+    times = time_turns(loops, rounds=pairs, steps=steps, synchronize=synchronize)
+    return PairedTimes(tuple(times["plain"]), tuple(times["other"]), steps * batch)
 
 
-def _time_block(step: TimedStep, steps: int) -> float:
-    """Return the seconds of these steps, after one that is not timed."""
+def time_turns(
+    loops: Mapping[str, TimedStep],
+    *,
+    rounds: int,
+    steps: int,
+    synchronize: Callable[[], object] = lambda: None,
+) -> dict[str, list[float]]:
+    """Time blocks of steps of several loops, in order, then in reverse order, and so on.
+
+    Args:
+        loops: One step of each loop, by name.
+        rounds: Number of blocks of each.
+        steps: Timed steps in a block.
+        synchronize: Waits until the device has done all steps, before and after each block.
+
+    Returns:
+        The seconds of each loop's blocks.
+    """
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for turn in range(rounds):
+        names = list(loops)
+        for name in reversed(names) if turn % 2 else names:
+            times[name].append(time_block(loops[name], steps, synchronize))
+    return times
+
+
+def time_block(step: TimedStep, steps: int, synchronize: Callable[[], object]) -> float:
+    """Return the seconds of these steps, after one that is not timed.
+
+    Args:
+        step: One step.
+        steps: Number of steps.
+        synchronize: Waits until the device has done all of them.
+    """
     step()
+    synchronize()
     start = time.perf_counter()
     for _ in range(steps):
         step()
+    synchronize()
     return time.perf_counter() - start

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.harness.settings import Settings
-from hocket.atomic import write_text_atomically
 from hocket.errors import DataError
+from hocket.files import write_text_atomically
 from hocket.runs.environment import commit, machine, source_digest, versions
 
 FILE = "record.json"

@@ -18,7 +18,7 @@ from torch import distributed
 from benchmarks.harness.nodes import Node
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline, PreparedTraining
-from hocket.distributed.world import shutdown
+from hocket.distributed.joined_worlds import shutdown
 from hocket.runs.peak_memory import peak_mib, reset_peak
 
 Query = Callable[[PreparedTraining], Any]

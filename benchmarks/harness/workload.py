@@ -88,17 +88,25 @@ class Workload:
         network = self.build_network()
         return self.loop_step(network, self.noise_batch())
 
-    def loop_step(self, network: nn.Module, batch: tuple[Tensor, Tensor]) -> Step:
-        """Build a step of a plain PyTorch loop over a given network and batch."""
+    def loop_step(
+        self, network: nn.Module, batch: tuple[Tensor, Tensor], *, reads_loss: bool = True
+    ) -> Step:
+        """Build a step of a plain PyTorch loop over a given network and batch.
+
+        Args:
+            network: The network.
+            batch: Inputs (B, ...) and targets, on the device of the network.
+            reads_loss: Return the loss, for which the device has to complete all its work.
+        """
         optimizer = self.optimizer(list(network.parameters()))
         inputs, targets = batch
 
-        def step() -> float:
+        def step() -> float | None:
             optimizer.zero_grad(set_to_none=True)
             loss = cross_entropy(network(inputs), targets)
             loss.backward()
             optimizer.step()
-            return loss.item()
+            return loss.item() if reads_loss else None
 
         return step
 
@@ -111,6 +119,7 @@ class Workload:
         checksum: bool = True,
         record_timeline: bool = False,
         resumable: bool = False,
+        device: torch.device | None = None,
     ) -> Trainer:
         """Build a trainer and its stages.
 
@@ -121,6 +130,7 @@ class Workload:
             checksum: Whether tensors are sent with checksums.
             record_timeline: Whether to record a timeline.
             resumable: Whether to keep what a checkpoint needs.
+            device: The device; the processor if it is None.
         """
         trainer = Trainer(
             self.initial_network(),
@@ -132,6 +142,7 @@ class Workload:
             codec=codec,
             checksum=checksum,
             resumable=resumable,
+            device=device,
         )
         trainer.prepare(self.noise_batch()[0])
         return trainer

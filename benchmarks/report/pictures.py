@@ -37,17 +37,24 @@ def startup_picture(record: Record, path: Path) -> Path:
     return _ratio_bars(record, "time, import torch = 1", path)
 
 
+def gpu_picture(record: Record, path: Path) -> Path:
+    """Draw a bar for each network and row with the range of its ratios."""
+    rows = [row | {"row": f"{row['network']}, {row['row']}"} for row in record.rows]
+    return _ratio_bars(record.with_rows(rows), "time of a step, plain loop = 1", path)
+
+
 def _ratio_bars(record: Record, what: str, path: Path) -> Path:
     """Draw a bar for each row with its ratio to the base, and its range."""
-    figure, axes = _new_figure(8, 1.2 + 0.35 * len(record.rows))
-    for place, row in enumerate(record.rows):
+    rows = [row for row in record.rows if not row.get("short_steps")]
+    figure, axes = _new_figure(8, 1.2 + 0.35 * len(rows))
+    for place, row in enumerate(rows):
         ratio, goal = row["ratio"], row.get("goal")
         spread = [[ratio - row["ratio_min"]], [row["ratio_max"] - ratio]]
         colour = "tab:blue" if goal is None or ratio <= goal else "tab:orange"
         axes.barh(place, ratio, color=colour, xerr=spread, ecolor="0.3", capsize=2)
         if goal is not None:
             axes.plot([goal] * 2, [place - 0.45, place + 0.45], color="tab:red")
-    _label_rows(axes, [row["row"] for row in record.rows])
+    _label_rows(axes, [row["row"] for row in rows])
     axes.axvline(1, color="0.3", linewidth=0.8)
     axes.set_xlim(left=0)
     axes.set_xlabel(what)
@@ -243,6 +250,18 @@ def faults_picture(record: Record, path: Path) -> Path:
     return _save_svg(figure, path)
 
 
+def endurance_picture(record: Record, path: Path) -> Path:
+    """Draw the memory of each training over its ticks."""
+    figure, axes = _new_figure()
+    for number, row in enumerate(record.rows):
+        shares = [
+            (place + 1) / len(row["memory_mib"]) for place in range(len(row["memory_mib"]))
+        ]
+        axes.plot(shares, row["memory_mib"], **_line_style(number), label=row["row"])
+    _label_axes(axes, "part of the ticks", "memory of the process, MiB")
+    return _save_svg(figure, path)
+
+
 def _draw_curve(
     axes: Axes, rows: list[dict[str, Any]], what: str, scale: float, number: int, label: str
 ) -> None:
@@ -356,6 +375,8 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "plan": plan_picture,
     "kill-recovery": kill_recovery_picture,
     "startup": startup_picture,
+    "endurance": endurance_picture,
+    "gpu": gpu_picture,
     # Earlier names of measurements.
     "pace": straggler_picture,
     "faults": faults_picture,

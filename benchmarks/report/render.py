@@ -2,7 +2,8 @@
 
 A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end -->``. The marker
 of a whole table is the name of the record's folder. For a record of speed the marker may name
-rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``.
+rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. ``overhead
+rows=short`` is the table of short steps alone.
 """
 
 import re
@@ -17,12 +18,14 @@ from benchmarks.report.tables_async import (
     slowdown_table,
     straggler_table,
 )
-from benchmarks.report.tables_faults import faults_table
+from benchmarks.report.tables_faults import endurance_table, faults_table
 from benchmarks.report.tables_networks import accuracy_table, curves_table, plan_table
 from benchmarks.report.tables_speed import (
     checkpoint_table,
+    gpu_table,
     link_table,
     overhead_table,
+    short_steps_table,
     speed_excerpt,
     speed_table,
     stages_table,
@@ -103,6 +106,9 @@ def excerpt(marker: str, records: Path) -> str:
     record = Record.read(records / folder)
     if not rows:
         return record_table(record)
+    if record.name == "overhead" and rows == "short":
+        shown = short_steps_table(record) or "The record has no rows of short steps yet."
+        return f"{shown}\n\n{provenance(record)}"
     if record.name != "speed":
         raise DataError(f"no short table for a record {record.name!r}; leave out 'rows={rows}'")
     return speed_excerpt(record, rows.split(","))
@@ -165,6 +171,8 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "plan": plan_table,
     "kill-recovery": kill_recovery_table,
     "startup": startup_table,
+    "endurance": endurance_table,
+    "gpu": gpu_table,
     # Earlier names of measurements.
     "pace": straggler_table,
     "faults": faults_table,

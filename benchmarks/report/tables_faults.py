@@ -1,4 +1,4 @@
-"""Tables of injected faults."""
+"""Tables of injected faults, and of long trainings."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -36,13 +36,35 @@ def faults_table(record: Record) -> str:
             )
         )
     legend = (
-        "Trainings of {methods} in 1 to {stages} stages, each a process, with short time- "
-        "outs, to which a fault happens at a stage and a tick by chance. As promised: what "
-        "the second column says, with the exit code that is said of it, the same bits at "
+        "Trainings of {methods} in 1 to {stages} stages, each a process, with short "
+        "time-outs, to which a fault happens at a stage and a tick by chance. As promised: "
+        "what the second column says, with the exit code that is said of it, the same bits at "
         "the end as without the fault, and no process left; what ends was then resumed. "
         "Median and maximum: from the fault to the end of all processes, from there to the "
         "next action, and how many ticks the stage had to do again."
     ).format(**(record.settings | {"methods": ", ".join(record.settings["methods"])}))
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def endurance_table(record: Record) -> str:
+    """Return a table with a line for each training."""
+    heads = (
+        "training", "ticks", "memory, MiB", "growth, bytes/tick", "threads", "descriptors",
+    )  # fmt: skip
+    lines = [
+        (
+            row["row"],
+            str(row["ticks"]),
+            f"{row['memory_mib'][0]:.1f} to {row['memory_mib'][-1]:.1f}",
+            f"{row['growth_bytes']:.1f}",
+            *(f"{row[name][0]} to {row[name][-1]}" for name in ("threads", "descriptors")),
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "Counted {samples} times in equal distances, first to last; of several processes the "
+        "one whose memory grows most. Growth: over the second half of the ticks."
+    ).format(**record.settings)
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 

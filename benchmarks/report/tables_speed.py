@@ -30,11 +30,46 @@ def overhead_table(record: Record) -> str:
             f"{row['extra_parameters'] / row['parameters']:.1%}",
         )
         for row in record.rows
+        if not row.get("short_steps")
     ]
     legend = (
         "Ratio: time of a step beside that of a plain PyTorch loop, median and range over "
         "pairs. Peak: memory that training adds. Graphs, inputs, versions: what the stages "
         "are predicted to hold, summed over the stages."
+    )
+    short = short_steps_table(record)
+    return "\n\n".join([markdown_table(heads, lines), legend, *([short] if short else [])])
+
+
+def short_steps_table(record: Record) -> str:
+    """Return a table of the rows of short steps; nothing if the record has none."""
+    rows = [row for row in record.rows if row.get("short_steps")]
+    if not rows:
+        return ""
+    heads = (
+        "method and stages", "ratio", "range", "goal", "by hand, ratio", "ms/step",
+        "plain, ms/step", "by hand, ms/step", "above by hand, ms", "range", "goal, ms",
+    )  # fmt: skip
+    lines = [
+        (
+            row["row"],
+            f"{row['ratio']:.2f}",
+            f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+            _format_goal(row),
+            f"{row['by_hand_ratio']:.2f}",
+            *(f"{row[name]:.2f}" for name in ("engine_ms", "plain_ms", "by_hand_ms")),
+            f"{row['above_ms']:.2f}",
+            f"{row['above_min_ms']:.2f} to {row['above_max_ms']:.2f}",
+            f"{row['goal_above_ms']:.2f} "
+            + ("met" if row["above_ms"] <= row["goal_above_ms"] else "missed"),
+        )
+        for row in rows
+    ]
+    legend = (
+        "Short steps: a perceptron 64-256-256-256-10 on batches of 64, one thread. By hand: a "
+        "loop for this method alone, with the same stages and linearization, and no checks. "
+        "Above by hand: milliseconds for each stage and tick. Medians over rounds in which the "
+        "three loops take turns."
     )
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
@@ -69,6 +104,32 @@ def checkpoint_table(record: Record) -> str:
         "time of a step beside that of the same training without checkpoints, median and range "
         "over {pairs} pairs of {steps} steps in turns. Ticks stand still while the state is "
         "copied, median; a whole save is that and the writing, down to the disk."
+    ).format(**record.settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def gpu_table(record: Record) -> str:
+    """Return a table with a line for each network and row."""
+    heads = (
+        "network", "row", "ratio", "range", "ms/step", "ms more, stage and tick",
+        "peak, MiB",
+    )  # fmt: skip
+    lines = [
+        (
+            row["network"],
+            row["row"],
+            f"{row['ratio']:.3f}",
+            f"{row['ratio_min']:.3f} to {row['ratio_max']:.3f}",
+            f"{1000 * row['batch'] * row['sample_s']:.2f}",
+            f"{row['stage_tick_ms']:.3f}",
+            "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "On {device}. Ratio: time of a step beside that of a plain loop, median and range over "
+        "{pairs} pairs of {steps} steps; stages of one process have their turns, those of "
+        "several processes share the GPU. Peak: of tensors, the plain loop's among them."
     ).format(**record.settings)
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 

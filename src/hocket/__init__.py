@@ -20,17 +20,25 @@ if TYPE_CHECKING:
     from hocket.methods import DSP as DSP
     from hocket.methods import FDG as FDG
     from hocket.methods import FR as FR
+    from hocket.methods import PACI as PACI
+    from hocket.methods import PipeDream as PipeDream
+    from hocket.methods import PipeDream2BW as PipeDream2BW
     from hocket.methods.method import Method as Method
     from hocket.partition import Plan as Plan
     from hocket.partition import cut as cut
+    from hocket.partition import untie as untie
     from hocket.program import unroll as unroll
     from hocket.signals.losses import cross_entropy as cross_entropy
+    from hocket.sweeps.study import Study as Study
+    from hocket.sweeps.sweep import sweep as sweep
     from hocket.training.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
-_METHODS = ("ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR")
+_METHODS = (
+    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "PipeDream", "PipeDream2BW",
+)  # fmt: skip
 _MODULES = {
     **dict.fromkeys(_METHODS, "hocket.methods"),
     "Checkpoints": "hocket.checkpoint",
@@ -38,16 +46,20 @@ _MODULES = {
     "HocketError": "hocket.errors",
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",
+    "Study": "hocket.sweeps.study",
     "Trainer": "hocket.training.trainer",
     "cross_entropy": "hocket.signals.losses",
     "cut": "hocket.partition",
+    "sweep": "hocket.sweeps.sweep",
     "unroll": "hocket.program",
+    "untie": "hocket.partition",
 }
 _PACKAGES = ("data", "zoo")
 
 __all__ = [
-    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "Checkpoints", "EvaluationResult",
-    "HocketError", "Method", "Plan", "Trainer", "cross_entropy", "cut", "data", "unroll", "zoo",
+    "ADL", "BP", "DDG", "DGL", "DNI", "DSP", "FDG", "FR", "PACI", "Checkpoints",
+    "EvaluationResult", "HocketError", "Method", "PipeDream", "PipeDream2BW", "Plan", "Study",
+    "Trainer", "cross_entropy", "cut", "data", "sweep", "unroll", "untie", "zoo",
 ]  # fmt: skip
 
 

@@ -12,6 +12,9 @@ def main() -> int:
     Raises:
         ModuleNotFoundError: A module other than that package is not installed.
     """
+    from hocket.training.standard_stream import replace_missing_streams
+
+    replace_missing_streams()
     try:
         from hocket.cli.main import main as run
     except ModuleNotFoundError as error:

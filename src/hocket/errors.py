@@ -116,7 +116,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     "unknown method 'fgd' (did you mean 'fdg'?); there are: bp, fdg"
     """
     names = list(known)
-    similar = get_close_matches(name, names)
+    folded = {each.casefold(): each for each in names}
+    similar = [folded[each] for each in get_close_matches(name.casefold(), folded)]
     hint = f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
     return f"unknown {kind} {name!r}{hint}; there are: {', '.join(names) or 'none'}"
 

@@ -20,3 +20,29 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     finally:
         for layer, training in modes.items():
             layer.training = training
+
+
+class TrainingMode:
+    """Training mode of a network, with the layers that the user has frozen in evaluation mode.
+
+    A network in training mode is left as it is: layers of it in evaluation mode are frozen. A
+    network in evaluation mode, as pretrained ones come, is put into training mode as a whole,
+    but for layers that were frozen when it was last in training mode.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._frozen: list[nn.Module] = []
+
+    def enter(self) -> None:
+        """Put the network into training mode, where it is not."""
+        if self._network.training:
+            layers = self._network.modules()
+            self._frozen = [layer for layer in layers if not layer.training]
+            return
+        self._network.train()
+        for layer in self._frozen:
+            layer.training = False

@@ -4,7 +4,9 @@ Methods, networks, data sets, optimizers and schedulers are all written in one f
 ``fdg:shrink=0.5,linearize=live``.
 """
 
+import dataclasses
 import json
+import math
 import re
 import types
 import typing
@@ -134,6 +136,76 @@ def wrong_options(
     ]
 
 
+def wrong_fields(value: Any) -> list[str]:
+    """Return one problem for each field of a dataclass whose value is not of its type."""
+    hints = typing.get_type_hints(type(value))
+    given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return wrong_options(given, given, hints)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that an option can have.
+
+    Attributes:
+        least: The smallest one.
+        above: Limit that all are above.
+        most: The largest one.
+
+    >>> str(Range(least=1)), str(Range(above=0, most=1))
+    ('a number of at least 1', 'a number in (0, 1]')
+    """
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.above < value <= self.most and value >= self.least
+
+    def __str__(self) -> str:
+        if math.isfinite(self.most):
+            lower = f"[{self.least}" if math.isfinite(self.least) else f"({self.above}"
+            return f"a number in {lower}, {self.most}]"
+        if math.isfinite(self.least):
+            return f"a number of at least {self.least}"
+        return f"a number above {self.above}"
+
+
+MAX_SEED = 2**63 - 1
+"""Largest seed of a generator of PyTorch that leaves room for the numbers of replicas."""
+MAX_TIMEOUT_S = 10**6
+"""Some 11 days; much longer ones overflow in PyTorch's counters of nanoseconds."""
+RANGES = {
+    "seed": Range(least=0, most=MAX_SEED),
+    "replicas": Range(least=1),
+    "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
+    "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
+    "warmup_epochs": Range(least=0),
+    "warmup_updates": Range(least=0),
+    "warmup_factor": Range(above=0, most=1),
+}
+"""Ranges of the options that a trainer and a run file have in common."""
+
+
+def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:
+    """Return one problem for each number that is out of its range.
+
+    Args:
+        value: A value with numbers as attributes. What is no finite number is not compared:
+            `wrong_fields` reports it.
+        ranges: Range of each attribute, by its name.
+
+    >>> out_of_range(types.SimpleNamespace(seed=-1), {"seed": Range(least=0)})
+    ['seed is -1; use a number of at least 0']
+    """
+    return [
+        f"{name} is {number!r}; use {limits}"
+        for name, limits in ranges.items()
+        if _matches_hint(number := getattr(value, name), float) and number not in limits
+    ]
+
+
 def wrong_choice(name: str, value: object, choices: Collection[str]) -> list[str]:
     """Return one problem if the value is not one of the choices, and none if it is.
 
@@ -170,19 +242,26 @@ def argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(function.func if isinstance(function, partial) else function)
 
 
+_COLLECTIONS: Mapping[Any, Any] = {
+    list: list | tuple, tuple: list | tuple, Sequence: list | tuple, frozenset: frozenset,
+}  # fmt: skip
+"""Types of the values that a hint of a collection allows; JSON has no tuples."""
+
+
 def _matches_hint(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return any(_matches_hint(value, option) for option in arguments)
     if origin is Literal:
         return any(type(value) is type(allowed) and value == allowed for allowed in arguments)
-    if origin in (list, tuple, Sequence):
+    if origin in _COLLECTIONS:
         inner = arguments[0] if arguments else Any
-        return isinstance(value, list | tuple) and all(
+        return isinstance(value, _COLLECTIONS[origin]) and all(
             _matches_hint(item, inner) for item in value
         )
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value)
     if hint is Path:
         return isinstance(value, str | Path)
     if hint in (str, int, bool, type(None)):
@@ -196,12 +275,12 @@ def _describe_hint(hint: Any) -> str:
         return " or ".join(_describe_hint(option) for option in arguments)
     if origin is Literal:
         return " or ".join(map(repr, arguments))
-    if origin in (list, tuple, Sequence):
+    if origin in _COLLECTIONS:
         return f"a list, each {_describe_hint(arguments[0]) if arguments else 'anything'}"
     words = {
         str: "text",
         int: "a whole number",
-        float: "a number",
+        float: "a finite number",
         bool: "true or false",
         Path: "a path",
         type(None): "null",

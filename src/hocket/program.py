@@ -15,7 +15,8 @@ tick | stage 0     | stage 1     | stage 2
    6 | B2 U2       | B3 U3       |
    7 | B3 U3       |             |
 
-``F2.5`` means that stage 2 forwards batch 5, ``B`` that it back-propagates it, ``U`` that it
+``F2.5`` means that stage 2 forwards batch 5, ``F2.5@3`` that it does so with the weights that
+had seen 3 updates, and else with its newest; ``B`` that it back-propagates it, ``U`` that it
 updates its weights with the gradients accumulated up to that batch, ``T`` that its signal
 learns from the target that came back for it. Stages and batches are counted from 0.
 
@@ -25,7 +26,7 @@ Batch b enters at tick s. Stage k forwards it at ``s + k*df`` and back-propagate
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -39,16 +40,34 @@ Kind = Literal["F", "B", "U", "T"]
 class Action:
     """Action of one stage on one batch.
 
-    >>> str(Action("F", 2, 5)), Action.parse("B0.7").batch
-    ('F2.5', 7)
+    Attributes:
+        kind: Forward, backward, update or learning from a target.
+        stage: Number of the stage.
+        batch: Number of the batch.
+        version: Number of updates that the weights of a forward have seen; None for the newest
+            weights. It is no part of the identity of an action.
+
+    >>> str(Action("F", 2, 5)), str(Action("F", 2, 5, 3)), Action.parse("B0.7").batch
+    ('F2.5', 'F2.5@3', 7)
     """
 
     kind: Kind
     stage: int
     batch: int
+    version: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
+        return f"{self.kind}{self.stage}.{self.label}"
+
+    @property
+    def name(self) -> str:
+        """The action without the version of the weights."""
         return f"{self.kind}{self.stage}.{self.batch}"
+
+    @property
+    def label(self) -> str:
+        """The batch, and the version of the weights if it is not the newest."""
+        return f"{self.batch}" if self.version is None else f"{self.batch}@{self.version}"
 
     @staticmethod
     def parse(text: str) -> "Action":
@@ -57,12 +76,13 @@ class Action:
         Raises:
             ProgramError: The text is not an action.
         """
-        match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)", text)
+        match = re.fullmatch(r"([FBUT])(\d+)\.(\d+)(?:@(\d+))?", text)
         if match is None:
             raise ProgramError(
                 f"cannot read the action {text!r}; write a kind, a stage and a batch: F2.5"
             )
-        return Action(cast(Kind, match[1]), int(match[2]), int(match[3]))
+        version = None if match[4] is None else int(match[4])
+        return Action(cast(Kind, match[1]), int(match[2]), int(match[3]), version)
 
 
 Tick = tuple[Action, ...]
@@ -95,9 +115,13 @@ class StageSchedule:
         method: Method of the training.
         stages: Number of stages (K).
         stage: Number of this stage.
+
+    Raises:
+        OptionError: The method is impossible on so many stages.
     """
 
     def __init__(self, method: Method, stages: int, stage: int) -> None:
+        method.require_stages(stages)
         self.method = method
         self.stages = stages
         self.stage = stage
@@ -105,14 +129,9 @@ class StageSchedule:
         self.batch_count = 0
         self._entered: dict[int, int] = {}  # tick -> batch, of the batches in flight
         self._accumulated = 0  # gradients since the last update
-        # Ticks from a batch's first action to its last. A gradient comes back over every edge,
-        # a target over one; the target of the last edge comes back last.
-        edges_back = (
-            stages - 1
-            if method.signal.needs_gradient
-            else min(stages - 1, method.signal.learns_from_gradient)
-        )
-        self._flight = (stages - 1) * method.forward_delay + edges_back * method.backward_delay
+        self._updates = 0
+        self._drained = (0, 0)  # batches and updates when nothing was in flight
+        self._flight = method.flight(stages)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the batches in flight, as plain values."""
@@ -121,6 +140,8 @@ class StageSchedule:
             "batch_count": self.batch_count,
             "entered": dict(self._entered),
             "gathered": self._accumulated,
+            "updates": self._updates,
+            "drained": self._drained,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,11 +149,14 @@ class StageSchedule:
         self.tick_count, self.batch_count = state["tick_count"], state["batch_count"]
         self._entered = dict(state["entered"])
         self._accumulated = state["gathered"]
+        self._updates = state["updates"]
+        self._drained = tuple(state["drained"])
 
     def start_at(self, tick_count: int, batch_count: int) -> None:
         """Continue from these counts, with no batch in flight."""
         self.tick_count, self.batch_count = tick_count, batch_count
         self._entered, self._accumulated = {}, 0
+        self._drained = (batch_count, self._updates)
 
     @property
     def idle(self) -> bool:
@@ -148,26 +172,24 @@ class StageSchedule:
     def drain_tick(self) -> list[Action]:
         """Return the stage's actions in the next tick, in which no batch enters."""
         method, stage = self.method, self.stage
-        df, db = method.forward_delay, method.backward_delay
         delay = method.delay(stage, self.stages)
         # Ticks at which the batches entered that are due here now.
-        for_forward = self.tick_count - stage * df
+        for_forward = self.tick_count - method.entry(stage)
         for_backward = for_forward - delay
-        for_target = for_forward - df - db
+        has_next = stage < self.stages - 1
+        for_target = for_forward - (sum(method.edge_delay(stage)) if has_next else 0)
         forward, backward, learn = [], [], []
         if for_forward in self._entered:
-            forward.append(Action("F", stage, self._entered[for_forward]))
+            batch = self._entered[for_forward]
+            forward.append(Action("F", stage, batch, self._held_version(batch)))
         if for_backward in self._entered:
             backward.append(Action("B", stage, batch := self._entered[for_backward]))
             self._accumulated += 1
             if self._accumulated == method.accumulate:
                 backward.append(Action("U", stage, batch))
                 self._accumulated = 0
-        if (
-            method.signal.learns_from_gradient
-            and stage < self.stages - 1
-            and for_target in self._entered
-        ):
+                self._updates += 1
+        if method.signal.learns_from_gradient and has_next and for_target in self._entered:
             learn.append(Action("T", stage, self._entered[for_target]))
         self._entered.pop(self.tick_count - self._flight, None)
         self.tick_count += 1
@@ -175,9 +197,18 @@ class StageSchedule:
             return backward + forward + learn
         return forward + backward + learn
 
+    def _held_version(self, batch: int) -> int | None:
+        """Return the version of the weights of a forward; None if it is the newest."""
+        if not self.method.holds(self.stages):
+            return None
+        batches, updates = self._drained
+        return updates + self.method.forward_version(self.stage, self.stages, batch - batches)
+
     def final_update(self) -> list[Action]:
         """Return the update with the remaining gradients, once no batch is in flight."""
         remaining, self._accumulated = self._accumulated, 0
+        self._updates += remaining > 0
+        self._drained = (self.batch_count, self._updates)
         return [Action("U", self.stage, self.batch_count - 1)] if remaining else []
 
 
@@ -193,6 +224,7 @@ class Program:
             raise OptionError(f"a program has {stages} stages; use at least 1")
         self.method = method
         self.schedules = [StageSchedule(method, stages, stage) for stage in range(stages)]
+        self._orders: dict[tuple[tuple[Kind, int, int], ...], list[int]] = {}
 
     @property
     def tick_count(self) -> int:
@@ -224,8 +256,18 @@ class Program:
     def _merge(self, columns: list[list[Action]]) -> Tick:
         """Merge the columns so that each action comes after those that it needs in this tick.
 
-        An edge without delay makes a stage wait inside the tick: that is its lock.
+        An edge without delay makes a stage wait inside the tick: that is its lock. The order
+        depends on the differences between batches, which soon repeat.
         """
+        actions = [action for column in columns for action in column]
+        base = min((action.batch for action in actions), default=0)
+        pattern = tuple((a.kind, a.stage, a.batch - base) for a in actions)
+        if pattern not in self._orders:
+            self._orders[pattern] = list(map(actions.index, self._ordered(columns)))
+        return tuple(actions[place] for place in self._orders[pattern])
+
+    def _ordered(self, columns: list[list[Action]]) -> list[Action]:
+        """Return the actions of all columns, which are emptied, in an order that works."""
         merged: list[Action] = []
         in_tick = {action for column in columns for action in column}
 
@@ -237,7 +279,7 @@ class Program:
             for column in columns:
                 while column and ready(column[0]):
                     merged.append(column.pop(0))
-        return tuple(merged)
+        return merged
 
 
 def unroll(method: Method, stages: int, batches: int | Iterable[int]) -> Iterator[Tick]:
@@ -301,8 +343,8 @@ def parse_program(text: str) -> list[Tick]:
     Raises:
         ProgramError: A word is not an action.
 
-    >>> parse_program("F0.0\nF0.1 F1.0 B1.0")[1][2]
-    Action(kind='B', stage=1, batch=0)
+    >>> parse_program("F0.0\nF0.1 F1.0 B1.0")[1][2].kind
+    'B'
     """
     return [tuple(Action.parse(word) for word in line.split()) for line in text.splitlines()]
 
@@ -345,6 +387,7 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
                 f"{delay} ticks to get there"
             )
     problems += _accumulation_problems(ticks, method, stages)
+    problems += _version_problems(ticks, method, stages)
     if problems:
         raise ProgramError(format_problems(f"not a program of {method.name!r}", problems))
 
@@ -360,8 +403,8 @@ def _requirements(
             learns = method.signal.learns_from_gradient and k < stages - 1
             for action in (forward, backward, *([Action("T", k, batch)] if learns else [])):
                 if (need := dependency(action, method, stages)) is not None:
-                    delays = {"F": method.forward_delay, "B": method.backward_delay}
-                    yield action, need, delays[need.kind]
+                    delays = method.edge_delay(min(action.stage, need.stage))
+                    yield action, need, delays["FB".index(need.kind)]
 
 
 def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
@@ -387,6 +430,36 @@ def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -
     return problems
 
 
+def _version_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+    """Return the problems of forwards with weights that a stage does not hold."""
+    problems = []
+    updates = [0] * stages
+    versions: dict[int, int | None] = {}  # of the weights that a batch was first forwarded with
+    for t, tick in enumerate(ticks):
+        for action in (a for a in tick if 0 <= a.stage < stages):
+            updates[action.stage] += action.kind == "U"
+            if action.kind != "F":
+                continue
+            first = versions.setdefault(action.batch, action.version)
+            if (action.version is not None) != method.holds(stages):
+                wanted = "wanted one" if action.version is None else "wanted the newest weights"
+                problems.append(
+                    f"tick {t}: {action} names {'no' if action.version is None else 'a'} "
+                    f"version; {wanted}"
+                )
+            elif action.version != first:
+                problems.append(
+                    f"tick {t}: {action} has other weights than batch {action.batch} met "
+                    f"before; wanted version {first}"
+                )
+            elif action.version is not None and action.version > updates[action.stage]:
+                problems.append(
+                    f"tick {t}: {action} needs weights that do not exist; stage "
+                    f"{action.stage} has done {updates[action.stage]} updates"
+                )
+    return problems
+
+
 def format_program(ticks: Iterable[Tick], stages: int) -> str:
     """Return a program as text: one line per tick, one column per stage.
 
@@ -399,7 +472,7 @@ def format_program(ticks: Iterable[Tick], stages: int) -> str:
        3 | B1 U1       |
     """
     rows = [
-        [" ".join(f"{a.kind}{a.batch}" for a in tick if a.stage == k) for k in range(stages)]
+        [" ".join(f"{a.kind}{a.label}" for a in tick if a.stage == k) for k in range(stages)]
         for tick in ticks
     ]
     width = max([len(cell) for row in rows for cell in row] + [11])

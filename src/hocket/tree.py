@@ -17,7 +17,19 @@ def tensors(tree: Tree) -> list[Tensor]:
     >>> len(tensors((torch.zeros(1), {"mask": torch.ones(1), "scale": 2.0})))
     2
     """
+    if isinstance(tree, Tensor):  # as nearly always, and in a fraction of the time
+        return [tree]
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def count_samples(tree: Tree) -> int:
+    """Return the size of the first dimension that a tensor has; 0 if there is none.
+
+    >>> import torch
+    >>> count_samples({"loss": torch.tensor(1.0), "logits": torch.zeros(8, 2)})
+    8
+    """
+    return next((len(tensor) for tensor in tensors(tree) if tensor.dim()), 0)
 
 
 def leaves(tree: Tree) -> list[Any]:
@@ -51,7 +63,17 @@ def copy_tensors(tree: Tree) -> Tree:
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """Return the same structure with every tensor replaced by ``change(tensor)``."""
+    # Tensors and tuples of them make up nearly all packets; pytree takes 40 us for one tensor.
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if type(tree) is tuple:
+        return tuple(map_tensors(change, item) for item in tree)
     return cast(Tree, pytree.tree_map_only(Tensor, change, tree))
+
+
+def is_inexact(tensor: Tensor) -> bool:
+    """Return True for floating point and complex numbers, which may have gradients."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def as_leaf(tensor: Tensor) -> Tensor:

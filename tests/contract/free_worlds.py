@@ -14,7 +14,6 @@ from torch import distributed
 
 from contract.small import conv, data, sgd
 from hocket import Trainer
-from hocket.distributed import world
 from hocket.distributed.launch import launch
 from hocket.errors import HangError, OptionError, PeerFailedError
 from hocket.methods import DGLAsync
@@ -50,29 +49,29 @@ class Stops:
 def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
     """Train, and say what there is to say of this process's stage."""
     modules, events = conv(STAGES), []
-    trainer = Trainer(
+    with Trainer(
         modules,
         method=method or DGLAsync(buffer=3),
         optimizer=sgd,
         watchers=[lambda event, _: events.append(event), *([watch] if watch else [])],
         timeout_s=30,
         **options,
-    )
-    history = trainer.fit(
-        data(conv, LENGTH, last=2), data(conv, 3), epochs=epochs, progress=False
-    )
-    stage = trainer.stages[0]
-    return {
-        "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
-        "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
-        "uses": dataclasses.asdict(stage.receive_stats) if stage.receive_stats else None,
-        "waiting": trainer.engine._buffer.waiting if stage.receive_stats else None,
-        "unsent": stage.send_stats.unsent,
-        "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
-        "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
-        "again": trainer.evaluate(data(conv, 3)).loss,
-        "epoch": trainer.epoch,
-    }
+    ) as trainer:
+        history = trainer.fit(
+            data(conv, LENGTH, last=2), data(conv, 3), epochs=epochs, progress=False
+        )
+        stage = trainer.stages[0]
+        return {
+            "counts": {k: sum(e.action.kind == k for e in events) for k in "FBU"},
+            "epochs": [e.report.epoch for e in events if e.action.kind == "B"],
+            "uses": dataclasses.asdict(stage.receive_stats) if stage.receive_stats else None,
+            "waiting": trainer.engine._buffer.waiting if stage.receive_stats else None,
+            "unsent": stage.send_stats.unsent,
+            "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
+            "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
+            "again": trainer.evaluate(data(conv, 3)).loss,
+            "epoch": trainer.epoch,
+        }
 
 
 def refused(build):
@@ -93,8 +92,8 @@ class Unsized:
 
 def refusals(folder):
     def fit(batches=None, **options):
-        trainer = Trainer(conv(STAGES), method=DGLAsync(), optimizer=sgd, **options)
-        trainer.fit(batches or data(conv, 2), epochs=1, progress=False)
+        with Trainer(conv(STAGES), method=DGLAsync(), optimizer=sgd, **options) as trainer:
+            trainer.fit(batches or data(conv, 2), epochs=1, progress=False)
 
     return {
         "turns": refused(lambda: fit(stage_timing="random")),
@@ -105,14 +104,14 @@ def refusals(folder):
 def twice(folder):
     """Two trainings of one trainer."""
     modules, events = conv(STAGES), []
-    trainer = Trainer(
+    with Trainer(
         modules,
         method=DGLAsync(accumulate=3),
         optimizer=sgd,
         watchers=[lambda event, _: events.append(event)],
-    )
-    for _ in range(2):
-        trainer.fit(data(conv, 4), epochs=1, progress=False)
+    ) as trainer:
+        for _ in range(2):
+            trainer.fit(data(conv, 4), epochs=1, progress=False)
     return {"counts": {k: sum(e.action.kind == k for e in events) for k in "BU"}}
 
 
@@ -146,7 +145,7 @@ CASES = {
     "limited": lambda folder: freely(folder, method=DGLAsync(buffer=2, reuse=1)),
     "refusals": refusals,
     "twice": twice,
-    "starving": starving,  # the last one: it ends its world
+    "starving": starving,  # the last one: its stages end at different times
 }
 
 
@@ -156,8 +155,6 @@ def _work(folder):
     for name, case in CASES.items():
         found = case(folder)
         Path(folder, f"{name}-{rank}.json").write_text(json.dumps(found))
-        if name != "starving":
-            world.shutdown()
     return 0
 
 

@@ -14,8 +14,10 @@ from torch.distributed import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from benchmarks.faults.packets import damage_packet, relabel_packet
+from contract.crossing import TENSORS, TREES
 from hocket.distributed.world import World
 from hocket.errors import HangError, PacketError
+from hocket.stage.outgoing import to_outgoing
 from hocket.timeline import Recorder
 from hocket.transport.connection import Connection, OutgoingMessage
 from hocket.transport.connection_ports import (
@@ -59,6 +61,53 @@ def contents(packet):
 
 def bits(tree):
     return [[str(t.dtype), list(t.shape), list(t.stride()), t.tolist()] for t in tensors(tree)]
+
+
+def describe(tree):
+    """Return all that a receiver may see of a tree, tensors with the strides of a copy."""
+    if isinstance(tree, torch.Tensor):
+        dense = tree.detach().resolve_conj().resolve_neg().clone()
+        data = dense.contiguous().flatten().view(torch.uint8).tolist()
+        return [str(tree.dtype), list(dense.shape), list(dense.stride()), data]
+    if isinstance(tree, dict):
+        return {"dict": [[repr(key), describe(item)] for key, item in tree.items()]}
+    if isinstance(tree, tuple | list):
+        return {type(tree).__name__: [describe(item) for item in tree]}
+    return repr(tree)
+
+
+def cross(to_next, to_previous):
+    """Send every value over an edge, or receive it; return what arrives, by direction.
+
+    Args:
+        to_next: Port of the stage before the edge; None in a process without it.
+        to_previous: Port of the stage after it; None in a process without it.
+    """
+    arrived = {"activation": {}, "gradient": {}}
+    for batch, (name, value) in enumerate((TENSORS | TREES).items()):
+        if to_next is not None:
+            flags = (False,) * max(1, len(tensors(value)))
+            flags = flags if value is None or tensors(value) else ()
+            values, targets = to_outgoing((value, value), [])
+            to_next.send(Activation(batch, 0, values, flags, targets))
+        if to_previous is not None:
+            packet = to_previous.receive(batch)
+            assert describe(packet.values) == describe(packet.targets)
+            arrived["activation"][name] = describe(packet.values)
+    for batch, (name, value) in enumerate(TENSORS.items()):
+        if to_previous is not None:
+            to_previous.send(Gradient(batch, to_outgoing((None, value), [])))
+        if to_next is not None:
+            nothing, gradient = to_next.receive(batch).values
+            assert nothing is None
+            arrived["gradient"][name] = describe(gradient)
+    return arrived
+
+
+def crossed_in_memory():
+    """Send every value over an edge of this process; return what arrives."""
+    edge = Edge("stage 0", "stage 1")
+    return cross(edge.to_next(), edge.to_previous())
 
 
 def sends(packet, *batches):
@@ -142,13 +191,21 @@ def in_a_process(folder):
     rank = distributed.get_rank()
 
     def build_world(name, timeout_s):
-        return World(2, 1, timeout_s, PrefixStore(name, _get_default_store()))
+        store = PrefixStore(name, _get_default_store())
+        return World(2, 1, timeout_s, store, slow_timeout_s=timeout_s)
 
     world = build_world("unchanged", 20.0)
     port, connection = connect(world)
     results = {name: step(port) for name, (side, step) in STEPS.items() if side == rank}
-    connection.close()
+    connection.begin_close()
+    results["quiet"] = connection.finish_close(20.0)
     results["sent"], results["received"] = connection.sent_bytes, connection.received_bytes
+
+    port, connection = connect(build_world("crossed", 20.0))
+    arrived = cross(port, None) if rank == 0 else cross(None, port)
+    results["crossed"] = arrived["gradient" if rank == 0 else "activation"]
+    connection.begin_close()
+    connection.finish_close(20.0)
 
     port, connection = connect(build_world("repeated", 20.0))
     if rank == 0:

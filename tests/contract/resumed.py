@@ -41,6 +41,9 @@ CASES = [
     Case("fdg", "conv", options=(("forward_delay", 2), ("backward_delay", 3))),
     Case("dgl", options=(("forward_delay", 3),)),
     Case("dni", options=(("forward_delay", 2),)),
+    Case("pipedream", "conv", options=(("hold", "vertical"), ("epoch_end", "carry"))),
+    Case("pipedream-2bw", "conv", options=(("accumulate", 3),)),
+    Case("adl", options=(("accumulate", 5), ("hold", "double"))),
     Case("fdg", optimizer=torch.optim.Adam),
     Case("fdg", trainer=(("scheduler_unit", "update"),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
@@ -87,6 +90,8 @@ def all_of(case: Case, stages: int, folder: Path) -> tuple[Left, list[Path]]:
 def differences(whole: Left, resumed: Left) -> list[str]:
     """What a resumed training has that an uninterrupted one has not; empty if nothing."""
     found = different(whole.weights, resumed.weights)
+    later = whole.evaluations[len(whole.evaluations) - len(resumed.evaluations) :]
+    found += [f"evaluations: {resumed.evaluations}"] * (later != resumed.evaluations)
     found += [f"metrics: {resumed.history}"] * (str(whole.history) != str(resumed.history))
     for stage, events in resumed.events.items():
         if whole.events[stage][-len(events) :] != events:

@@ -107,6 +107,7 @@ def train(
     points=("tick",),
     again=False,
     timeout_s=60.0,
+    slow_timeout_s=1800.0,
     codec=None,
     resume=False,
     restarted=False,
@@ -122,6 +123,7 @@ def train(
             data of the evaluation.
         again: Whether the tick kills every incarnation of the victim.
         timeout_s: Time-out of the trainer.
+        slow_timeout_s: Its time-out of what is no training step.
         codec: Codec of the trainer.
         resume: Whether to resume from the checkpoints.
         restarted: Whether the whole job was restarted; it resumes if there are checkpoints.
@@ -144,7 +146,9 @@ def train(
     events = []
     killer = KillOnce(folder, victim if dies_in_tick else None, rank, again)
     watchers = [lambda event, _: events.append(event), killer]
-    trainer = build_trainer(watchers, timeout_s=timeout_s, codec=codec)
+    trainer = build_trainer(
+        watchers, timeout_s=timeout_s, slow_timeout_s=slow_timeout_s, codec=codec
+    )
     reach("built")
     if restarted and not identity.has_rejoined():
         resume = any(trainer.gather(has_checkpoints(Path(folder), STAGES)))
@@ -196,7 +200,8 @@ def train_resumed(folder, victim):
 def train_without_rejoin(folder, victim, restarted):
     if identity.has_rejoined():
         time.sleep(1000)
-    return train(folder, victim, timeout_s=60.0 if restarted else 4.0, restarted=restarted)
+    limit_s = 60.0 if restarted else 4.0
+    return train(folder, victim, timeout_s=limit_s, slow_timeout_s=limit_s, restarted=restarted)
 
 
 def launch_stages(work, folder, victim, grace_s=5.0, budget=None):

@@ -17,6 +17,7 @@ from hocket.engine.event import Event, Watcher
 from hocket.methods import METHODS
 from hocket.methods.method import Method
 from hocket.stage import Stage
+from hocket.tree import map_tensors
 from unit.partition.networks import Skips
 
 CLASSES = 3
@@ -77,7 +78,61 @@ def skips(stages: int, *, dropout: float = 0.0, seed: int = 0) -> list[nn.Module
     return cut(network, stages=stages, sample=torch.randn(3, 4, dtype=torch.double))
 
 
-SHAPES = {mlp: (5,), conv: (2, 3, 3), wide: (2, 3, 3), skips: (4,)}
+class Sending(nn.Module):
+    """Stage that sends views of its weights and statistics, a spectrum and a mask."""
+
+    def __init__(self, *, clones: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 5)
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.norm = nn.BatchNorm1d(5)
+        self.clones = clones
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.norm(self.linear(x))
+        sent = {
+            "h": h,
+            "weight": self.weight,
+            "row": (self.weight[0].expand(len(h), 5), self.weight.T),
+            "mean": self.norm.running_mean,
+            "spectrum": torch.fft.rfft(h),
+            "mask": nn.Transformer.generate_square_subsequent_mask(5, dtype=h.dtype),
+            "order": [torch.randperm(5), None, 0.5],
+        }
+        return map_tensors(Tensor.clone, sent) if self.clones else sent
+
+
+class Mixing(nn.Module):
+    """Stage that sends on what it received, beside a new sum of all of it."""
+
+    def __init__(self, dropout: float, *, last: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 5)
+        self.filter = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(5, CLASSES) if last else None
+
+    def forward(self, got: Any) -> Any:
+        order, _, half = got["order"]
+        row, transposed = got["row"]
+        mixed = self.dropout(self.linear(got["h"])).tanh()[:, order] @ got["weight"].T
+        mixed = mixed + half * row * got["mean"] + (mixed @ transposed) * half
+        mixed = mixed + torch.fft.irfft(got["spectrum"] * self.filter, n=5)
+        mixed = mixed @ (got["weight"] + got["mask"]).softmax(-1)
+        return got | {"h": mixed} if self.head is None else self.head(mixed)
+
+
+def everything(
+    stages: int, *, dropout: float = 0.0, seed: int = 0, clones: bool = False
+) -> list[nn.Module]:
+    """Two stages or more, over whose edges goes all that may be sent."""
+    torch.manual_seed(seed)
+    middle = [Mixing(dropout, last=False) for _ in range(stages - 2)]
+    built = [Sending(clones=clones), *middle, Mixing(dropout, last=True)]
+    return [stage.double() for stage in built]
+
+
+SHAPES = {mlp: (5,), conv: (2, 3, 3), wide: (2, 3, 3), skips: (4,), everything: (5,)}
 Net = Callable[..., list[nn.Module]]
 
 

@@ -25,9 +25,22 @@ from contract.small import (
     wide,
 )
 from hocket import Trainer, cross_entropy
-from hocket.methods import ADL, BP, DDG, DGL, DNI, DSP, FDG, FR, build_method
+from hocket.methods import (
+    ADL,
+    BP,
+    DDG,
+    DGL,
+    DNI,
+    DSP,
+    FDG,
+    FR,
+    PACI,
+    PipeDream,
+    PipeDream2BW,
+    build_method,
+)
 from hocket.methods.method import Method
-from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr, predsim
+from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr, held, pipedream, predsim
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 Reference = Callable[..., list[float]]
@@ -46,6 +59,15 @@ def pairs() -> dict[str, tuple[Method, Reference]]:
             partial(adl.train, accumulate=4, reduce="sum", linearize="live"),
         ),
     }
+    for how in LINEARIZE:
+        found[f"pipedream-{how}"] = (
+            PipeDream(linearize=how),
+            partial(pipedream.train, linearize=how),
+        )
+        found[f"paci-{how}"] = (
+            PACI(accumulate=3, linearize=how),
+            partial(pipedream.train, accumulate=3, linearize=how),
+        )
     for order in ORDERS:
         found[f"fr-{order}"] = FR(order=order), partial(fr.train, order=order)
         found[f"dsp-{order}"] = DSP(order=order), partial(dsp.train, order=order)
@@ -81,6 +103,40 @@ def test_a_waiting_method_is_its_reference(method, reference, net, stages):
     """Bit-equal: the same kernels in the same order."""
     batches, modules = data(net, 12, last=3), net(stages)
     losses = reference(modules, batches, loss=cross_entropy, **SGD)
+    assert not different(train(method, net(stages), batches).state, outcome(losses, modules))
+
+
+@pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
+@pytest.mark.parametrize(
+    ("method", "delay"),
+    [
+        (PipeDream2BW(accumulate=3), lambda stages: 1),
+        (PipeDream2BW(accumulate=4, backward_delay=1), lambda stages: 1),
+        (ADL(hold="double", accumulate=5), lambda stages: 1),
+        (ADL(hold="double", accumulate=6, order="forward-first"), lambda stages: 1),
+        (PipeDream(hold="vertical"), lambda stages: stages - 1),
+        (ADL(hold="vertical", accumulate=1), lambda stages: 2 * stages - 3),
+    ],
+    ids=[
+        "2bw",
+        "2bw late",
+        "adl double",
+        "adl double forward first",
+        "vertical",
+        "adl vertical",
+    ],
+)
+def test_held_weights_are_serial_code_with_one_delay(method, delay, net, stages):
+    """Bit-equal, for any number of stages and any cut: no stage is later than another."""
+    batches, modules = data(net, 13, last=3), net(stages)
+    losses = held.train(
+        modules,
+        batches,
+        loss=cross_entropy,
+        accumulate=method.accumulate,
+        delay=delay(stages),
+        **SGD,
+    )
     assert not different(train(method, net(stages), batches).state, outcome(losses, modules))
 
 

@@ -23,6 +23,8 @@ CASES = [
     ),
     Case("fdg", options=(("order", "forward-first"),)),
     Case("fdg", options=(("epoch_end", "drain"),)),
+    Case("pipedream", options=(("hold", "vertical"),)),
+    Case("adl", "conv", options=(("accumulate", 5), ("hold", "double"))),
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain"))),
     Case("fdg", options=(("forward_delay", 2), ("backward_delay", 3))),
     Case("dgl", options=(("forward_delay", 3),)),
@@ -37,6 +39,9 @@ CASES = [
     # Stages that are parts of one network's forward.
     *(Case(name, "skips") for name in ("bp", "fdg", "fr")),
     Case("ddg", "skips", options=(("linearize", "live"),)),
+    # Edges over which goes all that may be sent, views of weights among it.
+    *(Case(name, "everything") for name in ("bp", "ddg", "adl", "dsp", "fr")),
+    Case("fdg", "everything", trainer=(("codec", Integers()),)),
     # Tensors by ways of their own, beside their headers.
     Case("fdg", "conv", trainer=(("channels_last", True),), direct=True),
     Case("dni", direct=True),
@@ -61,10 +66,15 @@ CASES = [
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),
+    # A number of updates, with evaluations in between.
+    Case("adl", batches=5, budget=(("updates", 4), ("evaluate_every", 1))),
+    Case("fdg", batches=3, budget=(("updates", 7), ("evaluate_every", 3))),
 ]
-# One process alone has the serial engine, whatever could cross an edge if there was one.
+# One process alone has the serial engine, whatever could cross an edge if there was one. Three
+# have every kind of neighbours, and four also two that are neither first nor last.
 PLAIN = CASES[: len(LOCKSTEP) * len(NETS)]
-WORLDS = {1: PLAIN, 2: CASES, 3: CASES, 4: CASES}
+UNEVEN = [Case("fdg", "conv", profile=(5, 2, 2, 0)), Case("fr", profile=(4, 3, 0, 0))]
+WORLDS = {1: PLAIN, 2: CASES, 3: PLAIN, 4: CASES + UNEVEN}
 
 
 @cache
@@ -87,6 +97,7 @@ def test_every_process_has_what_the_serial_engine_has(case, stages):
     processes = apart(stages)[case]
     for left in processes:
         assert str(left.history) == str(alone.history)  # as text, nan equals nan
+        assert left.evaluations == alone.evaluations
         assert different(left.weights, alone.weights) == []
     assert {k for left in processes for k in left.events} == set(range(stages))
     for stage, left in enumerate(processes):
@@ -99,11 +110,14 @@ REPLICATED = [
     *(Case(name, dropout=0.0, last=3) for name in ("bp", "ddg", "fdg", "adl", "fr", "dsp")),
     *(Case(name, "conv", dropout=0.0, last=3) for name in ("bp", "fdg", "dsp", "dgl", "dni")),
     Case("fdg", "conv", dropout=0.0, last=3, direct=True),
+    Case("adl", dropout=0.0, last=3, trainer=(("clip", "batch:0.2"),)),
+    # The first replica has ignored targets only, or most of them.
+    *(Case(name, "conv", dropout=0.0, last=3, ignored=2) for name in ("fdg", "dgl")),
 ]
 
 
 def with_replicas(case: Case) -> Case:
-    return replace(case, trainer=(("replicas", 2), ("batchnorm", "shared")))
+    return replace(case, trainer=(*case.trainer, ("replicas", 2), ("batchnorm", "shared")))
 
 
 @cache
@@ -118,6 +132,8 @@ def test_replicas_are_the_larger_batch(case):
     alone = trained(case, stages=2)
     for left in replicated()[with_replicas(case)]:
         assert far(left.weights, alone.weights, tolerance=1e-8) == []
+        losses = [epoch["loss"] for epoch in left.history]
+        assert losses == pytest.approx([epoch["loss"] for epoch in alone.history], rel=1e-6)
 
 
 # Where there is a GPU for each process they use NCCL, else they share one over the host.

@@ -180,8 +180,8 @@ def test_a_stage_that_has_learned_enough_forwards_in_evaluation_mode():
         modules, method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 0.5), watchers=[watch]
     )
     trainer.fit(data(conv, 5), epochs=2, progress=False)
-    # A batch of the sample that built the stages, then ten to learn from.
-    assert modes[1:] == [True] * 10 + [False] * 10
+    # The sample that built the stages, twice, then ten batches to learn from.
+    assert modes[2:] == [True] * 10 + [False] * 10
     assert not different(ends[0], modules[0].state_dict().values())
 
 

@@ -41,6 +41,8 @@ from hocket.methods import (
     FDG,
     FR,
     METHODS,
+    PipeDream,
+    PipeDream2BW,
     build_method,
     method_options,
 )
@@ -155,6 +157,8 @@ STASHING = {
     "delays-0-2": table(forward_delay=0, backward_delay=2, order="backward-first"),
     "delays-2-1-mean-of-2": table(forward_delay=2, accumulate=2),
     "shrunk": FDG(shrink=0.5),
+    "vertical": PipeDream(hold="vertical"),
+    "double": ADL(hold="double", accumulate=5),
 }
 
 
@@ -196,6 +200,9 @@ COUNTED = {
         for m in [1, 2, 3, 4, 5]
         for order in ORDERS
     },
+    "vertical": PipeDream(hold="vertical"),
+    "vertical-adl": ADL(hold="vertical", accumulate=3),
+    "double-adl": ADL(hold="double", accumulate=6),
     "ddg-backward-first-late": DDG(backward_delay=3, order="backward-first"),
 }
 
@@ -227,6 +234,9 @@ PAPERS = {
     "dsp": (DSP(order="forward-first"), lambda k, stages: 2 * (stages - k)),
     "dgl": (DGL(), lambda k, stages: 0),
     "bp": (BP(), lambda k, stages: 0),
+    "pipedream": (PipeDream(), lambda k, stages: stages - k),
+    "vertical": (PipeDream(hold="vertical"), lambda k, stages: stages - 1),
+    "2bw": (PipeDream2BW(), lambda k, stages: float(stages > 1)),
 }
 for m in [1, 2, 3, 4, 5]:
     PAPERS[f"adl-a-{m}"] = (

@@ -271,7 +271,7 @@ def test_an_epoch_that_skips_everything_is_an_error():
 def test_what_cannot_be_skipped_is_refused():
     with pytest.raises(OptionError, match="run freely, and each numbers its batches"):
         skipping("dgl-async", marked(3, {}), trainer={"skip_batches": [1]})
-    with pytest.raises(OptionError, match="on_nan is 'ignore'; use 'stop' or 'skip'"):
+    with pytest.raises(OptionError, match="on_nan is 'ignore'; wanted 'stop' or 'skip'"):
         skipping("bp", marked(3, {}), trainer={"on_nan": "ignore"})
     with pytest.raises(OptionError, match="2 replicas share each batch"):
         skipping("bp", marked(3, {}), trainer={"replicas": 2})

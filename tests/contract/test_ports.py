@@ -102,6 +102,8 @@ def test_without_checksums_damaged_tensors_are_accepted():
 
 def test_received_bytes_are_those_sent_by_the_other_end():
     first, second = in_two_processes()
+    assert first["quiet"]
+    assert second["quiet"]
     assert first["sent"] == second["received"] > 10 * 2 * 3 * 4 * 5 * 4
     assert second["sent"] == first["received"] > 4 * 6 * 4
 
@@ -111,6 +113,5 @@ def test_a_sender_runs_ahead_until_the_inbox_is_full():
     first, _ = in_two_processes()
     capacity = 2
     assert first["flooded"] == capacity + 1 + IN_FLIGHT
-    assert first["hang"].startswith(
-        "stage 0 waited 1 s for stage 1 to take activation 5; stage 1 "
-    )
+    expected = r"stage 0 waited \d+ s for stage 1 to take activation 5; stage 1 has been "
+    assert re.match(expected, first["hang"])

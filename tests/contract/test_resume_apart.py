@@ -13,13 +13,20 @@ from contract.small import LOCKSTEP
 from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import checkpoint_name
-from hocket.distributed import world
 from hocket.distributed.launch import launch
 
 APART = [*CASES[: len(LOCKSTEP)], *CASES[len(LOCKSTEP) + 2 :: 3]]
-STAGES = [pytest.param(k, marks=pytest.mark.xdist_group(f"resumed in {k}")) for k in (2, 3)]
-every_case = pytest.mark.parametrize("case", APART, ids=str)
-every_number = pytest.mark.parametrize("stages", STAGES)
+WORLDS = {2: APART[::2], 3: APART}
+every_case = pytest.mark.parametrize(
+    ("case", "stages"),
+    [
+        pytest.param(
+            case, k, marks=pytest.mark.xdist_group(f"resumed in {k}"), id=f"{case}-{k}"
+        )
+        for k, cases in WORLDS.items()
+        for case in cases
+    ],
+)
 
 
 def places(case: Case) -> list[str]:
@@ -35,11 +42,9 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
     for number, case in enumerate(cases):
         own, alone = Path(folder, f"{number}-apart"), Path(folder, f"{number}-alone")
         left = {"": trained(case, stages, Checkpoints(own, every=1, keep=EVERY))}
-        world.shutdown()
         for place in places(case):
             for kind, checkpoints in (("apart", own), ("alone", alone)):
                 left[f"{kind} {place}"] = trained(case, stages, resume=checkpoints / place)
-                world.shutdown()
         torch.save(left, Path(folder) / f"{number}-{rank}.pt")
     return 0
 
@@ -56,9 +61,9 @@ def all_in(
     """All cases in one world: what one process has, and what each of several has."""
     whole = {
         case: all_of(case, stages, folder / f"{number}-alone")[0]
-        for number, case in enumerate(APART)
+        for number, case in enumerate(WORLDS[stages])
     }
-    assert launch(_work, str(folder), APART, stages, processes=stages, threads=1) == 0
+    assert launch(_work, str(folder), WORLDS[stages], stages, processes=stages, threads=1) == 0
     found = {
         case: (
             whole[case],
@@ -67,12 +72,11 @@ def all_in(
                 for rank in range(stages)
             ],
         )
-        for number, case in enumerate(APART)
+        for number, case in enumerate(WORLDS[stages])
     }
     return found, folder
 
 
-@every_number
 @every_case
 def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
     whole, processes = done(stages)[0][case]
@@ -82,11 +86,10 @@ def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
             assert not differences(whole, resumed), name
 
 
-@every_number
 @every_case
 def test_one_process_goes_on_with_what_several_have_left(case, stages, done):
     found, folder = done(stages)
-    own = folder / f"{APART.index(case)}-apart"
+    own = folder / f"{WORLDS[stages].index(case)}-apart"
     for place in places(case):
         resumed = trained(case, stages, resume=own / place)
         assert not differences(found[case][0], resumed), place
@@ -101,10 +104,8 @@ def _in_replicas(folder: str) -> int:
     """Leave checkpoints, and go on from one."""
     own = Path(folder, "checkpoints")
     whole = trained(REPLICATED, 2, Checkpoints(own, every=1, keep=EVERY))
-    world.shutdown()
     resumed = trained(REPLICATED, 2, resume=own / checkpoint_name(4, 1))
     assert not differences(whole, resumed)
-    world.shutdown()
     return 0
 
 

@@ -11,16 +11,21 @@ from unittest.mock import patch
 
 import torch
 
-from contract.small import conv, data, mlp, sgd, skips, wide
+from contract.small import conv, data, everything, mlp, sgd, skips, wide
 from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
-from hocket.distributed import world
 from hocket.distributed.launch import launch
 from hocket.methods import METHODS
+from hocket.methods.staleness_profile import with_staleness
 from hocket.transport import backends
 
 NETS = {"mlp": mlp, "conv": conv}
-MORE_NETS = NETS | {"wide": wide, "skips": skips, "brittle": brittle}
+MORE_NETS = NETS | {
+    "wide": wide,
+    "skips": skips,
+    "brittle": brittle,
+    "everything": everything,
+}
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,17 @@ class Case:
     optimizer: Callable[..., torch.optim.Optimizer] = sgd
     step: int = 1
     spoiled: tuple[tuple[int, float], ...] = ()  # batches, and what begins each of their inputs
+    budget: tuple[tuple[str, int], ...] = ()  # of `fit`, in the place of epochs
+    profile: tuple[int, ...] = ()  # staleness of each stage
+    ignored: int = 0  # samples at the start of each batch whose targets are ignored
 
     def __str__(self) -> str:
         told = [f"{name}={value}" for name, value in (*self.options, *self.trainer)]
+        told += [f"{name}={value}" for name, value in self.budget]
+        told += [f"profile={list(self.profile)}"] if self.profile else []
         told += [f"spoiled={case}" for case in self.spoiled]
         told += ["direct"] if self.direct else []
+        told += [f"ignored={self.ignored}"] if self.ignored else []
         return "-".join([self.method, self.net, *told])
 
 
@@ -55,6 +66,7 @@ class Left:
     history: list[dict[str, Any]]
     weights: list[torch.Tensor]
     optimizers: dict[int, Any] = field(default_factory=dict)
+    evaluations: list[tuple[int, str]] = field(default_factory=list)
     events: dict[int, list[str]] = field(default_factory=dict)
     signals: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     ledgers: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -75,9 +87,10 @@ def trained(
     # The synthesizers of DNI need small steps on networks as small as these.
     rate = 1e-4 if "dni" in case.method else 0.01
     events: dict[int, list[str]] = {}
-    trainer = Trainer(
+    method = METHODS[case.method](**dict(case.options))
+    with Trainer(
         modules,
-        method=METHODS[case.method](**dict(case.options)),
+        method=with_staleness(method, case.profile) if case.profile else method,
         optimizer=partial(case.optimizer, lr=rate),
         scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=case.step, gamma=0.5),
         seed=3,
@@ -85,42 +98,48 @@ def trained(
             lambda event, _: events.setdefault(event.action.stage, []).append(str(event))
         ],
         **dict(case.trainer),
-    )
-    if resume is not None:
-        trainer.resume(resume)
-    if batches is None:
-        batches = data(net, case.batches, case.size, last=case.last)
-        for number, value in case.spoiled:
-            batches[number][0][:, 0] = value
-    history = trainer.fit(
-        batches,
-        data(net, 3),
-        epochs=case.epochs if epochs is None else epochs,
-        progress=False,
-        checkpoints=checkpoints,
-    )
-    return Left(
-        history=[{**asdict(epoch), "seconds": 0.0} for epoch in history],
-        weights=[v.cpu() for module in modules for v in module.state_dict().values()],
-        optimizers={
-            stage.index: [
-                updater.optimizer.state_dict() if updater.optimizer else None
-                for updater in (stage.updater, stage.signal_updater)
-            ]
-            for stage in trainer.stages
-        },
-        events=events,
-        signals={
-            stage.index: [v.cpu() for v in stage.signal_network.state_dict().values()]
-            for stage in trainer.stages
-        },
-        ledgers={stage.index: vars(stage.send_stats) for stage in trainer.stages},
-        uses={
-            s.index: vars(s.receive_stats)
-            for s in trainer.stages
-            if s.receive_stats is not None
-        },
-    )
+    ) as trainer:
+        if resume is not None:
+            trainer.resume(resume)
+        if batches is None:
+            batches = data(net, case.batches, case.size, last=case.last)
+            for number, value in case.spoiled:
+                batches[number][0][:, 0] = value
+            for _, targets in batches:
+                targets[: case.ignored] = -100
+        evaluations: list[Any] = []
+        every = "evaluate_every" in dict(case.budget)
+        history = trainer.fit(
+            batches,
+            data(net, 3),
+            **(dict(case.budget) or {"epochs": case.epochs if epochs is None else epochs}),
+            progress=False,
+            checkpoints=checkpoints,
+            on_evaluation=(lambda *seen: evaluations.append(seen)) if every else None,
+        )
+        return Left(
+            evaluations=[(updates, str(result)) for updates, result in evaluations],
+            history=[{**asdict(epoch), "seconds": 0.0} for epoch in history],
+            weights=[v.cpu() for module in modules for v in module.state_dict().values()],
+            optimizers={
+                stage.index: [
+                    updater.optimizer.state_dict() if updater.optimizer else None
+                    for updater in (stage.updater, stage.signal_updater)
+                ]
+                for stage in trainer.stages
+            },
+            events=events,
+            signals={
+                stage.index: [v.cpu() for v in stage.signal_network.state_dict().values()]
+                for stage in trainer.stages
+            },
+            ledgers={stage.index: vars(stage.send_stats) for stage in trainer.stages},
+            uses={
+                s.index: vars(s.receive_stats)
+                for s in trainer.stages
+                if s.receive_stats is not None
+            },
+        )
 
 
 @contextmanager
@@ -139,7 +158,6 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
         with directly() if case.direct else nullcontext():
             left = trained(case, stages)
         torch.save(left, Path(folder) / f"{number}-{torch.distributed.get_rank()}.pt")
-        world.shutdown()
     return 0
 
 

@@ -73,7 +73,9 @@ def data(count):
     ]
 
 
-def build_trainer(fault, faulty_rank, *, stages=3, training=True, replicas=1, method=None):
+def build_trainer(
+    fault, faulty_rank, *, stages=3, training=True, replicas=1, method=None, slow_timeout_s=60
+):
     """Build a trainer whose network fails in the process of one rank.
 
     Args:
@@ -83,6 +85,7 @@ def build_trainer(fault, faulty_rank, *, stages=3, training=True, replicas=1, me
         training: Whether to fail in training, otherwise in evaluation.
         replicas: Number of replicas of each stage.
         method: Method of the trainer.
+        slow_timeout_s: Limit of what is no training step.
     """
     rank = distributed.get_rank() if distributed.is_initialized() else int(os.environ["RANK"])
     torch.manual_seed(0)
@@ -99,6 +102,7 @@ def build_trainer(fault, faulty_rank, *, stages=3, training=True, replicas=1, me
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         replicas=replicas,
         timeout_s=3,
+        slow_timeout_s=slow_timeout_s,
     )
 
 
@@ -143,6 +147,14 @@ def fail_before_the_trainer(pipe, faulty_rank):
     return 0
 
 
+def die_before_the_trainer(pipe, faulty_rank):
+    os.open(pipe, os.O_WRONLY)
+    if distributed.get_rank() == faulty_rank:
+        kill(None)
+    build_trainer(None, None).fit(data(20), epochs=1, progress=False)
+    return 0
+
+
 def fail_between_trainings(pipe, fault, faulty_rank):
     os.open(pipe, os.O_WRONLY)
     trained = build_trainer(None, None)
@@ -176,7 +188,7 @@ def sleep_before_the_trainer(pipe, faulty_rank):
     os.open(pipe, os.O_WRONLY)
     if distributed.get_rank() == faulty_rank:
         time.sleep(1000)
-    build_trainer(None, None)
+    build_trainer(None, None, slow_timeout_s=3)
     return 0
 
 

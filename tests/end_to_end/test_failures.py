@@ -1,7 +1,6 @@
 """After a failure in one process all end soon, one reports the cause, and none is left."""
 
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -33,7 +32,6 @@ def _nothing_is_left(tmp_path, monkeypatch):
     before = sorted(listening_addresses(os.getpid())) if PROC else []
     yield
     assert not list(tmp_path.glob("hocket-*"))
-    assert multiprocessing.active_children() == []
     if PROC:
         assert sorted(listening_addresses(os.getpid())) == before
         assert forked_processes() == []
@@ -210,15 +208,21 @@ def test_a_process_that_is_killed_is_named(failure):
     assert "hung" not in err
 
 
+def test_a_process_that_is_killed_before_its_trainer_is_not_waited_for(pipe, capfd):
+    assert launch(failing.die_before_the_trainer, pipe.name, 1, processes=3) == 137
+    (message,) = capfd.readouterr().err.splitlines()
+    assert message.startswith("hocket: process 1 was ended by SIGKILL, perhaps by the kernel")
+
+
 # Hangs.
 
 
 def test_a_process_that_is_stopped_is_named_and_killed(failure):
     err = failure(failing.fail_in_training, failing.stop, 1, {}, code=HangError.exit_code)
     assert "hocket.errors.HangError: stage " in err
-    assert " waited 3 s for " in err
+    assert re.search(r" waited \d+ s for ", err)
     assert "; stage 1 does not answer: it is stopped, or cut off; if nothing hangs" in err
-    assert "hocket: process 1 hung: it still ran 5 s after process" in err
+    assert "hocket: process 1 hung: it did not answer the others, and was killed" in err
     assert err.count("hung") == 1
 
 
@@ -231,7 +235,8 @@ def test_a_process_that_sleeps_is_named_with_its_activity(failure):
 
 def test_a_process_that_does_not_build_its_trainer_is_named(failure):
     err = failure(failing.sleep_before_the_trainer, 1, code=HangError.exit_code)
-    assert "waited 3 s for all processes to build their Trainer; stage 1 has not done so" in err
+    expected = r"all processes to build their Trainer; stage 1 has been starting, without a Tr"
+    assert re.search(expected, err)
 
 
 # Sockets.
@@ -378,8 +383,10 @@ def read_rows(folder):
 
 def test_several_processes_write_the_same_run_folder_as_one(run, tmp_path):
     alone, apart = tmp_path / "alone", tmp_path / "apart"
-    assert run("--epochs", "3", "--run-dir", str(alone))[0] == 0
-    code, out, err = run("--epochs", "3", "--run-dir", str(apart), "--processes", "2")
+    even = ("--network", "mlp:hidden=[8,2048]", "--optimizer", "SGD:lr=0.001")
+    words = (*even, "--epochs", "3", "--run-dir")
+    assert run(*words, str(alone))[0] == 0
+    code, out, err = run(*words, str(apart), "--processes", "2")
     assert code == 0
     assert [row[:10] for row in err.splitlines()] == [f"epoch {n}/3:" for n in (1, 2, 3)]
     assert out.count("finished") == 1

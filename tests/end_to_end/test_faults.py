@@ -35,8 +35,14 @@ JOBS = [
         "double packet of stage 1 at tick 2; mislabel packet of stage 2 at tick 5; "
         "damage packet of stage 1 at tick 8; damage packet of stage 0 at tick 10",
         "stop stage 0 at tick 3; hold interpreter of stage 2 at tick 6; hang stage 1 at tick 9",
-        "pause stage 1 at tick 2; delay packet of stage 0 at tick 4; "
-        "fill disk of stage 2 at tick 5",
+        "scan new ports of stage 1 at tick 0; pause stage 1 at tick 2; "
+        "delay packet of stage 0 at tick 4; fill disk of stage 2 at tick 5; "
+        "intrude at ports of stage 1 at tick 7; fill metrics of stage 2 at tick 8; "
+        "close output of stage 0 at tick 11",
+        "slow loader of stage 0 at tick 0; slow disk of stage 1 at tick 3; "
+        "slow loader of stage 0 at tick 8; suspend job of stage 2 at tick 11",
+        "stop start of stage 1 at tick 0; stop building of stage 2 at tick 0; "
+        "intrude at new ports of stage 0 at tick 0; fill rendezvous of stage 1 at tick 4",
         "raise in stage 1 at tick 3; make NaN in stage 2 at tick 5; "
         "exhaust memory of stage 0 at tick 8; terminate stage 0 at tick 10",
         "lose rendezvous of stage 2 at tick 0; drop packet of stage 1 at tick 6; "
@@ -93,14 +99,41 @@ def test_violations_are_detected(tmp_path, monkeypatch):
 
 # Under torchrun.
 
+TRAININGS = """
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.faults.job import FaultyJob, run_faulty_job
+from hocket import Trainer
+from hocket.distributed.restart import torchrun_restart_count
+
+job, folder, attempt = FaultyJob.from_json(sys.argv[1]), sys.argv[2], torchrun_restart_count()
+batches = [(torch.ones(2, 2), torch.ones(2, dtype=torch.long))] * 3
+for _ in range(2):
+    torch.manual_seed(0)
+    modules = [torch.nn.Linear(2, 2) for _ in range(2)]
+    with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
+        trainer.fit(batches, epochs=1, progress=False)
+        groups = trainer._own_session.world.groups
+        place = Path(folder, f"{trainer.process_name}-{attempt}")
+    with place.open("a") as file:
+        weights = [modules[0].weight.tolist(), modules[1].weight.tolist()]
+        print(groups.number, weights, file=file)
+sys.exit(run_faulty_job(job, Path(folder), attempt, job.time_limits(job.faults)))
+"""
+
 
 def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path):
+    """Before that, two trainings of each start use the same process groups."""
     job = FaultyJob("fdg", 2, parse_schedule("kill stage 1 at tick 6"))
+    (tmp_path / "trainings.py").write_text(TRAININGS)
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "--max-restarts", "2"),
-            *("-m", "benchmarks.faults.job", job.to_json(), str(tmp_path)),
+            *("trainings.py", job.to_json(), str(tmp_path)),
         ],
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
@@ -114,6 +147,10 @@ def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path)
     assert digests == [expected_digest("fdg", 2)] * 2
     assert (tmp_path / "fault-0.json").exists()
     assert (tmp_path / "span-1-0.json").exists()
+    trainings = [file.read_text().splitlines() for file in tmp_path.glob("stage?-?")]
+    assert len(trainings) == 4
+    assert len({row for rows in trainings for row in rows}) == 1, trainings
+    assert [len(rows) for rows in trainings] == [2] * 4
 
 
 # Parsing and drawing of faults.
@@ -137,6 +174,11 @@ def test_text_of_another_form_is_refused(text):
 def test_an_unknown_fault_is_refused():
     with pytest.raises(OptionError, match=r"unknown fault 'kil' .did you mean 'kill'"):
         Fault.parse("kil stage 1 at tick 2")
+
+
+def test_a_fault_of_the_start_at_a_later_tick_is_refused():
+    with pytest.raises(OptionError, match=r"it is a fault of the start; write 'at tick 0'"):
+        Fault.parse("stop start of stage 1 at tick 2")
 
 
 def test_draws_are_reproducible_and_kinds_take_turns():

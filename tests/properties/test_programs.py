@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import OptionError, ProgramError
-from hocket.methods import FDG, METHODS
+from hocket.methods import ADL, DDG, FDG, METHODS, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
 from hocket.program import (
     Action,
@@ -20,8 +20,9 @@ from hocket.program import (
     unroll,
 )
 from hocket.signals import Delayed, Local, Synthetic
+from reference.pipedream import one_f_one_b
 
-methods = st.builds(
+plain = st.builds(
     Method,
     name=st.just("any"),
     paper=st.just("none"),
@@ -33,6 +34,21 @@ methods = st.builds(
     accumulate=st.integers(1, 4),
     epoch_end=st.sampled_from(["carry", "drain"]),
 )
+vertical = st.builds(
+    PipeDream,
+    hold=st.just("vertical"),
+    forward_delay=st.integers(0, 2),
+    backward_delay=st.integers(0, 2),
+    epoch_end=st.sampled_from(["carry", "drain"]),
+)
+double = st.builds(
+    ADL,
+    hold=st.just("double"),
+    order=st.sampled_from(["forward-first", "backward-first"]),
+    accumulate=st.integers(8, 9),  # enough for five stages
+    epoch_end=st.sampled_from(["carry", "drain"]),
+)
+methods = st.one_of(plain, vertical, double)
 stage_counts = st.integers(1, 5)
 epochs = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 
@@ -49,7 +65,9 @@ def test_every_program_passes_its_own_check(method, stages, batches):
 @given(methods, stage_counts, epochs)
 def test_a_printed_program_reads_back(method, stages, batches):
     ticks = list(unroll(method, stages, batches))
-    assert parse_program("\n".join(" ".join(map(str, tick)) for tick in ticks)) == ticks
+    again = parse_program("\n".join(" ".join(map(str, tick)) for tick in ticks))
+    assert again == ticks
+    assert [a.version for a in flat(again)] == [a.version for a in flat(ticks)]
 
 
 @given(methods, stage_counts, epochs)
@@ -80,8 +98,12 @@ def test_staleness_is_the_number_of_updates_in_between(method, stages, batches):
         for b in range(batches):
             start = of_stage.index(Action("F", k, b))
             end = of_stage.index(Action("B", k, b))
-            updates = sum(a.kind == "U" for a in of_stage[start:end])
-            assert updates == method.staleness(k, stages, b)
+            before = sum(a.kind == "U" for a in of_stage[:start])
+            seen = of_stage[start].version
+            seen = before if seen is None else seen
+            assert seen == method.forward_version(k, stages, b)
+            updates = sum(a.kind == "U" for a in of_stage[:end])
+            assert updates - seen == method.staleness(k, stages, b)
 
 
 @given(methods, stage_counts, st.integers(1, 12))
@@ -126,7 +148,7 @@ def test_a_stage_never_holds_more_than_the_table_says(method, stages, batches):
         memory, held, version = method.memory(k, stages), {}, 0
         for action in (a for a in actions if a.stage == k):
             if action.kind == "F":
-                held[action.batch] = version
+                held[action.batch] = version if action.version is None else action.version
             elif action.kind == "B":
                 del held[action.batch]
             elif action.kind == "U":
@@ -168,6 +190,16 @@ def test_a_drained_epoch_is_followed_by_the_same_program(method, stages, batches
     assert twice == once + shifted
 
 
+@given(stage_counts, st.integers(0, 12))
+def test_pipedream_is_one_forward_and_one_backward_in_turn(stages, batches):
+    """And so is DDG, action by action."""
+    actions = flat(list(unroll(PipeDream(), stages, batches)))
+    assert actions == flat(list(unroll(DDG(), stages, batches)))
+    for k in range(stages):
+        order = "".join(a.kind for a in actions if a.stage == k and a.kind != "U")
+        assert order == one_f_one_b(stages - 1 - k, batches)
+
+
 # A wrong program is refused, and the message names each problem.
 
 names = st.sampled_from(sorted(METHODS))
@@ -180,6 +212,50 @@ def check_error(ticks: list[Tick], name: str, stages: int) -> str:
     return str(caught.value)
 
 
+@given(st.one_of(vertical, double), st.integers(2, 5), st.integers(1, 30))
+def test_held_weights_are_the_same_version_at_every_stage(method, stages, batches):
+    if not method.holds(stages):
+        return
+    versions = {}
+    for action in flat(list(unroll(method, stages, batches))):
+        if action.kind == "F":
+            assert versions.setdefault(action.batch, action.version) == action.version
+
+
+@pytest.mark.parametrize("order", ["forward-first", "backward-first"])
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_too_few_gradients_per_update_for_two_versions_are_refused(order, stages):
+    """The least number that is named is enough, and one less is not."""
+    least = 2 * (stages - 1) - (order == "backward-first")
+    method = ADL(hold="double", order=order, accumulate=least)
+    check_program(list(unroll(method, stages, 30)), method, stages)
+    if least > 1:
+        few = ADL(hold="double", order=order, accumulate=least - 1)
+        with pytest.raises(OptionError, match=f"use accumulate={least} or more, or fewer"):
+            Program(few, stages)
+
+
+def test_a_forward_with_weights_that_a_stage_does_not_hold_is_named():
+    method = PipeDream2BW(accumulate=1)
+    ticks = [list(tick) for tick in unroll(method, 2, 3)]
+    check_program(ticks, method, 2)
+
+    def told(old: str, new: str, of: Method = method) -> str:
+        changed = " | ".join(" ".join(map(str, tick)) for tick in ticks).replace(old, new)
+        with pytest.raises(ProgramError) as caught:
+            check_program(parse_program(changed.replace(" | ", "\n")), of, 2)
+        return str(caught.value)
+
+    assert "F0.2@2 needs weights that do not exist; stage 0 has done 1 updates" in told(
+        "F0.2@1", "F0.2@2"
+    )
+    assert "F1.2@0 has other weights than batch 2 met before; wanted version 1" in told(
+        "F1.2@1", "F1.2@0"
+    )
+    assert "F0.2 names no version; wanted one" in told("F0.2@1", "F0.2")
+    assert "F0.0@0 names a version; wanted the newest weights" in told("@0", "@0", DDG())
+
+
 @given(names, st.integers(1, 4), st.data())
 def test_a_lost_action_is_named(name, stages, data):
     ticks = list(unroll(METHODS[name](), stages, 9))
@@ -188,7 +264,7 @@ def test_a_lost_action_is_named(name, stages, data):
     if lost.kind == "U":  # the next update takes too many gradients, or none takes them
         assert f"U{lost.stage}." in text or f"stage {lost.stage} ends with" in text
     else:
-        assert f"{lost} never happens" in text
+        assert f"{lost.name} never happens" in text
 
 
 @given(names, st.integers(1, 4), st.data())
@@ -222,7 +298,7 @@ def test_an_action_before_what_it_needs_is_named(name, stages, data):
     if early.kind == "U":
         assert f"U{early.stage}." in text or f"stage {early.stage} ends with" in text
     else:
-        assert f"{early} comes too early; {need} is in tick" in text
+        assert f"{early.name} comes too early; {need} is in tick" in text
 
 
 @given(names, st.integers(2, 4), st.data())
@@ -238,7 +314,9 @@ def test_an_action_before_its_packet_can_have_come_is_named(name, stages, data):
     ticks[t] = tuple(a for a in ticks[t] if a != early)
     ticks[t - 1] += (early,)
     need = f"F{early.stage - 1}.{early.batch}"
-    assert f"{early} comes too early; {need} is in tick" in check_error(ticks, name, stages)
+    assert f"{early.name} comes too early; {need} is in tick" in check_error(
+        ticks, name, stages
+    )
 
 
 def test_an_update_before_its_gradient_is_refused_after_a_drain():

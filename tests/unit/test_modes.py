@@ -1,9 +1,9 @@
-"""Evaluation mode is restored layer by layer."""
+"""Evaluation mode is restored layer by layer, and training mode keeps what is frozen."""
 
 import pytest
 from torch import nn
 
-from hocket.modes import evaluation_mode
+from hocket.modes import TrainingMode, evaluation_mode
 
 
 def network():
@@ -40,3 +40,27 @@ def test_a_module_given_twice_is_restored_too():
     with evaluation_mode(built, built[1]):
         assert not any(flags(built))
     assert flags(built) == before
+
+
+def test_a_network_in_training_mode_keeps_its_frozen_layers():
+    built = network()
+    TrainingMode(built).enter()
+    assert flags(built) == [True, True, True, False, True]
+
+
+def test_a_network_in_evaluation_mode_is_put_into_training_mode_as_a_whole():
+    built = network().eval()
+    TrainingMode(built).enter()
+    assert all(flags(built))
+
+
+def test_frozen_layers_stay_frozen_after_the_user_has_evaluated_the_network():
+    built = network()
+    mode = TrainingMode(built)
+    mode.enter()
+    built.eval()
+    mode.enter()
+    assert flags(built) == [True, True, True, False, True]
+    built.train()
+    mode.enter()
+    assert all(flags(built))

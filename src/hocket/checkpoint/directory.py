@@ -6,6 +6,7 @@ parsed.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -14,13 +15,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.atomic import sync_path
 from hocket.checkpoint.serialize import unpack
 from hocket.errors import CheckpointError
+from hocket.files import create_file, open_regular_file, sync_path
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"tick-\d{9}-epoch-\d{6}")
+MANIFEST_LIMIT = 2**26
+"""Most bytes of a manifest that is read."""
+_PART = re.compile(r"\w[\w.-]*")
+_REPLACED = ".replaced"
+_NAME = re.compile(rf"tick-\d{{9}}-epoch-\d{{6}}({re.escape(_REPLACED)})?")
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ def write_file(folder: Path, name: str, data: memoryview | bytes) -> FileDigest:
         OSError: The file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("wb") as file:
+    (folder / name).unlink(missing_ok=True)
+    with os.fdopen(create_file(folder / name), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -125,10 +131,14 @@ def finish_checkpoint(folder: Path, name: str, manifest: Manifest) -> Path:
         unfinished, MANIFEST, json.dumps({"sha256": sha256, "content": content}).encode()
     )
     sync_path(unfinished)
-    finished = folder / name
-    _remove(finished)
+    finished, replaced = folder / name, folder / f"{name}{_REPLACED}"
+    if finished.exists():
+        # At every moment one of the two is complete under a name that can be resumed from.
+        _remove(replaced)
+        finished.rename(replaced)
     unfinished.rename(finished)
     sync_path(folder)
+    _remove(replaced)
     return finished
 
 
@@ -142,14 +152,21 @@ def newest_first(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         return []
-    return sorted((f for f in folder.iterdir() if _NAME.fullmatch(f.name)), reverse=True)
+    found = (f for f in folder.iterdir() if _NAME.fullmatch(f.name))
+    return sorted(found, key=_sort_key, reverse=True)
+
+
+def _sort_key(checkpoint: Path) -> tuple[str, bool]:
+    """Sort by tick and epoch; one that is being replaced is older than its replacement."""
+    name = checkpoint.name.removesuffix(_REPLACED)
+    return name, name == checkpoint.name
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and verify the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: The manifest is missing, damaged, or of another format.
+        CheckpointError: The manifest is missing, damaged, forged, or of another format.
     """
     file = folder / MANIFEST
     try:
@@ -159,11 +176,7 @@ def read_manifest(folder: Path) -> Manifest:
         values: dict[str, Any] = json.loads(content) if intact else {"format": FORMAT}
         other_format = values.pop("format") != FORMAT
         if intact and not other_format:
-            parts = {
-                _require_file_name(part): FileDigest(**digest)
-                for part, digest in values.pop("parts").items()
-            }
-            return Manifest(parts=parts, **values)
+            return _parse_manifest(values)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{str(file)!r} is not a checkpoint manifest") from None
     if not intact:
@@ -173,15 +186,36 @@ def read_manifest(folder: Path) -> Manifest:
     )
 
 
-def _require_file_name(part: str) -> str:
-    """Return a name without folders.
+def _parse_manifest(values: dict[str, Any]) -> Manifest:
+    """Build a manifest from JSON values, each checked against the type of its field.
 
     Raises:
-        ValueError: The name has a folder.
+        TypeError: A field is missing, unknown or of another type.
+        ValueError: A file is outside of the folder, or a number is out of range.
     """
-    if Path(part).name != part:
-        raise ValueError(part)
-    return part
+    parts = {part: FileDigest(**digest) for part, digest in dict(values.pop("parts")).items()}
+    manifest = Manifest(parts=parts, **values)
+    for digest in parts.values():
+        _require_type((digest.size, int), (digest.sha256, str))
+    _require_type((manifest.stages, list), (manifest.setup, dict), (manifest.fit, dict))
+    _require_type((manifest.versions, dict), (manifest.versions["torch"], str))
+    for names in manifest.stages:
+        _require_type((names, list), *((name, str) for name in names))
+    for number in (manifest.tick, manifest.replicas, manifest.threads):
+        _require_type((number, int))
+    if not all(_PART.fullmatch(part) for part in parts) or not manifest.stages:
+        raise ValueError
+    return manifest
+
+
+def _require_type(*pairs: tuple[Any, type]) -> None:
+    """Compare values with their types.
+
+    Raises:
+        TypeError: A value has another type.
+    """
+    if any(type(value) is not wanted for value, wanted in pairs):
+        raise TypeError
 
 
 def read_part(folder: Path, part: str, manifest: Manifest) -> Any:
@@ -198,27 +232,51 @@ def read_part(folder: Path, part: str, manifest: Manifest) -> Any:
     file = folder / part
     if part not in manifest.parts:
         raise CheckpointError(f"the checkpoint {str(folder)!r} has no part {part!r}")
-    data, digest = _read_bytes(file), manifest.parts[part]
-    if len(data) != digest.size:
-        raise CheckpointError(
-            f"{str(file)!r} has {len(data)} bytes and was written with {digest.size}; it was "
-            "truncated or replaced"
-        )
+    digest = manifest.parts[part]
+    data = _read_bytes(file, digest.size)
     if hashlib.sha256(data).hexdigest() != digest.sha256:
         raise CheckpointError(f"{str(file)!r} is damaged: its checksum does not match")
     return unpack(data, repr(str(file)))
 
 
-def keep_newest(folder: Path, keep: int) -> None:
-    """Remove all checkpoints except the newest ``keep``."""
-    for old in newest_first(folder)[keep:]:
+def keep_newest(folder: Path, keep: int, newest: str) -> list[Path]:
+    """Remove all checkpoints except the newest ``keep``.
+
+    A training that has written ``newest`` cannot have written later ones: they are of one that
+    was continued from an earlier checkpoint. They are set aside, as they would take the place
+    of those that this training writes.
+
+    Args:
+        folder: Directory of all checkpoints.
+        keep: Number of checkpoints to keep.
+        newest: Name of the checkpoint that was just written.
+
+    Returns:
+        Where later checkpoints have been set aside; empty if there were none.
+    """
+    checkpoints = newest_first(folder)
+    later = [c for c in checkpoints if _sort_key(c) > (newest, True)]
+    for old in checkpoints[len(later) + keep :]:
         _remove(old)
+    return [_set_aside(checkpoint) for checkpoint in later]
+
+
+def _set_aside(checkpoint: Path) -> Path:
+    """Rename a checkpoint so that it is not found any more, and return its new path."""
+    for number in itertools.count(1):
+        aside = checkpoint.with_name(f"aside-{number}-{checkpoint.name}")
+        if not aside.exists():
+            break
+    return checkpoint.rename(aside)
 
 
 def remove_unfinished(folder: Path) -> None:
     """Remove checkpoints that were never finished."""
     for unfinished in folder.glob(".tick-*.part"):
-        shutil.rmtree(unfinished)
+        if unfinished.is_dir() and not unfinished.is_symlink():
+            shutil.rmtree(unfinished)
+        else:
+            unfinished.unlink()
 
 
 def _remove(checkpoint: Path) -> None:
@@ -229,8 +287,22 @@ def _remove(checkpoint: Path) -> None:
         shutil.rmtree(renamed)
 
 
-def _read_bytes(file: Path) -> bytes:
+def _read_bytes(file: Path, size: int | None = None) -> bytes:
+    """Read a file of a size; compared before it is read, as it may have been replaced.
+
+    Raises:
+        CheckpointError: It cannot be read, is a link or a device, or has another size.
+    """
     try:
-        return file.read_bytes()
+        with open_regular_file(file) as opened:
+            found = os.fstat(opened.fileno()).st_size
+            if size is not None and found != size:
+                raise CheckpointError(
+                    f"{str(file)!r} has {found} bytes and was written with {size}; it was "
+                    "truncated or replaced"
+                )
+            if size is None and found > MANIFEST_LIMIT:
+                raise CheckpointError(f"{str(file)!r} has {found} bytes: it is no manifest")
+            return opened.read(found)
     except OSError as error:
         raise CheckpointError(f"cannot read {str(file)!r}: {error.strerror}") from error

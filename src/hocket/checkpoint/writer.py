@@ -103,6 +103,7 @@ class CheckpointWriter:
         self._world = world
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
+        self._aside: list[Path] = []  # checkpoints of another branch, renamed
         self.last_name = ""
         if world.is_main:
             remove_unfinished(checkpoints.folder)
@@ -149,6 +150,14 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        aside, self._aside = self._aside, []
+        if aside:
+            names = ", ".join(repr(path.name) for path in aside)
+            warnings.warn(
+                f"the checkpoints after {self.last_name} are of before the training was "
+                f"continued from an earlier one; they are set aside as {names}",
+                stacklevel=2,
+            )
         failure, self._failure = self._failure, None
         if failure is None:
             return
@@ -171,9 +180,12 @@ class CheckpointWriter:
                 report = {part: asdict(digest) for part, digest in digests.items()}
             except OSError as error:
                 report = _describe_failure(job, folder, error)
-        reports = self._exchange_reports(job.flag, report)
+        reports = self._exchange_reports(job, report)
+        flags, given_up = self._world.flags, f"{job.flag}/given-up"
         if reports is None:  # rank 0 finishes the checkpoint
             self._failure = report if isinstance(report, str) else None
+            if flags.all_set(given_up, ranks=[0]):  # and has removed it before it was written
+                shutil.rmtree(unfinished, ignore_errors=True)
             return
         failures = [text for text in reports if isinstance(text, str)]
         if not failures:
@@ -184,26 +196,35 @@ class CheckpointWriter:
             }
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
-                keep_newest(folder, self._checkpoints.keep)
+                self._aside += keep_newest(folder, self._checkpoints.keep, job.name)
                 return
             except OSError as error:
                 failures = [_describe_failure(job, folder, error)]
             except CheckpointError as error:
                 failures = [f"the checkpoint {job.name} is not complete: {error}"]
         self._failure = "; ".join(dict.fromkeys(failures))
-        # Unfinished files would fill the disk.
+        # Unfinished files would fill the disk. A part that is still being written is removed
+        # by its process.
+        flags.set(given_up)
         shutil.rmtree(unfinished, ignore_errors=True)
 
-    def _exchange_reports(self, flag: str, report: Any) -> list[Any] | None:
+    def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:
         """Publish a report; return those of all processes at rank 0, and None elsewhere."""
         world = self._world
-        world.flags.set(flag, json.dumps(report))
+        world.flags.set(job.flag, json.dumps(report))
         if not world.is_main:
             return None
-        end_s = time.monotonic() + world.timeout_s
-        while (reports := world.flags.values(flag)) is None:
-            if time.monotonic() > end_s:
-                return ["a process did not write its part of a checkpoint in time"]
+        limit_s = world.slow_timeout_s
+        end_s = time.monotonic() + limit_s
+        while (reports := world.flags.values(job.flag)) is None:
+            ranks = range(world.size)
+            if time.monotonic() > end_s and (
+                late := [r for r in ranks if not world.flags.all_set(job.flag, ranks=[r])]
+            ):
+                return [
+                    f"{world.names[late[0]]} has not written its part of the checkpoint "
+                    f"{job.name} for {limit_s:g} s; if nothing hangs, increase slow_timeout_s"
+                ]
             time.sleep(0.02)
         return [json.loads(text) for text in reports]
 

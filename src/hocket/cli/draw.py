@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hocket.cli.output import console, messages
 from hocket.errors import OptionError
+from hocket.runs.config import require_writable
 
 if TYPE_CHECKING:
     from hocket.timeline import Timeline
@@ -38,6 +39,8 @@ def draw_command(
     """
     if batches is not None and batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
+    if out is not None:
+        require_writable("out", out)
     if timeline is not None:
         return _show_timeline(timeline, method, stages, batches, first, out)
     if first is not None:
@@ -55,7 +58,7 @@ def draw_command(
         draw_program(ticks, stages, f"{method} on {stages} stages", out)
         messages.print(f"drawn to {out}", soft_wrap=True)
     text = format_program(ticks, stages)
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+    console.print(text, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -4,6 +4,7 @@ A command's module is imported when the command is called, and imports PyTorch w
 that ``--help`` answers at once.
 """
 
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -11,26 +12,49 @@ from pathlib import Path
 from typing import Any
 
 import cyclopts
-from cyclopts import App
+from cyclopts import App, Parameter, Token
 
-from hocket.cli.output import end_with_error, messages, print_error, print_warning
-from hocket.errors import HocketError
+from hocket.cli.output import console, end_with_error, messages, print_error, print_warning
+from hocket.errors import HocketError, OptionError, format_problems
 from hocket.runs.config import parse_config, read_values
 from hocket.runs.recipes import recipe
+
+
+def _convert(kind: Any, tokens: Sequence[Token]) -> Any:
+    """Convert the words of an option to its type, without rounding.
+
+    Raises:
+        ValueError: A whole number is wanted, and something else was given.
+    """
+    if kind is int:
+        try:
+            return int(tokens[0].value)
+        except ValueError:
+            raise ValueError(f"wanted a whole number, got {tokens[0].value!r}") from None
+    return cyclopts.convert(kind, tokens)
+
 
 app = App(
     name="hocket",
     help="Train a network cut into stages that all work at the same time.",
     version_flags=["--version"],
     result_action="return_value",
+    console=console,
+    default_parameter=Parameter(converter=_convert),
 )
 COMMANDS = {
     "train": "Train a network; everything it leaves is in a new run folder.",
+    "sweep": "Run the trainings of a study, and compare them in one record.",
     "methods": "List the methods: delays, staleness, memory, locks, paper and options.",
     "draw": "Print or draw the program of a method, or a timeline that was measured.",
     "launch": "Run a Python script in several processes of this machine.",
     "plan": "Rehearse a network on this machine and forecast each method's speed and memory.",
 }
+HINTS = {
+    "--lr": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
+    "--workers": "the data sets of the command line are read without workers",
+}
+"""Notes on options that other programs have."""
 for _name, _help in COMMANDS.items():
     app.command(f"hocket.cli.{_name}:{_name}_command", name=_name, help=_help)
 
@@ -59,6 +83,9 @@ def run_app(app: App, words: Sequence[str]) -> int:
             warnings.showwarning = print_warning
             return int(app(words, exit_on_error=False, print_error=False) or 0)
     except cyclopts.CycloptsError as error:
+        flag = error.token.keyword if isinstance(error, cyclopts.UnknownOptionError) else None
+        if (hint := HINTS.get(flag or "")) is not None:
+            error.add_note(hint)
         return print_error(error)
     except HocketError as error:
         return end_with_error(error)
@@ -81,7 +108,11 @@ def _separate_script_options(words: list[str]) -> list[str]:
 
 
 def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
-    """Build the defaults that --recipe, --config and --resume set for `hocket train`."""
+    """Build the defaults that --recipe, --config and --resume set for `hocket train`.
+
+    Raises:
+        OptionError: A file is wrong, or names what it must not choose alone.
+    """
     values: dict[str, Any] = {}
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
@@ -91,9 +122,46 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
     if file is not None:
         stored = read_values(Path(file))
         parse_config(stored, str(file))
-        values |= {key: value for key, value in stored.items() if key != "run_dir"}
+        chosen = {key: value for key, value in stored.items() if key != "run_dir"}
+        problems = [
+            f"{text}; if you want that, give --{key} {shlex.quote(str(chosen[key]))} as well"
+            for key, text in _strange_choices(chosen, run_dir).items()
+            if _value_of(f"--{key}", words) is None
+        ]
+        if problems:
+            raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
+        values |= chosen
+    for length, other in (("--updates", "epochs"), ("--epochs", "updates")):
+        if _value_of(length, words) is not None:  # the length that is stored gives way
+            values.pop(other, None)
     given = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
     return cyclopts.config.Dict({"train": given} if given else {}, source="the run file")
+
+
+def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, str]:
+    """Describe the choices of a run file that would run code, or write outside its folder.
+
+    Args:
+        values: Choices of the file.
+        run_dir: Folder of the run that is resumed; None if a new one begins.
+    """
+    strange = {}
+    network = str(values.get("network", ""))
+    if ":" in network:  # `name:option=value`, or code; PyTorch is imported to tell them apart
+        from hocket.runs.user_network import UserNetwork
+
+        if (user_network := UserNetwork.parse(network)) is not None:
+            strange["network"] = (
+                f"it runs the function {user_network.function.name!r} of "
+                f"{user_network.module!r} for the network {network!r}"
+            )
+    if (timeline := values.get("timeline")) is not None:
+        inside = run_dir is not None and (
+            Path(timeline).resolve().is_relative_to(Path(run_dir).resolve())
+        )
+        if not inside:
+            strange["timeline"] = f"it writes a timeline to {timeline!r}, outside of its folder"
+    return strange
 
 
 def _value_of(flag: str, words: Sequence[str]) -> str | None:

@@ -1,8 +1,7 @@
 """``hocket methods``: the table of methods."""
 
-from rich.console import Console
-
 from hocket.cli.output import console
+from hocket.training.standard_stream import plain_console
 
 
 def methods_command(*, stages: int = 4, markdown: bool = False) -> int:
@@ -15,9 +14,9 @@ def methods_command(*, stages: int = 4, markdown: bool = False) -> int:
     from hocket.runs.tables import method_markdown, method_table, option_table
 
     if markdown:
-        console.print(method_markdown(stages), highlight=False, soft_wrap=True, markup=False)
+        console.print(method_markdown(stages), highlight=False, soft_wrap=True)
         return 0
-    wide = console if console.is_terminal else Console(width=max(console.width, 150))
+    wide = console if console.is_terminal else plain_console("stdout", max(console.width, 150))
     wide.print(method_table(stages))
     wide.print(option_table())
     return 0

@@ -1,14 +1,16 @@
-"""Consoles of the command line; errors and warnings as one line, and as an exit code."""
+"""Consoles of the command line; errors and warnings as one line, and as an exit code.
+
+Text is printed as it is: names of files and options are no markup.
+"""
 
 import sys
 from typing import Any
 
-from rich.console import Console
-
 from hocket.errors import HocketError, PeerFailedError
+from hocket.training.standard_stream import plain_console
 
-console = Console()
-messages = Console(stderr=True)
+console = plain_console("stdout")
+messages = plain_console("stderr")
 
 
 def end_with_error(error: HocketError) -> int:
@@ -17,12 +19,13 @@ def end_with_error(error: HocketError) -> int:
     Of several processes only the first to fail prints. A process that others train with is
     ended here: threads that wait for packets would hold it.
     """
-    if "hocket.distributed.world" not in sys.modules:  # no other process knows this one
+    if "hocket.distributed.joined_worlds" not in sys.modules:  # no other process knows this one
         return print_error(error)
-    from hocket.distributed import world
+    from hocket.distributed import joined_worlds
 
-    code = print_error(error) if world.report_failure(error) else PeerFailedError.exit_code
-    world.exit_process(code)
+    first = joined_worlds.report_failure(error)
+    code = print_error(error) if first else PeerFailedError.exit_code
+    joined_worlds.exit_process(code)
     return code
 
 
@@ -39,4 +42,4 @@ def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _print_line(text: str, style: str) -> None:
-    messages.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    messages.print(text, style=style, highlight=False, soft_wrap=True)

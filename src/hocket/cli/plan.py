@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from hocket.cli.output import console
+from hocket.cli.output import console, messages
 from hocket.errors import OptionError, format_problems
-from hocket.runs.config import RunConfig, plain_values
+from hocket.runs.config import RunConfig, plain_values, require_writable
+from hocket.training.standard_stream import plain_console
 
 if TYPE_CHECKING:
     from torch import nn
@@ -74,6 +73,9 @@ def plan_command(
     names = split_methods(methods)
     if problems := _problems(stages, names, threads, plan_out):
         raise OptionError(format_problems("cannot plan", problems))
+    for option, file in (("plan_out", plan_out), ("picture", picture)):
+        if file is not None:
+            require_writable(option, file)
     from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
     from hocket.planner.predict import cut_by_time, predict
@@ -163,24 +165,24 @@ def _problems(
 
 def _build_workload(config: RunConfig) -> "tuple[nn.Module, Tree, Tree]":
     """Build the network of a configuration, and a batch of its data."""
-    from hocket.runs.build import build_network, load_data
+    from hocket.runs.build import load_data, network_builder
 
+    build_network = network_builder(config)
     data = load_data(config)
     inputs, targets = next(iter(data.train))
-    return build_network(config, data), inputs, targets
+    return build_network(data), inputs, targets
 
 
 def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]":
     """Iterate over candidates, with a progress bar on a terminal."""
     from rich.progress import track
 
-    bar = Console(stderr=True)
     return track(
         candidates,
         description="rehearsing",
-        console=bar,
+        console=messages,
         transient=True,
-        disable=not bar.is_terminal,
+        disable=not messages.is_terminal,
     )
 
 
@@ -189,14 +191,13 @@ def _print_forecasts(forecasts: "Sequence[Forecast]") -> "Forecast":
     from hocket.planner.forecast import choose_best
     from hocket.planner.tables import forecast_stage_table, forecast_table
 
-    wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
+    wide = console if console.is_terminal else plain_console("stdout", TABLE_WIDTH)
     wide.print(forecast_table(forecasts))
     chosen, reason = choose_best(forecasts)
     console.print(
         f"Recommended: {chosen.method} on {len(chosen.times)} stages, {reason}.",
         highlight=False,
         soft_wrap=True,
-        markup=False,
     )
     wide.print(forecast_stage_table(chosen))
     if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):

@@ -31,7 +31,7 @@ def train_command(
         base: A run file to start from, such as run.json of a run folder; options given here
             win.
         from_recipe: A published setting to start from: fdg-cifar, fdg-cifar-warmup, dgl-cifar,
-            ddg-cifar, dgl-async-slowdown.
+            ddg-cifar, dgl-async-slowdown, gpt-characters.
         resume: Folder of a run to resume from its last checkpoint; options given here win.
         processes: Processes of this machine to train in, one for each stage (times replicas).
         max_restarts: Number of restarts from the last checkpoint after a process was killed,
@@ -47,7 +47,7 @@ def train_command(
             raise OptionError(
                 f"a resumed run has its own folder and choices; drop {', '.join(conflicts)}"
             )
-    from hocket.cli.deferred_compiler import defer_compiler
+    from hocket.distributed.deferred_compiler import defer_compiler
     from hocket.runs.start import start_training
 
     defer_compiler()
@@ -64,15 +64,15 @@ def print_result(config: RunConfig, result: "Summary | HocketError") -> int:
     """Print what a training in this process ended with, and return the exit code."""
     if isinstance(result, HocketError):
         return end_with_error(result)
-    from hocket.distributed import world
+    from hocket.distributed import joined_worlds
     from hocket.runs.tables import summary_tables
 
-    if world.is_main():
+    if joined_worlds.is_main():
         for table in summary_tables(result):
             console.print(table)
     if result.state != "interrupted":
-        return 0
-    if world.is_main():
+        return 1 if result.message else 0  # of the weights, of which a warning has told
+    if joined_worlds.is_main():
         messages.print(f"interrupted: {result.message}; the weights reached are saved")
         if config.checkpoint_every:
             messages.print(f"resume with: hocket train --resume {result.folder}")

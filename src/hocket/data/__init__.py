@@ -2,7 +2,7 @@
 
 from hocket.data.batches import Batches, Examples, InMemory, Transform
 from hocket.data.dataset import Data, check_targets
-from hocket.data.registry import DATA, load, options
+from hocket.data.registry import DATA, check, load, options
 
 __all__ = [
     "DATA",
@@ -11,6 +11,7 @@ __all__ = [
     "Examples",
     "InMemory",
     "Transform",
+    "check",
     "check_targets",
     "load",
     "options",

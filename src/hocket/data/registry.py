@@ -67,6 +67,23 @@ def load(
         OptionError: The name or an option is unknown, missing or invalid.
         DataError: The data set is missing or damaged.
     """
+    check(name, data_dir, **chosen)
+    if data_dir is not None:
+        chosen["data_dir"] = Path(data_dir)
+    return _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+
+
+def check(name: str, data_dir: Path | None, **chosen: Any) -> None:
+    """Check the options of a data set without reading its files.
+
+    Args:
+        name: A key of `DATA`.
+        data_dir: Folder with its files; only for data sets that read files.
+        chosen: Options of this data set; see its function.
+
+    Raises:
+        OptionError: The name or an option is unknown or missing.
+    """
     loader = _find_loader(name)
     known = options(name)
     problems = wrong_options(chosen, known, argument_hints(loader))
@@ -82,9 +99,6 @@ def load(
         problems.append(f"it reads no files; drop --data-dir (data_dir={str(data_dir)!r})")
     if problems:
         raise OptionError(format_problems(f"cannot load data set {name!r}", problems))
-    if data_dir is not None:
-        chosen["data_dir"] = Path(data_dir)
-    return loader(batch_size=batch_size, seed=seed, **chosen)
 
 
 def _find_loader(name: str) -> Callable[..., Data]:

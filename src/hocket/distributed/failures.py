@@ -4,57 +4,49 @@ When a process dies its neighbours see a closed connection, and their own neighb
 them die: the first message is seldom the cause. A process that fails therefore records why in
 a store that all processes can read, before it ends. The first record is the cause, and every
 other process ends with its text. A process that has waited for too long asks all others for
-their current activity, follows the chain of waits, and names the process at its end.
+their current activity, follows the chain of waits, and names the process at its end, unless
+that one is within the time limit of its phase: then it waits on, and asks again later.
 """
 
 import json
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from functools import partial
 
 from torch.distributed.distributed_c10d import Store
 
+from hocket.distributed.phases import (
+    CurrentActivity,
+    LimitName,
+    Phase,
+    RunningClock,
+    Status,
+    TimeLimits,
+    judge,
+    others,
+)
+from hocket.distributed.store_client import STORE_TIMEOUT_S, StoreClient, read_key
+from hocket.distributed.waits import Finish, Wait, finish_operation
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
-T = TypeVar("T")
-
 FAILURE_KEY = "failure"
-STATUS_REQUEST_KEY = "status-request"
-STORE_TIMEOUT_S = 1.0
-"""Seconds in which the store must answer, and a failed process must have recorded its failure.
+STATUS_REQUEST_KEY = "status-requests"
+RECORD_TIMEOUT_S = 2.5
+"""Seconds in which a failure must be recorded, also by a store that is slow at the moment.
 
-The failure is recorded before the connection closes. A longer time would let the launcher kill
-the process that waits for the record before it can report which process it lost.
+A process that gives up reports a failure of its own, which is seldom the cause; one that waits
+longer is killed by the launcher.
 """
-STATUS_TIMEOUT_S = 3.0
+STATUS_TIMEOUT_S = 5.0
 """Seconds in which the other processes must answer a request for their status."""
 EXITED = (
     "it has already left the training; call fit, evaluate and everything else that needs all "
     "stages in all processes"
 )
-
-
-@dataclass(frozen=True)
-class Activity:
-    """Current activity of a process.
-
-    Attributes:
-        description: Text for error messages, such as ``executing F1.4``.
-        waits_for: The rank that the process waits for, or None.
-        since_s: Start of the activity on the monotonic clock of this process, in seconds.
-    """
-
-    description: str
-    waits_for: int | None
-    since_s: float
-
-
-ActivityReport = tuple[str, int | None, float]
-"""Description of an activity, the rank waited for, and its duration in seconds."""
 
 
 class FailureDetector:
@@ -64,40 +56,108 @@ class FailureDetector:
         store: Store that all processes of the training read and write.
         names: Name of the process of each rank, such as ``stage 1``.
         rank: Rank of this process.
-        timeout_s: Seconds that a process may keep another one waiting.
+        timeout_s: Seconds that an action of another process may keep this one waiting.
+        slow_timeout_s: The same for a phase that is no training step.
+        on_silent: Called with the rank of a process that does not answer, before the error.
+        find_lost: Returns the launcher's message about a process that has died, or None.
+
+    Attributes:
+        limits: Limits of the phases.
+        slice_s: Seconds after which a wait has to look again.
     """
 
-    def __init__(self, store: Store, names: list[str], rank: int, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self._store = store
+    def __init__(
+        self,
+        store: Store,
+        names: list[str],
+        rank: int,
+        timeout_s: float,
+        slow_timeout_s: float = 1800.0,
+        *,
+        on_silent: Callable[[int], None] = lambda rank: None,
+        find_lost: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.limits = TimeLimits(timeout_s, slow_timeout_s)
+        self._store = StoreClient(store)
+        self._own_store = store  # for the thread that nobody waits for
         self._names = names
         self._rank = rank
-        self._activity = Activity("starting", None, time.monotonic())
-        self._closed = threading.Event()
-        self._was_first = False
-        self._store_reachable = True  # as far as is known
-        self._listeners: list[Callable[[HocketError], None]] = []
+        self._on_silent = on_silent
+        self._find_lost = find_lost
         # How often to look for status requests and failures.
         self._poll_s = min(1.0, timeout_s / 16)
+        self.slice_s = self._poll_s / 2
+        self._clock = RunningClock(2 * self._poll_s)
+        self._activity = CurrentActivity(
+            self._clock, Status(Phase.STARTING, limit="slow_timeout_s")
+        )
+        self._closed = threading.Event()
+        self._was_first = False
+        self._known_failure: str | None = None
+        self._listeners: list[Callable[[HocketError], None]] = []
+        self._store.set(f"present/{rank}", "yes")
         self._thread = threading.Thread(
             target=self._poll, name="hocket-failure-detector", daemon=True
         )
         self._thread.start()
 
-    def set_activity(self, activity: str) -> None:
-        """Set the activity that this process reports from now on."""
-        self._activity = Activity(activity, None, time.monotonic())
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that an action of a process may keep another one waiting."""
+        return self.limits.timeout_s
+
+    @property
+    def running_s(self) -> float:
+        """Seconds for which this process has run; they stand still while it is suspended."""
+        return self._clock.seconds
+
+    def set_activity(self, activity: str, *, slow: bool = False) -> None:
+        """Set the activity that this process reports from now on.
+
+        Args:
+            activity: Text for error messages, such as ``executing F1.4``.
+            slow: True for an activity that is no action of a training step.
+        """
+        self._activity.begin(Status(activity, limit="slow_timeout_s" if slow else "timeout_s"))
+
+    def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Return a context manager for a phase that is no training step."""
+        return self._activity.during(Status(phase, limit="slow_timeout_s"))
 
     @contextmanager
-    def waiting_for(self, activity: str, rank: int | None) -> Iterator[None]:
-        """Context manager that reports an activity and the rank that this process waits for.
+    def waiting_for(self, activity: str, ranks: Sequence[int], awaited: str) -> Iterator[Wait]:
+        """Context manager for a wait for other processes.
 
-        After an error the activity stays as it is, so that the error message can name it.
+        Args:
+            activity: Text by which others tell what this process is doing.
+            ranks: Ranks of the processes that it waits for.
+            awaited: Text for the error, such as ``gradient 3 from stage 1``.
         """
-        before = self._activity
-        self._activity = Activity(activity, rank, time.monotonic())
-        yield
-        self._activity = before
+        status = Status(activity, tuple(ranks))
+        with self._activity.during(status):
+            yield Wait(self, status, awaited)
+
+    @contextmanager
+    def collective(self, activity: str, ranks: Iterable[int]) -> Iterator[Finish]:
+        """Context manager for operations of several processes.
+
+        It gives a function that waits until an operation is done.
+
+        Args:
+            activity: Text for messages, the same in all of them.
+            ranks: Ranks of all processes that take part.
+
+        Raises:
+            HocketError: A process has failed, hangs or is gone.
+        """
+        awaited = f"all processes to take part in {activity}"
+        try:
+            with self.waiting_for(activity, others(ranks, self._rank), awaited) as wait:
+                yield partial(finish_operation, wait)
+        except HocketError:
+            raise
+        except RuntimeError as error:
+            raise self.peer_lost(None, str(error)) from None
 
     def add_listener(self, listener: Callable[[HocketError], None]) -> None:
         """Call a function, in another thread, once any process has recorded a failure."""
@@ -105,7 +165,7 @@ class FailureDetector:
 
     def announce_exit(self) -> None:
         """Record that this process has left the training."""
-        self._set(f"exited/{self._rank}", "yes")
+        self._store.set(f"exited/{self._rank}", "yes")
 
     def close(self) -> None:
         """Stop the thread that answers status requests and passes failures on."""
@@ -124,35 +184,41 @@ class FailureDetector:
 
         Raises:
             PeerFailedError: One of them has failed instead.
-            HangError: One of them does not arrive in time.
+            HangError: One of them hangs.
         """
-        self._set(f"arrived/{barrier}/{self._rank}", "yes")
-        end = time.monotonic() + self.timeout_s
+        arrived = False
         missing = list(range(len(self._names)))
-        while True:
-            missing = [r for r in missing if self._get(f"arrived/{barrier}/{r}") is None]
-            if (first := self._get(FAILURE_KEY)) is not None:
-                raise PeerFailedError(first)
-            if not missing:
-                return
-            if time.monotonic() >= end:
-                late = ", ".join(self._names[rank] for rank in missing)
-                have = "have" if len(missing) > 1 else "has"
-                raise self._hang_error(f"all processes to {purpose}; {late} {have} not done so")
-            time.sleep(0.01)
+        awaited = f"all processes to {purpose}"
+        with self.waiting_for(
+            f"waiting for {awaited}", others(missing, self._rank), awaited
+        ) as wait:
+            while True:
+                arrived = arrived or self._store.set(f"arrived/{barrier}/{self._rank}", "yes")
+                missing = [
+                    r for r in missing if self._store.get(f"arrived/{barrier}/{r}") is None
+                ]
+                # Nobody is connected to a process that dies before the others have met it.
+                if (first := self._store.get(FAILURE_KEY) or self._find_lost()) is not None:
+                    raise PeerFailedError(first)
+                if not missing:
+                    return
+                wait.look()
+                time.sleep(0.01)
 
     @property
     def first_failure(self) -> str | None:
         """Reason for which the first process failed; None if none has."""
-        return self._get(FAILURE_KEY)
+        return self._store.get(FAILURE_KEY)
 
     def all_arrived(self, barrier: str) -> bool:
         """Return True if all processes have reached a barrier."""
-        return all(self._get(f"arrived/{barrier}/{rank}") for rank in range(len(self._names)))
+        return all(
+            self._store.get(f"arrived/{barrier}/{rank}") for rank in range(len(self._names))
+        )
 
     def withdraw(self, barrier: str) -> None:
         """Delete the record that an earlier process of this rank has reached a barrier."""
-        self._ask(lambda: self._store.delete_key(f"arrived/{barrier}/{self._rank}"))
+        self._store.ask(lambda store: store.delete_key(f"arrived/{barrier}/{self._rank}"))
 
     def report(self, error: BaseException) -> bool:
         """Record why this process ends; return True if it is the first that failed."""
@@ -168,18 +234,18 @@ class FailureDetector:
             reason: Message of the connection.
         """
         end = time.monotonic() + STORE_TIMEOUT_S
-        while (first := self._get(FAILURE_KEY)) is None and time.monotonic() < end:
+        while (first := self._store.get(FAILURE_KEY)) is None and time.monotonic() < end:
             time.sleep(0.05)
         if first is not None:
             return PeerFailedError(first)
         peer = "another process" if rank is None else self._names[rank]
         why = "it did not say why: it was killed, or its machine or network failed"
         for candidate in range(len(self._names)) if rank is None else [rank]:
-            if self._get(f"exited/{candidate}") is not None:
+            if self._store.get(f"exited/{candidate}") is not None:
                 peer, why = self._names[candidate], EXITED
         message = (
             f"the connection to {peer} is gone, and {why} ({self._names[self._rank]} was "
-            f"{self._activity.description})"
+            f"{self._activity.now.activity})"
         )
         first = self._record(message)
         if not self._was_first:
@@ -188,117 +254,130 @@ class FailureDetector:
         error.add_note(f"(the connection said: {reason})")
         return error
 
-    def peer_timed_out(self, rank: int, awaited: str) -> HocketError:
-        """Return the error to raise when this process has waited for another one for too long.
+    def raise_if_failed(self) -> None:
+        """Raise the first failure if this process knows of one by now.
+
+        Raises:
+            PeerFailedError: A process has failed.
+        """
+        if self._known_failure is not None:
+            raise PeerFailedError(self._known_failure)
+
+    def examine(self, waiting: Status, awaited: str, waited_s: float) -> float:
+        """Find out why a wait takes long.
 
         Args:
-            rank: Rank of the other process.
-            awaited: What this process waits for, such as ``gradient 3 from stage 1``.
+            waiting: The wait.
+            awaited: Text for the error, such as ``gradient 3 from stage 1``.
+            waited_s: Seconds that this process has waited.
+
+        Returns:
+            Seconds after which to ask again, if no process hangs.
+
+        Raises:
+            PeerFailedError: A process has failed.
+            HangError: A process hangs, or does not answer.
         """
         statuses = self._request_statuses()
-        seen = {self._rank}
-        while rank in statuses:
-            seen.add(rank)
-            _, next_rank, _ = statuses[rank]
-            if next_rank is None or next_rank in seen:
-                break
-            rank = next_rank
-        return self._hang_error(f"{awaited}; {self._describe_status(rank, statuses)}")
-
-    def peers_missing(self, activity: str) -> HocketError:
-        """Return the error to raise when some processes do not take part in a collective.
-
-        Args:
-            activity: Activity of the processes that do.
-        """
-        statuses = self._request_statuses()
-        others = [rank for rank in range(len(self._names)) if rank != self._rank]
-        missing = [r for r in others if r not in statuses or statuses[r][0] != activity]
-        status = self._describe_status((missing or others)[0], statuses)
-        return self._hang_error(f"all processes to take part in {activity}; {status}")
+        if (first := self._store.get(FAILURE_KEY)) is not None:
+            raise PeerFailedError(first)
+        verdict = judge(self._rank, waiting, statuses, self.limits)
+        name, status = self._names[verdict.rank], verdict.status
+        limit: LimitName = "timeout_s"
+        if self._store.get(f"exited/{verdict.rank}") is not None:
+            cause = f"{name} is not there any more: {EXITED}"
+        elif status is None:
+            cause = f"{name} does not answer: it is stopped, or cut off"
+            self._on_silent(verdict.rank)
+        elif verdict.left_s > 0:
+            return min(verdict.left_s, self.limits.timeout_s)
+        else:
+            cause = f"{name} has been {status.activity} for {status.seconds:.0f} s"
+            limit = status.limit
+        raise self._hang_error(waited_s, f"{awaited}; {cause}", limit)
 
     def store_timed_out(self) -> HocketError:
         """Return the error to raise when the store has not answered for too long."""
         return self._hang_error(
+            self.limits.timeout_s,
             "an answer of the store that all processes share: a process may have been killed "
-            "while it wrote there"
+            "while it wrote there",
         )
 
-    def _describe_status(self, rank: int, statuses: dict[int, ActivityReport]) -> str:
-        if self._get(f"exited/{rank}") is not None:
-            return f"{self._names[rank]} is not there any more: {EXITED}"
-        if rank not in statuses:
-            return f"{self._names[rank]} does not answer: it is stopped, or cut off"
-        activity, _, seconds = statuses[rank]
-        return f"{self._names[rank]} has been {activity} for {seconds:.0f} s"
+    def timed_out(self, waited_s: float, awaited: str) -> HocketError:
+        """Return the error to raise when this process has waited for ``slow_timeout_s``.
 
-    def _hang_error(self, awaited: str) -> HocketError:
+        Args:
+            waited_s: Seconds that this process has waited.
+            awaited: Text for the error, such as ``stage 1 to come back``.
+        """
+        return self._hang_error(waited_s, awaited, "slow_timeout_s")
+
+    def _hang_error(
+        self, waited_s: float, awaited: str, limit: LimitName = "timeout_s"
+    ) -> HocketError:
         message = (
-            f"{self._names[self._rank]} waited {self.timeout_s:g} s for {awaited}; if nothing "
-            "hangs, increase timeout_s"
+            f"{self._names[self._rank]} waited {waited_s:.0f} s for {awaited}; if nothing "
+            f"hangs, increase {limit} ({self.limits.of(limit):g})"
         )
         first = self._record(message)
         return HangError(message) if self._was_first else PeerFailedError(first)
 
-    def _request_statuses(self) -> dict[int, ActivityReport]:
-        """Ask every other process for its activity; return the answers by rank."""
-        self._set(STATUS_REQUEST_KEY, "now")
-        pending = {rank for rank in range(len(self._names)) if rank != self._rank}
-        statuses: dict[int, ActivityReport] = {}
-        end = time.monotonic() + STATUS_TIMEOUT_S
-        while pending and time.monotonic() < end:
+    def _request_statuses(self) -> dict[int, Status]:
+        """Ask every other process for its activity; return the answers by rank.
+
+        A process that is not there yet is starting.
+        """
+        statuses: dict[int, Status] = {}
+        number = self._store.ask(lambda store: int(store.add(STATUS_REQUEST_KEY, 1)))
+        if number is None:
+            return statuses
+        pending = set(others(range(len(self._names)), self._rank))
+        for rank in sorted(pending):
+            if self._store.get(f"present/{rank}") is None and self._store.reachable:
+                text, seconds = f"{Phase.STARTING}, without a Trainer yet,", self._clock.seconds
+                statuses[rank] = Status(text, limit="slow_timeout_s", seconds=seconds)
+                pending.discard(rank)
+        end = self._clock.seconds + STATUS_TIMEOUT_S
+        while pending and self._clock.seconds < end:
             for rank in sorted(pending):
-                if (answer := self._get(f"status/{rank}")) is not None:
-                    activity, waits_for, seconds = json.loads(answer)
-                    statuses[rank] = activity, waits_for, seconds
+                answered, *values = json.loads(self._store.get(f"status/{rank}") or "[0]")
+                if answered >= number:
+                    statuses[rank] = Status(**values[0])
                     pending.discard(rank)
             time.sleep(self._poll_s / 8)
         return statuses
 
     def _poll(self) -> None:
-        """Answer a request for the status of this process, and pass on the first failure."""
-        answered = False
+        """Answer requests for the status of this process, and pass on the first failure."""
+        answered = 0
         while not self._closed.wait(self._poll_s):
             try:
                 # In this thread, without a limit of time: nobody waits for it.
-                asked = not answered and self._read(STATUS_REQUEST_KEY) is not None
-                first = self._read(FAILURE_KEY)
+                requested = int(read_key(self._own_store, STATUS_REQUEST_KEY) or 0)
+                first = read_key(self._own_store, FAILURE_KEY)
             except RuntimeError:
                 return
-            if asked:
-                now = self._activity
-                seconds = time.monotonic() - now.since_s
-                status = json.dumps([now.description, now.waits_for, seconds])
-                self._set(f"status/{self._rank}", status)
-                answered = True
+            status = self._activity.now  # and the clock is read
+            if requested > answered:
+                answer = json.dumps([requested, asdict(status)])
+                if self._store.set(f"status/{self._rank}", answer):
+                    answered = requested
             if first is not None:
+                self._known_failure = first
                 for listener in self._listeners:
                     listener(PeerFailedError(first))
 
     def _record(self, message: str) -> str:
         """Record a failure unless another one was recorded before; return the first one."""
         if not self._was_first:
-            first = self._ask(lambda: record_first_failure(self._store, message)) or message
+            recorded = self._store.insist(
+                lambda store: record_first_failure(store, message), RECORD_TIMEOUT_S
+            )
+            first = recorded or self._known_failure or message
             self._was_first = first == message
             return first
         return message
-
-    def _set(self, key: str, value: str) -> None:
-        # If the store is gone, so are the processes that could have read this.
-        self._ask(lambda: self._store.set(key, value))
-
-    def _get(self, key: str) -> str | None:
-        return self._ask(lambda: self._read(key))
-
-    def _read(self, key: str) -> str | None:
-        return self._store.get(key).decode() if self._store.check([key]) else None
-
-    def _ask(self, request: Callable[[], T]) -> T | None:
-        """Return the answer of the store, or None; after a time-out it is not asked again."""
-        if not self._store_reachable:
-            return None
-        answer, self._store_reachable = ask_store(request)
-        return answer
 
 
 def describe_failure(name: str, error: BaseException) -> str:
@@ -310,21 +389,3 @@ def describe_failure(name: str, error: BaseException) -> str:
 def record_first_failure(store: Store, message: str) -> str:
     """Record a failure unless another one was recorded before; return the first one."""
     return str(store.compare_set(FAILURE_KEY, "", message).decode())
-
-
-def ask_store(request: Callable[[], T]) -> tuple[T | None, bool]:
-    """Return the answer of a store, or None, and True if the store is within reach.
-
-    The request runs in a thread: a connection that was cut reports nothing, and a store has no
-    time limit of its own.
-    """
-    answers: list[T] = []
-
-    def run() -> None:
-        with suppress(RuntimeError):
-            answers.append(request())
-
-    thread = threading.Thread(target=run, name="hocket-store", daemon=True)
-    thread.start()
-    thread.join(STORE_TIMEOUT_S)
-    return answers[0] if answers else None, not thread.is_alive()

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from torch.distributed.distributed_c10d import Store
 
-from hocket.distributed.failures import STORE_TIMEOUT_S, FailureDetector, ask_store
+from hocket.distributed.failures import FailureDetector
+from hocket.distributed.store_client import STORE_TIMEOUT_S, ask_store
 
 
 class StoreFlags:
@@ -46,9 +47,9 @@ class StoreFlags:
         """
         chosen = range(self._size) if ranks is None else ranks
         keys = [f"{name}/{rank}" for rank in chosen]
-        present, reached = ask_store(lambda: self._store.check(keys))
+        present, thread = ask_store(lambda: self._store.check(keys))
         # Time-outs are counted, not timed: this process may itself have been stopped.
-        self._timeouts = 0 if reached else self._timeouts + 1
+        self._timeouts = self._timeouts + 1 if thread.is_alive() else 0
         if self._timeouts * STORE_TIMEOUT_S >= self._failures.timeout_s:
             raise self._failures.store_timed_out()
         return bool(present)

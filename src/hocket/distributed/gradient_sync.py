@@ -5,6 +5,7 @@ sum of a bucket over the replicas begins as soon as all of its gradients are the
 torch's DistributedDataParallel.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -25,7 +26,8 @@ class GradientSync:
     """Sums gradients over the replicas of a stage.
 
     Each replica's loss is weighted with its share of the batch, so that the sum is the gradient
-    of the mean over the whole batch.
+    of the mean over the whole batch. A parameter that some replicas did not use gets the sum
+    in all of them; one that none has used has no gradient.
 
     Args:
         parameters: Parameters whose gradients are summed; the same in all replicas.
@@ -39,19 +41,31 @@ class GradientSync:
         self._buckets = build_buckets(parameters)
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket}
         self._reset()
-        for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+        on_gradient = weakref.WeakMethod(self._on_gradient)  # the parameters live longer
+
+        def hook(parameter: nn.Parameter) -> None:
+            if (method := on_gradient()) is not None:
+                method(parameter)
+
+        handles = [p.register_post_accumulate_grad_hook(hook) for p in parameters]
+        weakref.finalize(self, lambda: [handle.remove() for handle in handles])
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over the replicas."""
-        with self._world.collective("summing gradients over the replicas"):
+        activity = "summing gradients over the replicas"
+        with self._world.replica_collective(activity) as finish:
             while self._next < len(self._buckets):
                 self._reduce_next_bucket()
             for work, flat, bucket in self._pending:
-                work.wait()
-                sums = flat.split([p.numel() for p in bucket])
-                for parameter, total in zip(bucket, sums, strict=True):
-                    if parameter.grad is not None:
+                # NCCL lets the stream wait, and no process.
+                finish(work) if self._group is self._world.replica_group else work.wait()
+                self._world.collectives.done += 1
+                *sums, used = flat.split([*(p.numel() for p in bucket), len(bucket)])
+                # Read only where they matter, as they have to be copied from a GPU.
+                here = [parameter.grad is not None for parameter in bucket]
+                anywhere = here if all(here) else used.bool().tolist()
+                for parameter, total, is_used in zip(bucket, sums, anywhere, strict=True):
+                    if is_used:
                         parameter.grad = total.view_as(parameter)
         self._reset()
 
@@ -61,6 +75,8 @@ class GradientSync:
         self._next = 0
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
+        if self._world.left:
+            return  # the parameters are trained by something else
         self._missing[id(self._bucket_of[parameter])] -= 1
         # In the order of the buckets, so that all replicas sum the same ones.
         while self._next < len(self._buckets):
@@ -72,10 +88,15 @@ class GradientSync:
     def _reduce_next_bucket(self) -> None:
         bucket = self._buckets[self._next]
         self._next += 1
-        # A parameter that was not used has no gradient in any replica; zeros fill its slot.
-        flat = torch.cat(
-            [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket]
-        )
+        # Data may decide which parameters are used: where one has no gradient here, zeros fill
+        # its slot, and a flag for each tells whether any replica has one.
+        used = bucket[0].new_tensor([p.grad is not None for p in bucket])
+        parts = [
+            (torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).flatten()
+            for p in bucket
+        ]
+        flat = torch.cat([*parts, used])
+        self._world.collectives.begun += 1
         work = distributed.all_reduce(flat, group=self._group, async_op=True)
         self._pending.append((work, flat, bucket))
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.rejoin_files import RejoinMarkers
 
 KEY_TIMEOUT_S = 10.0
@@ -24,6 +24,7 @@ class ProcessIdentity:
         incarnation: Number of the restart that began this process, counted from 1; 0 for a
             process that was there from the beginning.
         rejoin_markers: Marker files of the launch; None where a killed process does not rejoin.
+        launch_folder: Folder of the launch; None for processes that Hocket has not launched.
     """
 
     rank: int
@@ -31,17 +32,21 @@ class ProcessIdentity:
     store: Store
     incarnation: int = 0
     rejoin_markers: RejoinMarkers | None = None
+    launch_folder: LaunchFolder | None = None
+
+    def mark_silent(self, rank: int) -> None:
+        """Tell the launcher, if there is one, that a process does not answer."""
+        if self.launch_folder is not None:
+            self.launch_folder.mark_silent(rank)
+
+    def find_lost(self) -> str | None:
+        """Return the launcher's message about a process that has died; None if none has."""
+        return None if self.launch_folder is None else self.launch_folder.lost
 
 
-def rendezvous_file(folder: str) -> Path:
-    """Return the path of the file in a launch's folder behind the store of its processes."""
-    return Path(folder) / "rendezvous"
-
-
-def open_store(folder: str) -> Store:
+def open_store(folder: LaunchFolder) -> Store:
     """Open the store that the processes of a launch share."""
-    file = str(rendezvous_file(folder))
-    store = distributed.FileStore(file)  # type: ignore[attr-defined]  # exported conditionally
+    store = distributed.FileStore(str(folder.rendezvous))  # type: ignore[attr-defined]  # exported conditionally
     # To form a group with a process that is killed meanwhile takes this long to fail.
     store.set_timeout(timedelta(seconds=KEY_TIMEOUT_S))
     return PrefixStore("launch", store)

@@ -5,9 +5,9 @@ on the network can reach them. They end on their own where they can; those that 
 """
 
 import math
-import multiprocessing
 import os
 import pickle
+import resource
 import runpy
 import signal
 import sys
@@ -15,23 +15,25 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.process import BaseProcess
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hocket.distributed.identity import rendezvous_file
+from hocket.distributed.fork_server import ForkedProcess, ForkServer
+from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.network_interface import loopback_interface
 from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.restart import RestartBudget
-from hocket.distributed.supervisor import RejoinPolicy, Supervisor
+from hocket.distributed.supervisor import RejoinPolicy, Supervisor, print_message
 from hocket.distributed.worker_main import PEER_FAILED as PEER_FAILED
-from hocket.distributed.worker_main import STOP_SIGNALS, WorkerSpec, worker_main
-from hocket.errors import OptionError, format_problems
+from hocket.distributed.worker_main import STOP_SIGNALS, WorkerSpec
+from hocket.errors import OptionError, PeerLostError, format_problems
 
-PRELOADED_IMPORTS = ("torch._dynamo",)
-"""Modules that PyTorch imports only for the first optimizer, which takes seconds."""
+FILES, FILES_PER_PROCESS = 40, 8
+"""Files and connections of a process of a launch: its own, and those for each process."""
+_servers: list[ForkServer] = []
+"""The fork server of this process, which serves one launch after another."""
 
 
 def launch(
@@ -81,36 +83,57 @@ def launch(
     interface = loopback_interface()
     # Threads that spin while they wait take the core that another process needs.
     environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
-    context = multiprocessing.get_context("forkserver")
-    can_rejoin = rejoin_restarts is not None and rejoin_restarts.remaining > 0
-    with _signal_pipe() as signal_pipe, TemporaryDirectory(prefix="hocket-") as folder:
-        _start_fork_server(environment)
+    try:
+        with _signal_pipe() as signal_pipe:
+            server = _running_server(environment)
+            if number := server.wait_until_ready(signal_pipe):
+                return 128 + number
+            with _launch_folder() as folder:
+                spec = WorkerSpec(
+                    rank=0,
+                    processes=processes,
+                    threads=threads or max(1, cores // processes),
+                    folder=str(folder.path),
+                    interface=interface,
+                    timeout_s=timeout_s,
+                    environment=environment,
+                    directory=os.getcwd(),
+                    module_path=sys.path,
+                    arguments=sys.argv,
+                    work=pickled,
+                    can_rejoin=rejoin_restarts is not None and rejoin_restarts.remaining > 0,
+                )
+                with _supervisor(server, spec, grace_s, rejoin_restarts) as supervisor:
+                    return supervisor.wait(signal_pipe)
+    except PeerLostError as error:
+        print_message(str(error))
+        return error.exit_code
 
-        def build_process(rank: int, incarnation: int) -> BaseProcess:
-            spec = WorkerSpec(
-                rank=rank,
-                processes=processes,
-                threads=threads or max(1, cores // processes),
-                folder=folder,
-                interface=interface,
-                timeout_s=timeout_s,
-                environment=environment,
-                work=pickled,
-                incarnation=incarnation,
-                can_rejoin=can_rejoin,
-            )
-            return context.Process(target=worker_main, args=(spec,))
 
-        rendezvous = rendezvous_file(folder)
-        rendezvous.touch()
-        rejoin = None
-        if rejoin_restarts is not None:
-            markers = RejoinMarkers(folder, processes)
-            rejoin = RejoinPolicy(rejoin_restarts, build_process, markers)
-        with Supervisor(grace_s, rendezvous, rejoin) as supervisor:
-            for rank in range(processes):
-                supervisor.start(build_process(rank, 0))
-            return supervisor.wait(signal_pipe)
+@contextmanager
+def _supervisor(
+    server: ForkServer, spec: WorkerSpec, grace_s: float, rejoin_restarts: RestartBudget | None
+) -> Iterator[Supervisor]:
+    """Context manager that starts all processes, and yields their supervisor.
+
+    Args:
+        server: The server that forks them.
+        spec: Settings of the first process.
+        grace_s: Seconds that the others may take to end after one process has failed.
+        rejoin_restarts: Restarts for replacing a killed process alone, or None.
+    """
+
+    def start_process(rank: int, incarnation: int) -> ForkedProcess:
+        return server.fork(replace(spec, rank=rank, incarnation=incarnation))
+
+    rejoin = None
+    if rejoin_restarts is not None:
+        markers = RejoinMarkers(spec.folder, spec.processes)
+        rejoin = RejoinPolicy(rejoin_restarts, start_process, markers)
+    with Supervisor(grace_s, LaunchFolder(spec.folder), rejoin) as supervisor:
+        for rank in range(spec.processes):
+            supervisor.add(start_process(rank, 0))
+        yield supervisor
 
 
 def run_script(script: str, arguments: Sequence[str]) -> int:
@@ -140,28 +163,40 @@ def _signal_pipe() -> Iterator[int]:
         os.close(writing)
 
 
-def _start_fork_server(environment: Mapping[str, str]) -> None:
-    """Start the server that imports modules once and forks the processes, unless it runs."""
-    loaded = [name for name in sys.modules if name.partition(".")[0] == "hocket"]
-    # The scripts of a user are not imported here: they may change between launches.
-    preload = [name for name in loaded if name != "hocket.__main__"]
-    forkserver.set_forkserver_preload([*preload, *PRELOADED_IMPORTS])
-    # Unblocks signals, so it must not be the server that starts it.
-    resource_tracker.ensure_running()
-    outside = dict(os.environ)
-    # A signal to the whole process group must not end the server, and the processes with it,
-    # before they ended in good order. A blocked signal stays blocked in the processes it forks.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+def _running_server(environment: Mapping[str, str]) -> ForkServer:
+    """Return the fork server of this process; start one unless it runs."""
+    if not (_servers and _servers[0].runs):
+        loaded = [name for name in sys.modules if name.partition(".")[0] == "hocket"]
+        # The scripts of a user are not imported there: they may change between launches.
+        modules = [name for name in loaded if name != "hocket.__main__"]
+        _servers[:] = [ForkServer(environment, modules)]
+    return _servers[0]
+
+
+@contextmanager
+def _launch_folder() -> Iterator[LaunchFolder]:
+    """Context manager that yields a new private folder through which processes communicate.
+
+    Raises:
+        OptionError: Nothing can be written where temporary files belong.
+    """  # noqa: DOC501  # _cannot_write returns an OptionError
     try:
-        # OpenMP reads its settings when it is loaded. Without the path the server would not
-        # find modules in additions to sys.path, and would silently skip them.
-        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        os.environ |= {**environment, "PYTHONPATH": path}
-        forkserver.ensure_running()
-    finally:
-        os.environ.clear()
-        os.environ.update(outside)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        temporary = TemporaryDirectory(prefix="hocket-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise _cannot_write(error) from error
+    with temporary as path:
+        folder = LaunchFolder(path)
+        if (problem := folder.find_problem()) is not None:
+            raise _cannot_write(problem)
+        folder.rendezvous.touch()
+        yield folder
+
+
+def _cannot_write(problem: OSError) -> OptionError:
+    return OptionError(
+        f"processes communicate through a folder for temporary files, and cannot: {problem}; "
+        "make room there, or set TMPDIR to a folder in which you can write"
+    )
 
 
 def _check_options(processes: int, threads: int, grace_s: float, timeout_s: float) -> None:
@@ -176,6 +211,13 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
         problems.append(f"grace_s is {grace_s}; use 0 or a number of seconds")
     if not 0 < timeout_s < math.inf:
         problems.append(f"timeout_s is {timeout_s}; use a number of seconds")
+    needed_files = FILES + FILES_PER_PROCESS * processes
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < needed_files:
+        problems.append(
+            f"a process may have {files} files and connections open, and needs {needed_files}; "
+            "raise the limit with `ulimit -n`"
+        )
     if threading.current_thread() is not threading.main_thread():
         problems.append(
             f"launch was called in the thread {threading.current_thread().name!r}, which "
@@ -187,6 +229,8 @@ def _check_options(processes: int, threads: int, grace_s: float, timeout_s: floa
 
 def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:
     try:
+        if getattr(work, "__module__", None) == "__main__":
+            raise ValueError("the program that runs is no module that they could import")
         return pickle.dumps((work, arguments))
     except Exception as error:  # whatever the objects' own code raises
         raise OptionError(

@@ -5,13 +5,16 @@ cannot take a process in, so two neighbours form a new group of two when one of 
 rejoined, and at the end of the phase all processes form a new group of all.
 """
 
+import threading
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from hocket.distributed.failures import FailureDetector
 from hocket.distributed.identity import KEY_TIMEOUT_S, ProcessIdentity
+from hocket.distributed.strangers import form_behind_closed_door
 from hocket.errors import PeerLostError
 
 Group: TypeAlias = Any
@@ -46,6 +49,7 @@ class Membership:
         self._store = store
         self._failures = failures
         self._paired: set[str] = set()
+        self._forming = threading.Lock()
         if not identity.incarnation:
             return
         if failures.all_arrived(_barrier(1)):
@@ -107,6 +111,8 @@ class Membership:
 
         Raises:
             RuntimeError: The other process was killed meanwhile.
+            HangError: The same, a little later.
+            PeerLostError: A stranger has connected.
         """
         low, high = sorted((self._identity.rank, rank))
         incarnations = self.incarnation(low), self.incarnation(high)
@@ -120,8 +126,14 @@ class Membership:
         return self._group(name, int(self._identity.rank == high), 2, PAIR_TIMEOUT_S)
 
     def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
-        timeout = timedelta(seconds=timeout_s)
-        return ProcessGroupGloo(PrefixStore(name, self._store), rank, size, timeout)
+        store, timeout = PrefixStore(name, self._store), timedelta(seconds=timeout_s)
+        form = partial(ProcessGroupGloo, store, rank, size, timeout)
+        door = PrefixStore("door", store)
+        # The door would take the connections of another group that forms now for a stranger's.
+        with self._forming:
+            return form_behind_closed_door(
+                form, door, rank=rank, size=size, timeout_s=5 * timeout_s
+            )
 
 
 def _barrier(phase: int) -> str:

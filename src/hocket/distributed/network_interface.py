@@ -11,7 +11,9 @@ from hocket.errors import OptionError, WorldError
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 """The environment variable that tells gloo which interface to use."""
 
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
+_GET_FLAGS = 0x8913  # SIOCGIFFLAGS of Linux
+_IS_UP = 1  # IFF_UP
 
 
 def choose_interface() -> None:
@@ -57,11 +59,16 @@ def loopback_interface() -> str:
     """Return the name of the loopback interface, which no other machine reaches.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is none, or it is down.
     """
     names = [name for _, name in socket.if_nameindex()]
     for name in ("lo", "lo0"):
         if name in names:
+            if not _is_up(name):
+                raise OptionError(
+                    f"processes talk over the loopback interface, and {name} is down; bring it "
+                    f"up with `ip link set {name} up`"
+                )
             return name
     raise OptionError(
         f"processes talk over the loopback interface, lo or lo0, and there are only "
@@ -90,11 +97,33 @@ def interface_towards(host: str) -> str | None:
 
 def _address(probe: socket.socket, name: str) -> str | None:
     """Return the IPv4 address of an interface; None if it has none."""
-    import fcntl  # not on Windows
-
-    request = struct.pack("256s", name.encode()[:15])
     try:
-        reply = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
+        return socket.inet_ntoa(_ask_kernel(probe, _GET_ADDRESS, name)[4:8])
     except OSError:
         return None
-    return socket.inet_ntoa(reply[20:24])
+
+
+def _is_up(name: str) -> bool:
+    """Return True if an interface is up, or if the system does not tell."""
+    if sys.platform != "linux":
+        return True
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        (flags,) = struct.unpack_from("H", _ask_kernel(probe, _GET_FLAGS, name))
+    return bool(flags & _IS_UP)
+
+
+def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes:
+    """Return the kernel's answer to a request about an interface, which follows its name.
+
+    Args:
+        probe: Any socket.
+        request: Number of the request.
+        name: Name of the interface.
+
+    Raises:
+        OSError: The interface has no such property.
+    """
+    import fcntl  # not on Windows
+
+    reply = fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
+    return reply[16:]

@@ -14,12 +14,12 @@ from hocket.errors import HangError, PeerLostError, TransitError
 USER_STOP_CODES = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a launch that somebody has stopped."""
 RENDEZVOUS_LOST = 72
-"""Exit code of a launch whose folder was deleted, so that its processes cannot communicate."""
+"""Exit code of a launch to whose folder nothing can be written any more."""
 RECOVERABLE_LOSSES: Mapping[int, str] = {
     PeerLostError.exit_code: "a process was gone",
     HangError.exit_code: "a process hung",
     TransitError.exit_code: "a packet was lost or damaged",
-    RENDEZVOUS_LOST: "the folder in which processes meet was deleted",
+    RENDEZVOUS_LOST: "the folder in which processes meet was deleted, or its disk is full",
 }
 """Descriptions, by exit code, of the losses after which a restart may help."""
 
@@ -29,12 +29,24 @@ def describe_loss(code: int) -> str | None:
 
     >>> describe_loss(137), describe_loss(75)
     ('a process was killed by SIGKILL', 'a process hung')
-    >>> [describe_loss(code) for code in (0, 1, 2, 130, 143)]
-    [None, None, None, None, None]
+    >>> [describe_loss(code) for code in (0, 1, 2, 130, 143, 200, 255)]
+    [None, None, None, None, None, None, None]
     """
-    if code > 128 and code not in USER_STOP_CODES:
-        return f"a process was killed by {signal.Signals(code - 128).name}"
+    if code - 128 in signal.valid_signals() and code not in USER_STOP_CODES:
+        return f"a process was killed by {signal_name(code - 128)}"
     return RECOVERABLE_LOSSES.get(code)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; real-time signals between the first and the last have none.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class RestartBudget:

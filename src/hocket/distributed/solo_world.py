@@ -1,11 +1,13 @@
 """World of a single process: the interface of `World` without communication."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from torch import nn
 
+from hocket.distributed.phases import Phase
 from hocket.tree import Tree
 
 
@@ -23,6 +25,10 @@ class SoloFlags:
         """Set the flag of this process to a value."""
         self._values[name] = value
 
+    def all_set(self, name: str, ranks: Iterable[int]) -> bool:
+        """Return True if this process has set the flag."""
+        return name in self._values
+
     def values(self, name: str) -> list[str] | None:
         """Return the value of this process in a list; None until it has set the flag."""
         return [self._values[name]] if name in self._values else None
@@ -34,6 +40,7 @@ class SoloWorld:
     Attributes:
         rank: 0.
         size: 1.
+        names: Name of this process for messages.
         stage: 0.
         replica: 0.
         replicas: 1.
@@ -41,12 +48,13 @@ class SoloWorld:
         reads_data: True, as this process has the first stage.
         rejoined: False, as there are no other processes.
         process_name: None, as there are no other processes.
-        timeout_s: Infinity, as this process waits for no other.
+        slow_timeout_s: Infinity, as this process waits for no other.
         flags: Flags of this process.
     """
 
     rank = 0
     size = 1
+    names = ("this process",)
     stage = 0
     replica = 0
     replicas = 1
@@ -54,7 +62,7 @@ class SoloWorld:
     reads_data: Literal[True] = True
     rejoined: Literal[False] = False
     process_name: None = None
-    timeout_s = math.inf
+    slow_timeout_s = math.inf
 
     def __init__(self) -> None:
         self.flags = SoloFlags()
@@ -62,6 +70,10 @@ class SoloWorld:
     def local_stages(self, count: int) -> range:
         """Return the numbers of the stages in this process: all of them."""
         return range(count)
+
+    def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Return a context manager that does nothing: no process waits for this one."""
+        return nullcontext()
 
     def agreement_store(self) -> None:
         """Return None, as there are no replicas that have to agree."""
@@ -83,3 +95,9 @@ class SoloWorld:
 
     def report_failure(self, error: BaseException) -> None:
         """Do nothing: there are no other processes."""
+
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
+
+    def close_in_background(self) -> None:
+        """Do nothing: there are no connections."""

@@ -9,23 +9,24 @@ import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Self
 
+from hocket.distributed.fork_server import ForkedProcess
+from hocket.distributed.launch_folder import LaunchFolder
+from hocket.distributed.phases import RunningClock
 from hocket.distributed.rejoin_files import RejoinMarkers
-from hocket.distributed.restart import RENDEZVOUS_LOST, RestartBudget
+from hocket.distributed.restart import RENDEZVOUS_LOST, RestartBudget, signal_name
 from hocket.distributed.worker_main import PEER_FAILED, STOP_SIGNALS
+from hocket.errors import HangError, PeerLostError
 
-# Exit code that multiprocessing gives when the server that forked a process is gone.
-_UNKNOWN_EXIT = 255
+START_TIMEOUT_S = 60.0
+"""Seconds in which all processes must be connected to each other; they need about one."""
 POLL_S = 1.0
-"""How often to look whether the rendezvous file is still there, in seconds."""
+"""How often to look at the folder of the launch, in seconds."""
 SETTLE_S = 0.1
 """Seconds by which the end of a process may be noticed later than a failure that it caused."""
 
@@ -36,12 +37,12 @@ class RejoinPolicy:
 
     Attributes:
         budget: Restarts that are left.
-        build_process: Builds the new process from its rank and the number of the restart.
+        start_process: Starts the new process; gets its rank and the number of the restart.
         markers: Marker files of the processes.
     """
 
     budget: RestartBudget
-    build_process: Callable[[int, int], BaseProcess]
+    start_process: Callable[[int, int], ForkedProcess]
     markers: RejoinMarkers
 
 
@@ -50,22 +51,25 @@ class Supervisor:
 
     Args:
         grace_s: Seconds that the others may take to end after one has failed.
-        rendezvous: The file without which the processes cannot communicate.
+        folder: The folder without which the processes cannot communicate.
         rejoin: Conditions for replacing a killed process; None to replace none.
     """
 
     def __init__(
-        self, grace_s: float, rendezvous: Path, rejoin: RejoinPolicy | None = None
+        self, grace_s: float, folder: LaunchFolder, rejoin: RejoinPolicy | None = None
     ) -> None:
-        self._workers: list[BaseProcess] = []
+        self._workers: list[ForkedProcess] = []
         self._running: dict[int, int] = {}  # ranks by the sentinel that signals their end
+        # A launcher that was suspended counts no time, as the others perhaps were, too.
+        self._clock = RunningClock(2 * POLL_S)
         self._grace_s = grace_s
+        self._start_deadline = START_TIMEOUT_S
         self._deadline = math.inf
         self._reason = ""  # why the processes that still run should end
         self._sent: set[tuple[int, int]] = set()  # ranks, and signals sent to them
         self._failure_code = 0  # exit code of the first process that failed
         self._signal_code = 0  # exit code of the signal that stopped the launch
-        self._rendezvous = rendezvous
+        self._folder = folder
         self._rejoin = rejoin
 
     def __enter__(self) -> Self:
@@ -73,13 +77,12 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            _send(worker, signal.SIGKILL)
-            worker.join()
+            worker.send(signal.SIGKILL)
+        for worker in self._workers:
             worker.close()
 
-    def start(self, worker: BaseProcess) -> None:
-        """Start the process of the next rank."""
-        worker.start()
+    def add(self, worker: ForkedProcess) -> None:
+        """Supervise the process of the next rank, which was just started."""
         self._running[worker.sentinel] = len(self._workers)
         self._workers.append(worker)
 
@@ -90,7 +93,8 @@ class Supervisor:
             signal_pipe: File descriptor from which the numbers of arriving signals are read.
         """
         while self._running:
-            left_s = max(0.0, self._deadline - time.monotonic())
+            deadline = min(self._deadline, self._start_deadline)
+            left_s = max(0.0, deadline - self._clock.seconds)
             ready = connection.wait([*self._running, signal_pipe], min(left_s, POLL_S))
             if signal_pipe in ready:
                 for number in os.read(signal_pipe, 4096):
@@ -103,21 +107,29 @@ class Supervisor:
             # Deaths by signal have negative codes. They come first: no process caused them.
             for rank in sorted(codes, key=lambda rank: codes[rank] >= 0):
                 self._handle_exit(rank, codes[rank])
-            if self._running and time.monotonic() >= self._deadline:
-                self._kill_hung()
-            if self._running and not self._failure_code and not self._rendezvous.exists():
+            if self._running:
+                self._kill_late()
+            if self._running and not self._failure_code:
                 self._kill_without_rendezvous()
+        self._explain_failure()
         return self._signal_code or self._failure_code
 
     def _collect_exit_codes(self, ready: Sequence[object]) -> dict[int, int]:
         """Return the exit codes, by rank, of the processes that have ended."""
         ended = [self._running.pop(s) for s in list(self._running) if s in ready]
-        return {rank: self._workers[rank].exitcode or 0 for rank in ended}
+        codes = {rank: self._workers[rank].wait() for rank in ended}
+        if None in codes.values() and not self._failure_code:
+            print_message(
+                "the server process that had forked all others was killed, perhaps by the "
+                "kernel because memory ran out"
+            )
+            self._failure_code = 128 + signal.SIGKILL
+        return {rank: code for rank, code in codes.items() if code is not None}
 
     def _handle_signal(self, number: int) -> None:
         if number == signal.SIGINT:
             first = not self._signal_code and not self._was_sent(number)
-            if first and 0 in self._running.values():
+            if first and 0 in self._running.values() and self._has_begun():
                 self._send_to([0], signal.SIGINT)
             else:
                 self._signal_code = self._signal_code or 128 + number
@@ -125,23 +137,28 @@ class Supervisor:
         elif number in STOP_SIGNALS and not self._signal_code:
             self._signal_code = 128 + number
             self._send_to(self._running.values(), signal.SIGTERM)
-            self._start_grace_period(f"the launcher received {signal.Signals(number).name}")
+            self._end_others(f"the launcher received {signal.Signals(number).name}")
 
     def _was_sent(self, number: int) -> bool:
         return any(number == sent for _, sent in self._sent)
+
+    def _has_begun(self) -> bool:
+        """Return True if all processes were connected, so that there may be work to save."""
+        return any(map(self._folder.has_joined, range(len(self._workers))))
 
     def _handle_exit(self, rank: int, code: int) -> None:
         requested = (rank, -code) in self._sent
         if code == 0 or (requested and code == -signal.SIGKILL):
             return
-        if not requested and code < 0 and self._try_restart(rank, code):
-            return
-        if not requested and (code < 0 or code == _UNKNOWN_EXIT):
-            _print_message(_describe_exit(rank, code))
+        if not requested and code < 0:
+            if self._try_restart(rank, code):
+                return
+            print_message(_describe_death(rank, code))
+            self._folder.report_lost(f"process {rank} was ended by {signal_name(-code)}")
         if self._failure_code in (0, PEER_FAILED):
             self._failure_code = code if code > 0 else 128 - code
-        cause = f"code {code}" if code > 0 else signal.Signals(-code).name
-        self._start_grace_period(f"process {rank} ended with {cause}")
+        cause = f"code {code}" if code > 0 else signal_name(-code)
+        self._end_others(f"process {rank} ended with {cause}")
 
     def _try_restart(self, rank: int, code: int) -> bool:
         """Start a process in the place of one that was killed, if the policy allows it."""
@@ -151,67 +168,117 @@ class Supervisor:
         if ending or not rejoin.markers.all_detached or not rejoin.budget.take():
             rejoin.markers.mark_unrecoverable()
             return False
-        _print_message(f"{_describe_exit(rank, code)}; it alone is restarted, {rejoin.budget}")
-        self._workers[rank].join()
+        print_message(f"{_describe_death(rank, code)}; it alone is restarted, {rejoin.budget}")
+        worker = rejoin.start_process(rank, rejoin.budget.used)
         self._workers[rank].close()
-        self._workers[rank] = worker = rejoin.build_process(rank, rejoin.budget.used)
-        worker.start()
+        self._workers[rank] = worker
         self._running[worker.sentinel] = rank
         return True
 
-    def _start_grace_period(self, reason: str) -> None:
-        if self._deadline == math.inf:
-            self._deadline = time.monotonic() + self._grace_s
+    def _end_others(self, reason: str) -> None:
+        """Let the processes that still run end; kill them if there is nothing to wait for."""
+        if not self._has_begun():
+            self._send_to(self._running.values(), signal.SIGKILL)
+        elif self._deadline == math.inf:
+            self._deadline = self._clock.seconds + self._grace_s
             self._reason = reason
 
-    def _kill_hung(self) -> None:
-        for rank in sorted(self._running.values()):
-            _print_message(
-                f"process {rank} hung: it still ran {self._grace_s:g} s after {self._reason}, "
-                "and was killed"
-            )
+    def _kill_late(self) -> None:
+        """Kill processes that hang: at the start, at the end, or without an answer."""
+        now_s = self._clock.seconds
+        running = sorted(self._running.values())
+        if self._start_deadline < math.inf:
+            joined = set(filter(self._folder.has_joined, running))
+            if joined == set(running):
+                self._start_deadline = math.inf
+            elif now_s >= self._start_deadline:
+                self._kill_unconnected([rank for rank in running if rank not in joined])
+        if self._deadline < math.inf:
+            silent = list(filter(self._folder.is_silent, running))
+            self._kill_hung(silent, "it did not answer the others")
+        if now_s >= self._deadline:
+            self._kill_hung(running, f"it still ran {self._grace_s:g} s after {self._reason}")
+            self._deadline = math.inf
+
+    def _kill_unconnected(self, ranks: Sequence[int]) -> None:
+        """Kill all processes after a start that took too long, and name those at fault."""
+        missing = [rank for rank in ranks if not self._folder.has_started(rank)]
+        stopped = [rank for rank in ranks if _is_stopped(self._workers[rank].pid)]
+        self._kill_hung(
+            missing or stopped or ranks,
+            f"it was not connected to the others {START_TIMEOUT_S:g} s after its start",
+        )
+        self._failure_code = self._failure_code or HangError.exit_code
+        self._start_deadline = math.inf
         self._send_to(self._running.values(), signal.SIGKILL)
-        self._deadline = math.inf
+
+    def _kill_hung(self, ranks: Iterable[int], reason: str) -> None:
+        for rank in ranks:
+            if (rank, signal.SIGKILL) not in self._sent:
+                print_message(f"process {rank} hung: {reason}, and was killed")
+                self._send_to([rank], signal.SIGKILL)
 
     def _kill_without_rendezvous(self) -> None:
-        _print_message(
-            f"{str(self._rendezvous)!r}, through which the processes communicate, was deleted, "
-            "perhaps by a cleaner of temporary files; none could report a failure or seal a "
-            "checkpoint any more, so all were killed"
-        )
+        """Kill all processes if they cannot communicate through the folder any more."""
+        if not self._folder.rendezvous.exists():
+            print_message(
+                f"{str(self._folder.rendezvous)!r}, through which the processes communicate, "
+                "was deleted, perhaps by a cleaner of temporary files; none could report a "
+                "failure or seal a checkpoint any more, so all were killed"
+            )
+        elif (problem := self._folder.find_problem()) is not None:
+            self._print_problem(problem)
+        else:
+            return
         self._failure_code = RENDEZVOUS_LOST
         self._send_to(self._running.values(), signal.SIGKILL)
+
+    def _print_problem(self, problem: OSError) -> None:
+        print_message(
+            f"nothing can be written to {str(self._folder.path)!r}, through which the "
+            f"processes communicate: {problem}; make room there, or set TMPDIR"
+        )
+
+    def _explain_failure(self) -> None:
+        """Print the cause of a failure for which no process was to blame."""
+        causeless = (PEER_FAILED, PeerLostError.exit_code, HangError.exit_code)
+        if self._failure_code not in causeless:
+            return
+        if (problem := self._folder.find_problem()) is not None:
+            self._print_problem(problem)
+            self._failure_code = RENDEZVOUS_LOST
+        elif self._failure_code == PEER_FAILED and (error := self._folder.join_error):
+            print_message(error)
+            self._failure_code = PeerLostError.exit_code
 
     def _send_to(self, ranks: Iterable[int], number: signal.Signals) -> None:
         for rank in ranks:
             self._sent.add((rank, number))
-            _send(self._workers[rank], number)
+            self._workers[rank].send(number)
 
 
-def _send(worker: BaseProcess, number: signal.Signals) -> None:
-    if worker.exitcode is not None or worker.pid is None:
-        return
-    # A worker leads a process group: the processes that it started are killed with it.
-    for send in (os.killpg, os.kill) if number == signal.SIGKILL else (os.kill,):
-        with suppress(ProcessLookupError):
-            send(worker.pid, number)
+def print_message(message: str) -> None:
+    """Print a message of the launcher on standard error."""
+    with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
+        print(f"hocket: {message}", file=sys.stderr, flush=True)
 
 
-def _print_message(message: str) -> None:
-    print(f"hocket: {message}", file=sys.stderr, flush=True)
-
-
-def _describe_exit(rank: int, code: int) -> str:
-    """Describe an end that the process itself could not report."""
-    if code == _UNKNOWN_EXIT:
-        return (
-            f"process {rank} ended with code {code}; unless that is its own code, the server "
-            "process that had forked it was killed"
-        )
-    text = f"process {rank} was ended by {signal.Signals(-code).name}"
+def _describe_death(rank: int, code: int) -> str:
+    """Describe a death by a signal, which the process itself could not report."""
+    text = f"process {rank} was ended by {signal_name(-code)}"
     if code != -signal.SIGKILL:
         return text
     return (
         f"{text}, perhaps by the kernel because memory ran out: see `dmesg` and memory.events "
         "of the cgroup; smaller batches or fewer processes need less"
     )
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return True if a process was stopped by a signal; only Linux tells."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # The name before it is in parentheses, and may contain any character.
+            return file.read().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False

@@ -30,8 +30,8 @@ class _AllReduceSum(torch.autograd.Function):
 
 def _all_reduce(tensor: Tensor, world: World) -> Tensor:
     total = tensor.detach().clone()
-    with world.collective("summing statistics over the replicas"):
-        distributed.all_reduce(total, group=world.replica_group)
+    with world.replica_collective("summing statistics over the replicas") as finish:
+        finish(distributed.all_reduce(total, group=world.replica_group, async_op=True))
     return total
 
 
@@ -54,7 +54,8 @@ class SyncBatchNorm(_BatchNorm):
         self.weight, self.bias = layer.weight, layer.bias
         for name, buffer in layer.named_buffers():
             self.register_buffer(name, buffer)
-        self._world = world
+        self.world = world
+        self.layer = [layer]  # in a list, as it is no layer of this one
         self.train(layer.training)
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -62,17 +63,17 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize (B, C, ...) by the whole batch; by the running statistics in evaluation."""
-        if not self.training:
+        if not self.training or self.world.left:
             return super().forward(input)
         dims = [d for d in range(input.dim()) if d != 1]
         local_count = input.numel() // input.shape[1]
         count_1 = float(
-            _all_reduce(torch.tensor([local_count], dtype=torch.float64), self._world)
+            _all_reduce(torch.tensor([local_count], dtype=torch.float64), self.world)
         )
         shape = [1, -1] + [1] * (input.dim() - 2)
-        mean_C = _differentiable_sum(input.sum(dims), self._world) / count_1
+        mean_C = _differentiable_sum(input.sum(dims), self.world) / count_1
         centred = input - mean_C.view(shape)
-        variance_C = _differentiable_sum(centred.square().sum(dims), self._world) / count_1
+        variance_C = _differentiable_sum(centred.square().sum(dims), self.world) / count_1
         if self.track_running_stats:
             self._update_running_statistics(
                 mean_C.detach(), variance_C.detach() * (count_1 / (count_1 - 1))
@@ -104,5 +105,19 @@ def convert_batchnorm(module: nn.Module, world: World) -> None:
     """Replace every BatchNorm inside a module by a SyncBatchNorm."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
+            if isinstance(child, SyncBatchNorm):
+                child.world = world  # of an earlier training, which was not closed
+            elif isinstance(child, _BatchNorm):
                 setattr(parent, name, SyncBatchNorm(child, world))
+
+
+def restore_batchnorm(module: nn.Module) -> None:
+    """Put back the layers that were replaced inside a module, with their present statistics."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, SyncBatchNorm):
+                (layer,) = child.layer
+                layer.weight, layer.bias = child.weight, child.bias
+                for key, buffer in child.named_buffers():
+                    layer.register_buffer(key, buffer)
+                setattr(parent, name, layer.train(child.training))

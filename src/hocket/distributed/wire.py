@@ -6,6 +6,7 @@ is data only, whoever wrote it. Checksums detect damage in transit, not forgery.
 
 import json
 import math
+import os
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -32,11 +33,6 @@ def encode_tree(tree: Tree, tensors: list[Tensor]) -> Any:
     ({'tuple': [{'tensor': 0}, {'dict': [['scale', 0.5]]}]}, 1)
     """
     if isinstance(tree, Tensor):
-        if tree.layout != torch.strided or tree.is_quantized:
-            raise PacketError(
-                f"a tensor of layout {tree.layout} and type {tree.dtype} cannot be sent to "
-                "another process; let the stage return dense tensors"
-            )
         tensors.append(tree)
         return {"tensor": len(tensors) - 1}
     if type(tree) in (tuple, list):
@@ -60,16 +56,27 @@ def _key(key: object) -> object:
 
 
 def decode_tree(spec: Any, tensors: Sequence[Tensor]) -> Tree:
-    """Return the tree of a structure that ``encode_tree`` has returned, with its tensors."""
-    if not isinstance(spec, dict):
+    """Return the tree of a structure that ``encode_tree`` has returned, with its tensors.
+
+    Raises:
+        PacketError: It is not such a structure, or refers to tensors that are not there.
+    """
+    if spec is None or type(spec) in (bool, int, float, str):
         return spec
-    ((kind, inside),) = spec.items()
-    if kind == "tensor":
-        return tensors[inside]
-    if kind == "dict":
-        return {key: decode_tree(item, tensors) for key, item in inside}
-    items = [decode_tree(item, tensors) for item in inside]
-    return tuple(items) if kind == "tuple" else items
+    if type(spec) is dict and len(spec) == 1:
+        ((kind, inside),) = spec.items()
+        if kind == "tensor" and type(inside) is int and 0 <= inside < len(tensors):
+            return tensors[inside]
+        if kind in ("tuple", "list") and type(inside) is list:
+            items = [decode_tree(item, tensors) for item in inside]
+            return tuple(items) if kind == "tuple" else items
+        if kind == "dict" and type(inside) is list and all(map(_is_entry, inside)):
+            return {key: decode_tree(item, tensors) for key, item in inside}
+    raise PacketError(f"a packet has the invalid structure {spec!r:.60}")
+
+
+def _is_entry(pair: Any) -> bool:
+    return type(pair) is list and len(pair) == 2 and type(pair[0]) in (str, int)
 
 
 def tensor_spec(tensor: Tensor) -> list[Any]:
@@ -84,17 +91,23 @@ def to_dense(tensor: Tensor, device: torch.device = CPU) -> Tensor:
     """Return a tensor (...) on a device whose memory has every element once and no gaps.
 
     Its strides are in the same order; it is a copy only if it has to be.
+
+    Raises:
+        PacketError: It has no strides, as a sparse tensor, or is quantized.
     """
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise PacketError(
+            f"a tensor of layout {tensor.layout} and type {tensor.dtype} cannot be sent; let "
+            "the stage return dense tensors"
+        )
     # A conjugate may exist as a mere flag on memory that holds something else.
     dense = tensor.detach().to(device).resolve_conj().resolve_neg()
     # A copy of a tensor with gaps or repeated elements has strides in the same order.
-    return dense if _is_dense(dense) else dense.clone()
+    return dense if _is_dense(dense.shape, dense.stride()) else dense.clone()
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    dimensions = sorted(
-        (stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    dimensions = sorted((stride, size) for size, stride in zip(shape, strides, strict=True))
     expected = 1
     for stride, size in dimensions:
         if size != 1 and stride != expected:
@@ -107,22 +120,28 @@ def empty_tensor(spec: Sequence[Any], device: torch.device = CPU) -> Tensor:
     """Allocate a tensor (...) for the result of ``tensor_spec``.
 
     Raises:
-        PacketError: There is no such dtype.
+        PacketError: There is no such dtype, or no memory for the tensor.
     """
     name, shape, stride = spec
-    return torch.empty(math.prod(shape), dtype=parse_dtype(name), device=device).as_strided(
-        shape, stride
-    )
+    dtype = parse_dtype(name)
+    try:
+        memory = torch.empty(math.prod(shape), dtype=dtype, device=device)
+        return memory.as_strided(shape, stride)
+    except (RuntimeError, OverflowError) as error:
+        raise PacketError(
+            f"a packet has a tensor of type {name} and shape {shape}, which cannot be "
+            f"allocated ({str(error).partition(chr(10))[0]})"
+        ) from error
 
 
 def parse_dtype(name: str) -> torch.dtype:
     """Return the dtype of a name such as ``float32``.
 
     Raises:
-        PacketError: There is none.
+        PacketError: There is none, or it is a quantized one such as ``qint8``.
     """
     value = getattr(torch, name, None)
-    if not isinstance(value, torch.dtype):
+    if not isinstance(value, torch.dtype) or name.startswith("q"):
         raise PacketError(f"a packet has a tensor of the unknown type {name!r}")
     return value
 
@@ -144,11 +163,18 @@ HEADER_PREFIX_BYTES = 1024
 """Size of the first part of a message, which holds as much of the header as fits."""
 FRAME_BYTES = 12
 """Bytes before the header: two checksums, of the first part and of the rest, and its length."""
+MAX_HEADER_BYTES = 2**22
+"""Size of the largest header, which describes some fifty thousand tensors."""
 
 
 def encode_header(header: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Encode a header as a first part (1024,) and the rest (N,), which is None if all fits."""
+    """Encode a header as a first part (1024,) and the rest (N,), which is None if all fits.
+
+    Raises:
+        PacketError: It is too large.
+    """
     text = json.dumps(header).encode()
+    _check_length(len(text))
     rest = bytearray(text[HEADER_PREFIX_BYTES - FRAME_BYTES :])
     first = bytearray(HEADER_PREFIX_BYTES)
     first[4:8] = _to_uint32(len(text))
@@ -171,10 +197,21 @@ def remaining_bytes(first: Tensor) -> int:
 
     Raises:
         TransitError: The first part is damaged.
+        PacketError: The header is too large.
     """
     data = first.numpy().tobytes()
     _check_intact(data[4:], data[:4])
-    return max(0, int.from_bytes(data[4:8], "big") - (HEADER_PREFIX_BYTES - FRAME_BYTES))
+    length = int.from_bytes(data[4:8], "big")
+    _check_length(length)
+    return max(0, length - (HEADER_PREFIX_BYTES - FRAME_BYTES))
+
+
+def _check_length(length: int) -> None:
+    if length > MAX_HEADER_BYTES:
+        raise PacketError(
+            f"the header of a packet has {length} bytes, and may have {MAX_HEADER_BYTES}; let "
+            "the stage return fewer values"
+        )
 
 
 def decode_header(first: Tensor, rest: Tensor | None) -> dict[str, Any]:
@@ -192,7 +229,7 @@ def decode_header(first: Tensor, rest: Tensor | None) -> dict[str, Any]:
     text += rest_bytes
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PacketError(f"a packet arrived whose header is not JSON ({error})") from error
     if not isinstance(header, dict):
         raise PacketError(f"a packet arrived whose header is not a JSON object ({text[:40]!r})")
@@ -206,3 +243,68 @@ def _check_intact(data: bytes, checksum: bytes) -> None:
             f"a packet arrived with a damaged header: its checksum is {actual}, and was "
             f"{expected} when it was sent"
         )
+
+
+def header_value(header: dict[str, Any], name: str, kind: type) -> Any:
+    """Return a value of a header.
+
+    Args:
+        header: The header.
+        name: Name of the value.
+        kind: Its type.
+
+    Raises:
+        PacketError: It is missing, or of another type.
+    """
+    value = header.get(name)
+    if type(value) is not kind:
+        raise PacketError(
+            f"a packet arrived with a malformed header: {name!r} is {value!r:.60}, wanted "
+            f"{kind.__name__}"
+        )
+    return value
+
+
+def check_header(header: dict[str, Any]) -> None:
+    """Refuse a header with which a packet cannot be received, before memory is allocated.
+
+    Raises:
+        PacketError: A value is missing or malformed, or the tensors are larger than the memory
+            of this machine.
+    """
+    for name, kind in (("kind", str), ("number", int), ("sequence", int), ("tensors", list)):
+        header_value(header, name, kind)
+    specs, checksums = header["tensors"], header.get("checksums")
+    if checksums is not None:
+        header_value(header, "checksums", list)
+        if len(checksums) != len(specs) or {type(c) for c in checksums} - {int, type(None)}:
+            raise PacketError(
+                f"a packet arrived with a malformed header: {checksums!r:.60} are not the "
+                f"checksums of {len(specs)} tensors"
+            )
+    nbytes = sum(map(_spec_bytes, specs))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if nbytes > memory:
+        raise PacketError(
+            f"a packet arrived whose tensors have {nbytes} bytes, more than the memory of this "
+            f"machine ({memory} bytes)"
+        )
+
+
+def _spec_bytes(spec: Any) -> int:
+    """Return the size of the tensor of a ``tensor_spec``.
+
+    Raises:
+        PacketError: It is not that of a dense tensor.
+    """
+    match spec:
+        case [str(name), list(shape), list(strides)] if (
+            len(shape) == len(strides)
+            and all(type(n) is int and 0 <= n < 2**63 for n in (*shape, *strides))
+            and (0 in shape or _is_dense(shape, strides))
+        ):
+            return math.prod(shape) * parse_dtype(name).itemsize
+    raise PacketError(
+        f"a packet arrived with a malformed header: {spec!r:.60} is not the type, shape and "
+        "strides of a dense tensor"
+    )

@@ -1,56 +1,31 @@
-"""Main function of a launched process, from its first line to its exit code.
+"""Main function of a launched process, from its first line to its exit code."""
 
-The process ends when the launcher ends, whatever it is doing; on Linux the kernel kills it.
-"""
-
-import fcntl
+import atexit
 import os
 import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import connection, parent_process
-from multiprocessing.reduction import DupFd
-from pathlib import Path
-from threading import Thread
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore
 
-from hocket.distributed import identity, world
+from hocket.distributed import identity, joined_worlds
+from hocket.distributed.last_words import flush_streams, write_last_words
+from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.rejoin_files import RejoinMarkers
+from hocket.distributed.strangers import form_behind_closed_door
 from hocket.errors import PeerFailedError
 
 # Exit code of a process that ends only because another one failed.
 PEER_FAILED = PeerFailedError.exit_code
 # Blocked while a process starts, and handled once it is ready for them.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class InheritedDescriptor:
-    """A file descriptor of the launcher that a process gets under the same number.
-
-    The server that forks the processes has the descriptors of the first launch, which may be
-    closed by now.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __reduce__(self) -> tuple[Callable[..., "InheritedDescriptor"], tuple[int, Any]]:
-        return _install_descriptor, (self.number, DupFd(self.number))
-
-
-def _install_descriptor(number: int, sent: Any) -> InheritedDescriptor:
-    descriptor = sent.detach()
-    os.dup2(descriptor, number)
-    os.close(descriptor)
-    return InheritedDescriptor(number)
 
 
 @dataclass(frozen=True)
@@ -65,8 +40,10 @@ class WorkerSpec:
         interface: Name of the network interface over which the processes talk.
         timeout_s: Seconds that an operation of the world's default group waits.
         environment: Environment variables.
+        directory: Working directory.
+        module_path: ``sys.path``.
+        arguments: ``sys.argv``.
         work: The pickled function and its arguments.
-        streams: Standard output and standard error.
         incarnation: Number of the restart that begins this process alone; 0 for none.
         can_rejoin: Whether a killed process may be replaced.
     """
@@ -78,23 +55,21 @@ class WorkerSpec:
     interface: str
     timeout_s: float
     environment: Mapping[str, str]
+    directory: str
+    module_path: Sequence[str]
+    arguments: Sequence[str]
     work: bytes
-    streams: tuple[InheritedDescriptor, ...] = field(
-        default_factory=lambda: (InheritedDescriptor(1), InheritedDescriptor(2))
-    )
     incarnation: int = 0
     can_rejoin: bool = False
 
 
 def worker_main(spec: WorkerSpec) -> NoReturn:
     """Join the world, run the work, and end this process with its exit code."""
-    # A session of its own: Ctrl-C in the terminal reaches the launcher and nobody else.
-    os.setsid()
-    _exit_with_launcher()
     code = _run_work(spec)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # it may be closed, or None
-            stream.flush()
+    if not code:
+        # As at the end of a Python program: it ends the workers of loaders, for example.
+        atexit._run_exitfuncs()
+    flush_streams()
     # Not sys.exit: a thread that is blocked in a receive would keep the process alive.
     os._exit(code & 0xFF)
 
@@ -106,35 +81,49 @@ def _run_work(spec: WorkerSpec) -> int:
         handles = spec.rank == 0
         signal.signal(signal.SIGINT, signal.default_int_handler if handles else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        _join(spec)
+        _set_up(spec)
+        folder = LaunchFolder(spec.folder)
+        folder.mark_started(spec.rank)
+        try:
+            _join(spec)
+        except RuntimeError as error:
+            # It is rarely the cause: the launcher knows whether another process has died.
+            folder.report_join_error(
+                f"process {spec.rank} of {spec.processes} could not connect to the others: "
+                f"{error}"
+            )
+            return PEER_FAILED
+        folder.mark_joined(spec.rank)
         work, arguments = pickle.loads(spec.work)
         code = work(*arguments)
         if not code:
-            world.shutdown()
+            joined_worlds.shutdown()
         sys.exit(code)
     except SystemExit as end:
         if not end.code:
             return 0
-        world.report_failure(end)
+        joined_worlds.report_failure(end)
         if isinstance(end.code, int):
             return end.code
-        print(end.code, file=sys.stderr)
+        write_last_words(f"{end.code}\n")
         return 1
     except KeyboardInterrupt as error:
-        world.report_failure(error)
+        joined_worlds.report_failure(error)
         return 128 + signal.SIGINT
     except BaseException as error:
         code = int(getattr(type(error), "exit_code", 1))
-        if not world.report_failure(error) or code == PEER_FAILED:
+        if not joined_worlds.report_failure(error) or code == PEER_FAILED:
             return PEER_FAILED
-        # In one piece, as other processes write at the same time.
         trace = "".join(traceback.format_exception(error))
-        sys.stderr.write(f"process {spec.rank} of {spec.processes} failed:\n{trace}")
+        write_last_words(f"process {spec.rank} of {spec.processes} failed:\n{trace}")
         return code
 
 
-def _join(spec: WorkerSpec) -> None:
-    """Set the environment and identity of this process, and initialize the process group."""
+def _set_up(spec: WorkerSpec) -> None:
+    """Make this process like one that was started in the place of the launcher."""
+    os.chdir(spec.directory)
+    sys.path[:] = spec.module_path
+    sys.argv[:] = spec.arguments
     os.environ.clear()
     os.environ.update(spec.environment)
     os.environ |= {
@@ -145,49 +134,40 @@ def _join(spec: WorkerSpec) -> None:
         "GLOO_SOCKET_IFNAME": spec.interface,
     }
     torch.set_num_threads(spec.threads)
-    shared = identity.open_store(spec.folder)
+
+
+def _join(spec: WorkerSpec) -> None:
+    """Set the identity of this process, and initialize the process group.
+
+    Raises:
+        RuntimeError: The store or another process cannot be reached.
+    """
+    folder = LaunchFolder(spec.folder)
+    shared = identity.open_store(folder)
     markers = RejoinMarkers(spec.folder, spec.processes) if spec.can_rejoin else None
     identity.set_identity(
-        identity.ProcessIdentity(spec.rank, spec.processes, shared, spec.incarnation, markers)
+        identity.ProcessIdentity(
+            spec.rank, spec.processes, shared, spec.incarnation, markers, folder
+        )
     )
     if spec.incarnation:
         return  # a process group cannot take a process in
     # A TCP store would listen on every interface and let anybody write.
     store = distributed.FileStore(  # type: ignore[attr-defined]  # exported conditionally
-        str(Path(spec.folder) / "store"), spec.processes
+        str(folder.path / "store"), spec.processes
     )
-    distributed.init_process_group(
-        "gloo",
-        store=store,
+    form_behind_closed_door(
+        lambda: distributed.init_process_group(
+            "gloo",
+            store=store,
+            rank=spec.rank,
+            world_size=spec.processes,
+            timeout=timedelta(seconds=spec.timeout_s),
+        ),
+        PrefixStore("door", store),
         rank=spec.rank,
-        world_size=spec.processes,
-        timeout=timedelta(seconds=spec.timeout_s),
+        size=spec.processes,
+        timeout_s=spec.timeout_s,
     )
     # A process that ends at once would break connections that others still make to it.
     distributed.barrier()
-
-
-def _exit_with_launcher() -> None:
-    """Make this process die when the launcher ends or closes its pipe.
-
-    The parent process is no substitute: it is the server that forks all processes, which lives
-    as long as one of them does.
-    """
-    launcher = parent_process()
-    assert launcher is not None, "only a launcher starts workers"
-    pipe = launcher.sentinel
-    if hasattr(fcntl, "F_SETSIG"):
-        # The kernel kills this process when the launcher's end of the pipe closes. A thread
-        # that waits for it could not run while C code holds the interpreter.
-        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-        if connection.wait([pipe], timeout=0):  # it closed before that
-            os._exit(PEER_FAILED)
-    else:
-        Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
-
-
-def _exit_when_closed(pipe: int) -> None:
-    connection.wait([pipe])
-    os._exit(PEER_FAILED)

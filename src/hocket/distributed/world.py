@@ -3,40 +3,54 @@
 All of `World` that is not specific to several processes is in `SoloWorld` too.
 """
 
-import atexit
 import json
-import os
-import sys
+import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
-from types import TracebackType
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
-from hocket.distributed import network_interface, wire
-from hocket.distributed.failures import (
-    FailureDetector,
-    ask_store,
-    describe_failure,
-    record_first_failure,
-)
+from hocket.distributed import wire
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.flags import StoreFlags
-from hocket.distributed.identity import ProcessIdentity, current_identity
+from hocket.distributed.identity import ProcessIdentity
 from hocket.distributed.membership import Group, Membership
-from hocket.distributed.restart import torchrun_restart_count
-from hocket.distributed.solo_world import SoloWorld
-from hocket.errors import PeerFailedError, WorldError
+from hocket.distributed.phases import Phase
+from hocket.distributed.process_groups import GroupPool, ProcessGroups, Shape
+from hocket.distributed.strangers import form_behind_closed_door
+from hocket.distributed.waits import Finish
+from hocket.errors import WorldError
 from hocket.tree import Tree
 
-# Receives are posted long before anything is sent; the failure detector notices hangs.
-NO_TIMEOUT = timedelta(days=365)
+
+@dataclass
+class CollectiveCounts:
+    """Numbers of collective operations of one process in its process groups.
+
+    Attributes:
+        begun: Those that the process has begun.
+        done: Those that it has completed.
+    """
+
+    begun: int = 0
+    done: int = 0
+
+
+class Link(Protocol):
+    """The connection of a world to a neighbour."""
+
+    def begin_close(self) -> None:
+        """Tell the neighbour that nothing more will come, without waiting for it."""
+
+    def finish_close(self, timeout_s: float) -> bool:
+        """Wait until the neighbour says the same; return True if nothing is under way."""
 
 
 class World:
@@ -45,9 +59,10 @@ class World:
     Args:
         stages: Number of stages, K.
         replicas: Number of processes that share the batches of a stage, R.
-        timeout_s: Seconds that a process may keep another one waiting.
+        timeout_s: Seconds that an action of a process may keep another one waiting.
         store: Store of the processes of this training alone.
         identity: Identity of this process; that in the default group if not given.
+        slow_timeout_s: The same for a phase that is no training step.
 
     Attributes:
         rank: Rank of this process; rank 0 has the first replica of stage 0.
@@ -63,16 +78,15 @@ class World:
         failures: Detector of failed and hanging processes.
         flags: Flags that the processes set without waiting for each other.
         membership: Elastic phases, in which a killed process may rejoin.
-        replica_group: Process group of the replicas of this stage, if there are several.
-        packet_group: Process group of all processes for packets, without a time-out.
+        left: True once this process begins to leave the world.
+        collectives: Number of collective operations of this process.
+        groups: Process groups of this training.
+        replica_group: Process group of the replicas of this stage; None without replicas.
 
     Raises:
         WorldError: There are not K times R processes.
         HocketError: Another process has failed, or does not arrive.
     """
-
-    joined_count: ClassVar[int] = 0
-    """Number of worlds that this process has begun to join; the same in all processes."""
 
     def __init__(
         self,
@@ -81,6 +95,7 @@ class World:
         timeout_s: float,
         store: Store,
         identity: ProcessIdentity | None = None,
+        slow_timeout_s: float = 1800.0,
     ) -> None:
         identity = identity or ProcessIdentity(
             distributed.get_rank(), distributed.get_world_size(), store
@@ -108,30 +123,51 @@ class World:
             )
         self._store = store
         self._agreements = 0
-        self.failures = FailureDetector(store, self.names, self.rank, timeout_s)
+        self.failures = FailureDetector(
+            store,
+            self.names,
+            self.rank,
+            timeout_s,
+            slow_timeout_s,
+            on_silent=identity.mark_silent,
+            find_lost=identity.find_lost,
+        )
         flags = PrefixStore("flags", store)
         self.flags = StoreFlags(flags, self.failures, self.rank, self.size)
-        self._close_callbacks: list[Callable[[], None]] = []
         self.membership = Membership(identity, store, self.failures, self.name)
         self.rejoined = identity.incarnation > 0
+        self.collectives = CollectiveCounts()
+        self._groups_are_intact = not self.rejoined
+        self._links: list[Link] = []
+        self._closing = threading.Lock()
+        self._closed = self.left = False
         if self.rejoined:
             return  # a process group cannot take a process in
+        try:
+            self.groups = self._take_groups(Shape(stages, replicas, slow_timeout_s))
+        except BaseException:
+            self.failures.close()
+            raise
+        count = self.groups.collective_count
+        self.collectives = CollectiveCounts(count, count)
+        self.replica_group = self.groups.replicas
+        self._shared: Group = self.groups.collectives
+
+    def _take_groups(self, shape: Shape) -> ProcessGroups:
+        """Take process groups, the same as all other processes.
+
+        Raises:
+            HocketError: Another process has failed, or does not arrive.
+        """
+        self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
         self.failures.wait_for_all()
-        if replicas > 1:
-            # Every process must form every group, even those that it does not belong to.
-            groups = [
-                distributed.new_group(
-                    range(k * replicas, (k + 1) * replicas),
-                    timeout=timedelta(seconds=timeout_s),
-                    backend="gloo",
-                )
-                for k in range(stages)
-            ]
-            self.replica_group = groups[self.stage]
-        self.packet_group = distributed.new_group(backend="gloo", timeout=NO_TIMEOUT)
-        self._shared: Group = distributed.new_group(
-            backend="gloo", timeout=timedelta(seconds=timeout_s)
+        while (offers := self.flags.values("groups")) is None:
+            time.sleep(0.01)  # a store that was slow to take an offer has it in the end
+        taken = partial(_pool.take, shape, [json.loads(offer) for offer in offers])
+        door = PrefixStore("door", self._store)
+        return form_behind_closed_door(
+            taken, door, rank=self.rank, size=self.size, timeout_s=shape.timeout_s
         )
 
     def reunite(self) -> None:
@@ -141,18 +177,43 @@ class World:
             HocketError: A process has failed, or does not arrive.
         """
         with self.collective("the end of the elastic phase"):
-            self._shared = self.membership.reunite(self.failures.timeout_s) or self._shared
+            group = self.membership.reunite(self.slow_timeout_s)
+        if group is not None:
+            self._shared, self._groups_are_intact = group, False
 
-    def on_close(self, callback: Callable[[], None]) -> None:
-        """Call a function when this process leaves the world in good order."""
-        self._close_callbacks.append(callback)
+    def add_link(self, link: Link) -> None:
+        """Close a connection when this process leaves the world."""
+        self._links.append(link)
 
     def close(self) -> None:
-        """Leave the world in good order."""
-        self.failures.announce_exit()
-        for callback in self._close_callbacks:
-            callback()
-        self.failures.close()
+        """Leave the world, in good order if the neighbours do the same in time.
+
+        The next training takes the process groups if nothing is under way in them.
+        """
+        with self._closing:  # a second caller waits until the first has left
+            if self._closed:
+                return
+            self.left = True
+            self.failures.announce_exit()
+            for link in self._links:
+                link.begin_close()
+            end_s = time.monotonic() + self.failures.timeout_s
+            quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
+            if (
+                all(quiet)
+                and self._groups_are_intact
+                and self.collectives.begun == self.collectives.done
+            ):
+                self.groups.collective_count = self.collectives.done
+                _pool.give_back(self.groups)
+            self.failures.close()
+            self._links.clear()
+            self._closed = True
+
+    def close_in_background(self) -> None:
+        """Leave the world without waiting for anything; safe in a finalizer."""
+        self.left = True
+        _abandoned.put(self)
 
     @property
     def is_main(self) -> bool:
@@ -160,9 +221,13 @@ class World:
         return self.rank == 0
 
     @property
-    def timeout_s(self) -> float:
-        """Seconds that a process may keep another one waiting."""
-        return self.failures.timeout_s
+    def slow_timeout_s(self) -> float:
+        """Seconds that a phase which is no training step may keep a process waiting."""
+        return self.failures.limits.slow_timeout_s
+
+    def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Return a context manager for a phase that is no training step."""
+        return self.failures.in_phase(phase)
 
     @property
     def reads_data(self) -> bool:
@@ -196,13 +261,13 @@ class World:
         """Return the JSON values of all processes in the order of ranks."""
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with self.collective("gathering values from all processes"):
-            self._shared.allgather([lengths], [torch.tensor([len(data)])]).wait()
+        with self.collective("gathering values from all processes") as finish:
+            finish(self._shared.allgather([lengths], [torch.tensor([len(data)])]))
             longest = int(max(map(int, lengths)))
             padded = torch.zeros(longest, dtype=torch.uint8)
             padded[: len(data)] = data
             rows = [torch.empty_like(padded) for _ in range(self.size)]
-            self._shared.allgather([rows], [padded]).wait()
+            finish(self._shared.allgather([rows], [padded]))
         texts = zip(rows, lengths, strict=True)
         return [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
 
@@ -220,22 +285,28 @@ class World:
         """Overwrite dense CPU tensors in every process with those of one rank."""
         options = distributed.BroadcastOptions()
         options.rootRank = source
-        with self.collective("broadcasting tensors"):
+        with self.collective("broadcasting tensors") as finish:
             for tensor in tensors:
                 if tensor.numel():
-                    self._shared.broadcast([wire.tensor_bytes(tensor)], options).wait()
+                    finish(self._shared.broadcast([wire.tensor_bytes(tensor)], options))
 
     @torch.no_grad()
     def sync_replicas(self, modules: Iterable[nn.Module]) -> None:
         """Copy the weights of the first replica of this stage to the others."""
         if self.replicas == 1:
             return
-        with self.collective("broadcasting the weights of the first replica"):
+        activity = "broadcasting the weights of the first replica"
+        with self.replica_collective(activity) as finish:
             for value in (v for module in modules for v in module.state_dict().values()):
                 dense = wire.to_dense(value)
                 if dense.numel():
-                    distributed.broadcast(
-                        wire.tensor_bytes(dense), group_src=0, group=self.replica_group
+                    finish(
+                        distributed.broadcast(
+                            wire.tensor_bytes(dense),
+                            group_src=0,
+                            group=self.replica_group,
+                            async_op=True,
+                        )
                     )
                 value.copy_(dense)
 
@@ -257,127 +328,45 @@ class World:
         Assumes that the quickest of several exchanges is symmetric: exact to about 0.1 ms.
         """
         offsets = [(0.0, 0.0)] if self.is_main else []
-        with self.collective("comparing clocks"):
+        with self.collective("comparing clocks") as finish:
             for other in range(1, self.size):
                 for _ in range(8 if self.rank in (0, other) else 0):
                     value = torch.zeros(1, dtype=torch.float64)
                     if self.is_main:
-                        self._shared.recv([value], other, 0).wait()
+                        finish(self._shared.recv([value], other, 0))
                         value.fill_(time.perf_counter())
-                        self._shared.send([value], other, 0).wait()
+                        finish(self._shared.send([value], other, 0))
                         continue
                     start = time.perf_counter()
-                    self._shared.send([value], 0, 0).wait()
-                    self._shared.recv([value], 0, 0).wait()
+                    finish(self._shared.send([value], 0, 0))
+                    finish(self._shared.recv([value], 0, 0))
                     end = time.perf_counter()
                     offsets.append((end - start, float(value) - (start + end) / 2))
         return min(offsets)[1]
 
+    def collective(self, activity: str) -> AbstractContextManager[Finish]:
+        """Return a context manager for operations of all processes; see `FailureDetector`."""
+        return self._collective(activity, range(self.size))
+
+    def replica_collective(self, activity: str) -> AbstractContextManager[Finish]:
+        """Return the same for operations of the replicas of this stage."""
+        first = self.stage * self.replicas
+        return self._collective(activity, range(first, first + self.replicas))
+
     @contextmanager
-    def collective(self, activity: str) -> Iterator[None]:
-        """Context manager for an operation of all processes, which it names in errors."""
-        start = time.monotonic()
-        try:
-            with self.failures.waiting_for(activity, None):
-                yield
-        except RuntimeError as error:
-            if time.monotonic() - start >= self.failures.timeout_s:
-                raise self.failures.peers_missing(activity) from None
-            raise self.failures.peer_lost(None, str(error)) from None
+    def _collective(self, activity: str, ranks: Iterable[int]) -> Iterator[Finish]:
+        """Count the operations, and wait for them."""
+        self.collectives.begun += 1
+        with self.failures.collective(activity, ranks) as finish:
+            yield finish
+        self.collectives.done += 1
 
 
-_joined: list[World] = []
+_pool = GroupPool()
+_abandoned: SimpleQueue[World] = SimpleQueue()
 
 
-def join_world(stages: int, replicas: int, timeout_s: float) -> World | SoloWorld:
-    """Join the processes of this training; alone, this process gets a `SoloWorld`.
-
-    The processes that torchrun or ``hocket launch`` has started form a world; a default group
-    that the caller has initialized is used as it is.
-
-    Args:
-        stages: Number of stages, K.
-        replicas: Number of processes that share the batches of a stage, R.
-        timeout_s: Seconds that a process may keep another one waiting.
-
-    Raises:
-        WorldError: There are not K times R processes.
-    """
-    if current_identity() is None:
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return SoloWorld()
-        network_interface.choose_interface()
-        store, rank, size = next(rendezvous("env://"))
-        # torchrun keeps its store when it restarts its processes, with the addresses of those
-        # that are gone.
-        fresh = PrefixStore(f"attempt {torchrun_restart_count()}", store)
-        # With torch's own time-out: a process that takes long to start does not hang.
-        distributed.init_process_group("gloo", store=fresh, rank=rank, world_size=size)
-    identity = current_identity()
-    if identity is None or identity.size == 1:
-        return SoloWorld()
-    if not _joined:
-        atexit.register(shutdown)
-        sys.excepthook = _report_uncaught
-    store = _next_store(identity)
-    World.joined_count += 1
-    world = World(stages, replicas, timeout_s, store, identity)
-    _joined.append(world)
-    return world
-
-
-def shutdown() -> None:
-    """Leave all worlds that this process has joined, in good order."""
-    while _joined:
-        _joined.pop().close()
-
-
-def is_main() -> bool:
-    """Return True in the process that should print and write files."""
-    identity = current_identity()
-    return identity is None or identity.rank == 0
-
-
-def report_failure(error: BaseException) -> bool:
-    """Tell the others why this process ends; return True if it is the first that failed."""
-    if isinstance(error, PeerFailedError):
-        return False
-    firsts = [world.failures.report(error) for world in _joined]
-    identity = current_identity()
-    if identity is None:
-        return all(firsts)
-    # Others may wait for this process to join the next world.
-    message = describe_failure(f"process {identity.rank}", error)
-    first, _ = ask_store(lambda: record_first_failure(_next_store(identity), message))
-    return all([*firsts, first in (None, message)])
-
-
-def exit_process(code: int) -> None:
-    """End this process with an exit code if it has joined a world; otherwise do nothing.
-
-    sys.exit would not do: threads that wait for packets would keep the process alive.
-    """
-    if not _joined:
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _next_store(identity: ProcessIdentity) -> Store:
-    """Return the store of the next training, which holds no failures of earlier ones."""
-    return PrefixStore(f"hocket/{World.joined_count}", identity.store)
-
-
-def _report_uncaught(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Report an uncaught error to the other processes, print it, and end this process."""
-    if report_failure(error):
-        text = "".join(traceback.format_exception(error))
-        code = int(getattr(kind, "exit_code", 1))
-    else:
-        text, code = "".join(traceback.format_exception_only(error)), PeerFailedError.exit_code
-    # In one piece, as other processes write at the same time.
-    sys.stderr.write(text)
-    exit_process(130 if isinstance(error, KeyboardInterrupt) else code)
+def close_abandoned_worlds() -> None:
+    """Close worlds whose trainers were forgotten or have failed, and never return."""
+    while True:
+        _abandoned.get().close()

@@ -60,10 +60,13 @@ class AsyncProcess:
         self._links = [link for link in (previous, following) if link is not None]
         self._announce: BatchAnnouncer | None = None
         self._polled = 0.0
+        self._taken = False  # whether this process has taken a turn
         self._announced_end = self._all_finished = False
-        self._failure: HocketError | None = None
-        world.failures.add_listener(self._fail)
-        world.on_close(self._close)
+        self._failures: list[HocketError] = []
+        # Not a method: the world lives longer than this engine, and would keep it alive.
+        world.failures.add_listener(self._failures.append)
+        for link in self._links:
+            world.add_link(link)
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -140,8 +143,12 @@ class AsyncProcess:
         elif not self._wait_for_packet():
             return []
         start = time.perf_counter()
-        self._world.failures.set_activity(f"taking turn {stage.turns}")
-        events = stage.take_turn(stage.turns)
+        failures, turn = self._world.failures, stage.turns
+        # The first turn of a process may compile, or load libraries.
+        failures.set_activity(f"taking turn {turn}", slow=not self._taken)
+        events = stage.take_turn(turn)
+        self._taken = True
+        failures.set_activity(f"between turn {turn} and the next one", slow=True)
         time.sleep(self._idle * (time.perf_counter() - start))
         return events
 
@@ -177,19 +184,20 @@ class AsyncProcess:
         if finished and self._following is None:
             time.sleep(POLL_S)
             return False
-        start, there = time.monotonic(), False
-        activity = f"waiting for something to draw from {self._previous.peer_name}"
-        span = self._stage.stage.recorder.span("wait", turn, turn)
-        with span, failures.waiting_for(activity, self._previous.rank):
-            while not there and self._failure is None:
-                there = self._buffer.wait(POLL_S, fresh=finished)
+        there, peer = False, self._previous.peer_name
+        activity = f"waiting for something to draw from {peer}"
+        wait = failures.waiting_for(activity, [self._previous.rank], f"anything from {peer}")
+        with self._stage.stage.recorder.span("wait", turn, turn), wait as waiting:
+            while not there and not self._failures:
+                there = self._buffer.wait(min(POLL_S, failures.slice_s), fresh=finished)
                 self._previous.raise_if_lost()
                 if finished:
                     break
-                if not there and time.monotonic() - start >= failures.timeout_s:
-                    raise failures.peer_timed_out(
-                        self._previous.rank, f"anything from {self._previous.peer_name}"
-                    )
+                if self._previous.connection is None:  # it is being started again
+                    waiting.restart()
+                elif not there:
+                    # A sender that drops everything makes progress all the same.
+                    waiting.look(failures.limits.slow_timeout_s)
         return there
 
     def _check_all_finished(self) -> bool:
@@ -200,8 +208,8 @@ class AsyncProcess:
             self._announced_end = True
         for link in self._links:
             link.raise_if_lost()
-        if self._failure is not None:
-            raise self._failure
+        if self._failures:
+            raise self._failures[0]
         now = time.monotonic()
         if not self._all_finished and now - self._polled >= POLL_S:
             self._polled = now
@@ -212,11 +220,3 @@ class AsyncProcess:
 
     def _flag(self, name: str) -> str:
         return f"{name}/{self._world.membership.phase}"
-
-    def _fail(self, error: HocketError) -> None:
-        self._failure = error
-
-    def _close(self) -> None:
-        """Close the links to the neighbours."""
-        for link in self._links:
-            link.close()

@@ -1,7 +1,7 @@
 """From a method and the stages' modules to an engine that is ready for its first batch."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from torch import nn
@@ -57,6 +57,7 @@ class EngineParts:
         watchers: Called after every action of this process.
         world: This process among the others.
         meter: Compares late gradients with the true ones; None to compare none.
+        names: Names of the parameters in the network.
     """
 
     setup: Setup
@@ -65,6 +66,7 @@ class EngineParts:
     watchers: Sequence[Watcher]
     world: World | SoloWorld
     meter: GradientErrorMeter | None = None
+    names: Mapping[nn.Parameter, str] = field(default_factory=dict)
 
 
 def build_engine(parts: EngineParts) -> Engine:
@@ -98,6 +100,7 @@ def build_serial(parts: EngineParts) -> SerialEngine:
                 index=k,
                 count=count,
                 module=module,
+                names=parts.names,
                 signal=signals[k],
                 signal_network=networks[k],
                 to_previous=to_previous[k],
@@ -121,25 +124,28 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
         convert_batchnorm(nn.ModuleList([parts.modules[k], networks[k]]), world)
-    # A neighbour can be ahead by so many messages, and sends some for an evaluation.
-    capacity = method.forward_delay + method.backward_delay + SPARE_CAPACITY
     backends = Backends(world, setup.device)
 
     def connect(offset: int) -> Connection:
         rank = world.neighbour(offset)
         backend = backends.for_peer(rank)
+        # A neighbour can be ahead by so many messages, and sends some for an evaluation.
+        capacity = sum(method.edge_delay(min(k, k + offset))) + SPARE_CAPACITY
         return Connection(world, rank, capacity, setup.device, backend, checksum=setup.checksum)
 
     source, lookahead = Source(), Lookahead()
     recorder = Recorder(k, keep=setup.record_timeline)
     previous = connect(-1) if k > 0 else None
     following = connect(1) if k < count - 1 else None
-    forward_delay = method.forward_delay if setup.resumable else 0
-    backward_delay = method.backward_delay if setup.resumable else 0
+    forward_delay = method.edge_delay(k)[0] if setup.resumable and following is not None else 0
+    backward_delay = (
+        method.edge_delay(k - 1)[1] if setup.resumable and previous is not None else 0
+    )
     stage_parts = StageParts(
         index=k,
         count=count,
         module=parts.modules[k],
+        names=parts.names,
         signal=signals[k],
         signal_network=networks[k],
         to_previous=ConnectionToPrevious(previous, lookahead, recorder, backward_delay)
@@ -177,6 +183,7 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
                 index=k,
                 count=count,
                 module=module,
+                names=parts.names,
                 signal=signals[k],
                 signal_network=networks[k],
                 to_previous=draws[k] or source.port(),
@@ -250,6 +257,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             index=k,
             count=count,
             module=parts.modules[k],
+            names=parts.names,
             signal=signals[k],
             signal_network=networks[k],
             to_previous=draw or source.port(),

@@ -56,8 +56,15 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
     method = setup.method
     parts.module.to(setup.device)
     parts.signal_network.to(setup.device)
-    delay = method.delay(parts.index, parts.count)
-    check_compatible(parts.module, method.linearize, delay, parts.index, setup.precision)
+    delay = method.graph_delay(parts.index, parts.count)
+    check_compatible(
+        parts.module,
+        method.linearize,
+        delay,
+        parts.index,
+        setup.precision,
+        resumable=setup.resumable,
+    )
     return Stage(setup, parts if setup.codec == Exact() else _with_codec(setup, parts))
 
 
@@ -80,7 +87,8 @@ def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
     seed = setup.seed + parts.seed_offset
     to_previous, to_next = parts.to_previous, parts.to_next
     if index > 0:
-        to_previous = EncodedPort(to_previous, codec.gradients, codec, seed)
+        edge = f"the edge from stage {index} to stage {index - 1}"
+        to_previous = EncodedPort(to_previous, codec.gradients, codec, seed, edge=edge)
     if index < parts.count - 1:
         to_next = EncodedPort(
             to_next,
@@ -89,6 +97,7 @@ def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
             seed + index,
             parts.send_stats,
             self_contained=setup.method.free_running,
+            edge=f"the edge from stage {index} to stage {index + 1}",
         )
     return replace(parts, to_previous=to_previous, to_next=to_next)
 
@@ -126,10 +135,10 @@ def build_signals(
                 )
             shapes.append(tuple(value.shape[1:]) if real else ())
             dtypes.append(value.dtype if real else torch.get_default_dtype())
-    outputs = shapes[-1][-1] if shapes[-1] else 1
+    output_shape = shapes[-1] if real else None
     networks = []
     for k, signal in enumerate(signals):
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
-            network = signal.build_network(shapes[k], outputs)
+            network = signal.build_network(shapes[k], output_shape)
         networks.append(network.to(dtypes[k]))
     return signals, networks

@@ -16,12 +16,13 @@ from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
 from hocket.program import Action, StageSchedule, drain
+from hocket.signals.losses import count_targets
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.connection import Connection
 from hocket.transport.connection_ports import Lookahead
 from hocket.transport.source import Source
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, count_samples, map_tensors
 
 
 class DistributedEngine:
@@ -58,9 +59,12 @@ class DistributedEngine:
         self._lookahead = lookahead
         self._watchers = watchers
         # News of the ticks to come must reach the last stage before it needs them.
-        self._ahead = (world.stages - 1) * method.forward_delay + 2
+        self._ahead = method.entry(world.stages - 1) + 2
         self._announce = BatchAnnouncer(previous, following)
-        world.on_close(self._close)
+        self._executed: set[str] = set()  # kinds of actions that cannot be the first any more
+        for connection in (previous, following):
+            if connection is not None:
+                world.add_link(connection)
 
     def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
         """Do nothing: all stages train for as long as batches enter.
@@ -138,14 +142,11 @@ class DistributedEngine:
         """Bytes sent to the neighbours so far."""
         return sum(c.sent_bytes for c in (self._previous, self._following) if c is not None)
 
-    def _close(self) -> None:
-        """Close the connections to the neighbours."""
-        for connection in (self._previous, self._following):
-            if connection is not None:
-                connection.close()
-
     def _share(self, batch: Batch) -> tuple[float, Batch]:
         """Return this replica's fraction of a batch, and that part of it.
+
+        The losses of the parts, weighted with their fractions, add up to that of the batch: the
+        fraction is that of the class indices that are not ignored, or else of the samples.
 
         Raises:
             DataError: The batch has fewer samples than there are replicas.
@@ -153,7 +154,7 @@ class DistributedEngine:
         replica, replicas = self._world.replica, self._world.replicas
         if replicas == 1:
             return 1.0, batch
-        whole = len(tensors(batch)[0])
+        whole = count_samples(batch)
         if whole < replicas:
             raise DataError(
                 f"a batch of {whole} cannot be shared by {replicas} replicas; use larger "
@@ -165,15 +166,23 @@ class DistributedEngine:
             shared = tensor.dim() and len(tensor) == whole
             return tensor[first:last] if shared else tensor
 
-        return (last - first) / whole, map_tensors(part, batch)
+        own = map_tensors(part, batch)
+        counted, all_counted = count_targets(own[1]), count_targets(batch[1])
+        if counted is not None and all_counted:
+            return int(counted) / int(all_counted), own
+        return (last - first) / whole, own
 
     def _execute(self, tick: int, actions: list[Action]) -> list[Event]:
         events = []
-        stage = self.stages[0]
+        stage, failures = self.stages[0], self._world.failures
         self._lookahead.tick = tick
         for action in actions:
-            self._world.failures.set_activity(f"executing {action} in tick {tick}")
-            event = execute(stage, action, tick, self._watchers)
-            self._world.failures.set_activity(f"continuing after {action} in tick {tick}")
-            events.append(event)
+            # The first one of a kind may compile, or load libraries.
+            first = action.kind not in self._executed
+            activity = f"executing {action} in tick {tick}" + first * " for the first time"
+            failures.set_activity(activity, slow=first)
+            events.append(execute(stage, action, tick, self._watchers))
+            self._executed.add(action.kind)
+            failures.set_activity(f"continuing after {action} in tick {tick}")
+        failures.set_activity(f"between tick {tick} and the next one", slow=True)
         return events

@@ -31,6 +31,10 @@ def execute(
     except Exception as error:
         if isinstance(error, NonFiniteError):
             error.batch = action.batch
+        if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
+            error.add_note(
+                "(the batch has one sample; leave it out: DataLoader(drop_last=True))"
+            )
         error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {tick}: {action})")
         raise
     event = Event(tick, action, report)

@@ -143,12 +143,16 @@ def _trained(stage: Stage) -> list[nn.Parameter]:
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Return all gradients as one vector (D,) in float64, zeros for those that are None."""
     parts = [
-        torch.zeros(p.numel(), dtype=torch.float64)
-        if g is None
-        else g.detach().cpu().double().flatten()
+        _as_real(torch.zeros_like(p) if g is None else g.to_dense()).cpu().double().flatten()
         for g, p in zip(gradients, like, strict=True)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    """Return a tensor (...) without its graph; complex numbers as pairs (..., 2)."""
+    plain = tensor.detach().resolve_conj()
+    return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
 def build_gradient_error_meter(

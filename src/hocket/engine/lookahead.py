@@ -12,7 +12,7 @@ from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.connection import Connection
 from hocket.transport.connection_ports import Lookahead
-from hocket.tree import Tree
+from hocket.tree import Tree, copy_tensors
 
 NO_BATCH: Batch = (None, None)
 """Placeholder for a batch in processes that do not read the data."""
@@ -49,13 +49,16 @@ class BatchAnnouncer:
         """
         number, self._openings = self._openings, self._openings + 1
         if self._previous is not None:
-            lookahead.end_tick = self._previous.receive("opening", number).header["end_tick"]
+            lookahead.end_tick = self._previous.receive("opening", number).value(
+                "end_tick", int
+            )
             self._open(number, lookahead)
             while start < lookahead.end_tick:
                 yield NO_BATCH
                 start += 1
             return
-        iterator = iter(batches)
+        # Copied: the loader may fill the same memory with the next batch.
+        iterator = map(copy_tensors, batches)
         queue = deque(islice(iterator, ahead))
         lookahead.end_tick = start + len(queue)
         self._open(number, lookahead)
@@ -108,7 +111,7 @@ def predict_stage(
 def _receive(previous: Connection, number: int, lookahead: Lookahead) -> Evaluated:
     """Return values, targets and ensemble as the stage before has sent them."""
     message = previous.receive("evaluation", number)
-    lookahead.end_tick = message.header["end_tick"]
+    lookahead.end_tick = message.value("end_tick", int)
     values, targets, ensemble = (
         message.tree(name, previous.device) for name in ("values", "targets", "ensemble")
     )

@@ -10,7 +10,11 @@ from hocket.methods.dsp import DSP as DSP
 from hocket.methods.fdg import FDG as FDG
 from hocket.methods.fr import FR as FR
 from hocket.methods.method import Method as Method
+from hocket.methods.paci import PACI as PACI
+from hocket.methods.pipedream import PipeDream as PipeDream
+from hocket.methods.pipedream_2bw import PipeDream2BW as PipeDream2BW
 from hocket.methods.registry import METHODS as METHODS
+from hocket.methods.registry import as_method as as_method
 from hocket.methods.registry import build_method as build_method
 from hocket.methods.registry import method_options as method_options
 from hocket.methods.registry import parse_method as parse_method

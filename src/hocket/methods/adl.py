@@ -18,7 +18,7 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Linearize, Method, Order, Reduce
+from hocket.methods.method import EpochEnd, Hold, Linearize, Method, Order, Reduce
 from hocket.signals import Delayed
 
 
@@ -28,6 +28,7 @@ def ADL(
     reduce: Reduce = "mean",
     shrink: float = 1.0,
     linearize: Linearize = "stash",
+    hold: Hold = "newest",
     order: Order = "backward-first",
     forward_delay: int = 1,
     backward_delay: int = 1,
@@ -41,6 +42,8 @@ def ADL(
         reduce: ``mean`` or ``sum`` of the accumulated gradients.
         shrink: Factor in (0, 1] on a gradient at each edge that it crosses (beta of FDG).
         linearize: Weights that a late gradient is applied at.
+        hold: Version of its weights that a stage forwards with: its ``newest``, the newest that
+            every stage has (``vertical``), or the one before the last update (``double``).
         order: Work that a stage does first in a tick in which it has both kinds.
         forward_delay: Ticks that an activation travels to the next stage.
         backward_delay: Ticks that a gradient travels to the stage before.
@@ -58,6 +61,7 @@ def ADL(
         backward_delay=backward_delay,
         order=order,
         linearize=linearize,
+        hold=hold,
         accumulate=accumulate,
         reduce=reduce,
         epoch_end=epoch_end,

@@ -16,12 +16,14 @@ tick | stage 0     | stage 1     | stage 2
 
 from functools import partial
 
-from hocket.methods.method import EpochEnd, Linearize, Method, Order
+from hocket.methods.method import EpochEnd, Linearize, Method, Order, Reduce
 from hocket.signals import Delayed
 
 
 def DDG(
     *,
+    accumulate: int = 1,
+    reduce: Reduce = "mean",
     linearize: Linearize = "stash",
     order: Order = "forward-first",
     forward_delay: int = 0,
@@ -32,6 +34,8 @@ def DDG(
     """Build decoupled parallel back-propagation with delayed gradients.
 
     Args:
+        accumulate: Number of gradients per update.
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
         linearize: Weights that a late gradient is applied at.
         order: Work that a stage does first in a tick in which it has both kinds.
         forward_delay: Ticks that an activation travels to the next stage.
@@ -50,6 +54,8 @@ def DDG(
         backward_delay=backward_delay,
         order=order,
         linearize=linearize,
+        accumulate=accumulate,
+        reduce=reduce,
         epoch_end=epoch_end,
     )
 

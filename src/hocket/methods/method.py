@@ -5,18 +5,30 @@ stage k here is module k+1 there.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from math import ceil
+from typing import Literal
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import wrong_choice
+from hocket.options import Range, out_of_range, wrong_fields
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
 Linearize = Literal["stash", "live", "recompute"]
+Hold = Literal["newest", "vertical", "double"]
 Reduce = Literal["mean", "sum"]
 Statistics = Literal["forward", "both"]
 EpochEnd = Literal["carry", "drain"]
 Sampler = Literal["freshest", "official"]
+MAX_DELAY = 1000
+"""Most ticks that a packet may take over one edge; a stage holds a batch for each."""
+
+METHOD_RANGES = {
+    "forward_delay": Range(least=0, most=MAX_DELAY),
+    "backward_delay": Range(least=0, most=MAX_DELAY),
+    "accumulate": Range(least=1),
+    "first_stage_rate": Range(above=0),
+}
+"""Ranges of the numbers of a method."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +66,8 @@ class Replay:
     sampler: Sampler = "freshest"
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.buffer < 1:
-            problems.append(f"buffer is {self.buffer}; it holds at least 1 batch")
-        if self.reuse < 0:
-            problems.append(f"reuse is {self.reuse}; use a limit of at least 1, or 0 for none")
-        problems += wrong_choice("sampler", self.sampler, get_args(Sampler))
+        problems = wrong_fields(self)
+        problems += out_of_range(self, {"buffer": Range(least=1), "reuse": Range(least=0)})
         if self.sampler == "official" and self.reuse == 1:
             problems.append(
                 "reuse is 1 with the official sampler, which counts from 1, so that nothing "
@@ -83,12 +91,18 @@ class Method:
         linearize: Weights that a late gradient is applied at: those of its forward (``stash``),
             current ones with old activations (``live``), or current ones with activations
             computed again (``recompute``).
+        hold: Version of its weights that a stage forwards with: its ``newest``; the newest that
+            every stage of the network has (``vertical`` sync, arXiv 1806.03377, section 3.3);
+            or, for each group of ``accumulate`` batches, the one before the last update
+            (``double`` buffering, arXiv 2006.09503, section 3.1).
         accumulate: Number of gradients per update (ADL's M).
         reduce: ``mean`` or ``sum`` of the accumulated gradients.
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
         first_stage_rate: Factor on the learning rate of the first stage.
         replay: Buffers of free-running stages; None if all stages keep step.
+        edge_delays: Forward and backward delay of each edge, where edges differ; empty if all
+            have those above.
 
     Raises:
         OptionError: A choice is out of its range.
@@ -101,38 +115,29 @@ class Method:
     backward_delay: int
     order: Order = "forward-first"
     linearize: Linearize = "stash"
+    hold: Hold = "newest"
     accumulate: int = 1
     reduce: Reduce = "mean"
     statistics: Statistics = "forward"
     epoch_end: EpochEnd = "carry"
     first_stage_rate: float = 1.0
     replay: Replay | None = None
+    edge_delays: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        problems = [
-            *wrong_choice("order", self.order, get_args(Order)),
-            *wrong_choice("linearize", self.linearize, get_args(Linearize)),
-            *wrong_choice("reduce", self.reduce, get_args(Reduce)),
-            *wrong_choice("statistics", self.statistics, get_args(Statistics)),
-            *wrong_choice("epoch_end", self.epoch_end, get_args(EpochEnd)),
-        ]
-        problems += [
-            f"{field} is {value!r}; use a whole number of at least {least}"
-            for field, value, least in (
-                ("forward_delay", self.forward_delay, 0),
-                ("backward_delay", self.backward_delay, 0),
-                ("accumulate", self.accumulate, 1),
-            )
-            if not isinstance(value, int) or value < least
-        ]
-        if not self.first_stage_rate > 0:
-            problems.append(
-                f"first_stage_rate is {self.first_stage_rate!r}; use a number above 0"
-            )
+        problems = wrong_fields(self) + out_of_range(self, METHOD_RANGES)
         if self.statistics == "both" and self.linearize != "recompute":
             problems.append(
                 f"statistics='both' with linearize={self.linearize!r}: "
                 "there is no second pass to count; use linearize='recompute'"
+            )
+        if self.hold != "newest" and not (
+            self.signal.needs_gradient and self.linearize == "stash"
+        ):
+            problems.append(
+                f"hold={self.hold!r} with linearize={self.linearize!r}: a backward has to meet "
+                "the old weights of its forward, which are those of linearize='stash' with "
+                "gradients from the next stage; leave hold at 'newest'"
             )
         if self.free_running and (
             self.signal.needs_gradient or self.signal.learns_from_gradient
@@ -184,6 +189,31 @@ class Method:
             backward_delay=self.backward_delay + ticks * (self.backward_delay > 0),
         )
 
+    def edge_delay(self, edge: int) -> tuple[int, int]:
+        """Return the ticks forward and backward over the edge behind a stage."""
+        return self.edge_delays[edge] if self.edge_delays else self._same_delays
+
+    @property
+    def _same_delays(self) -> tuple[int, int]:
+        return self.forward_delay, self.backward_delay
+
+    def entry(self, stage: int) -> int:
+        """Return the ticks from the entrance of a batch to its forward at a stage."""
+        return sum(self.edge_delay(edge)[0] for edge in range(stage))
+
+    def flight(self, stages: int) -> int:
+        """Return the ticks from a batch's first action to its last.
+
+        A gradient comes back over every edge, a target over one.
+        """
+        last = self.entry(stages - 1)
+        if self.signal.needs_gradient:
+            return self.delay(0, stages)
+        if not self.signal.learns_from_gradient:
+            return last
+        returns = (self.entry(k + 1) + self.edge_delay(k)[1] for k in range(stages - 1))
+        return max(returns, default=last)
+
     def delay(self, stage: int, stages: int) -> int:
         """Return the ticks between a stage's forward of a batch and its backward.
 
@@ -193,7 +223,82 @@ class Method:
         """
         if not self.signal.needs_gradient:
             return 0
-        return (stages - 1 - stage) * (self.forward_delay + self.backward_delay)
+        return sum(sum(self.edge_delay(edge)) for edge in range(stage, stages - 1))
+
+    def holds(self, stages: int) -> bool:
+        """Return whether stages forward with older weights than their newest.
+
+        Where no stage is behind another, the newest weights are the same version everywhere.
+
+        >>> from hocket.methods import PipeDream
+        >>> [PipeDream(hold="vertical").holds(stages) for stages in (1, 2)]
+        [False, True]
+        """
+        return self.hold != "newest" and self._gradients_missed(0, stages) > 0
+
+    def graph_delay(self, stage: int, stages: int) -> int:
+        """Return the delay for which a stage keeps graphs over updates; 0 if it does not.
+
+        A last stage that forwards with old weights has its gradient at once, and yet other
+        weights between its forward and its backward.
+        """
+        return self.delay(stage, stages) or int(self.holds(stages))
+
+    def _gradients_missed(self, stage: int, stages: int) -> int:
+        """Return the batches between a forward and its backward whose gradients it misses."""
+        delay = self.delay(stage, stages)
+        return delay - 1 if delay and self.order == "backward-first" else delay
+
+    def forward_version(self, stage: int, stages: int, batch: int) -> int:
+        """Return the number of updates that the weights of a forward have seen.
+
+        Args:
+            stage: Number of the stage, from 0.
+            stages: Number of stages.
+            batch: Number of the batch, from 0, if no epoch has been drained before.
+
+        >>> from hocket.methods import PipeDream2BW
+        >>> [PipeDream2BW(accumulate=2).forward_version(0, stages=3, batch=b) for b in range(8)]
+        [0, 0, 0, 0, 1, 1, 2, 2]
+        """
+        if self.hold == "double" and self.holds(stages):
+            return max(batch // self.accumulate - 1, 0)
+        last = 0 if self.hold == "vertical" else stage  # the stage that is last to update
+        return max(batch - self._gradients_missed(last, stages), 0) // self.accumulate
+
+    def held_back(self, stage: int, stages: int) -> int:
+        """Return the most updates by which a stage's forward is older than its newest weights.
+
+        >>> from hocket.methods import PipeDream
+        >>> [PipeDream(hold="vertical").held_back(k, stages=4) for k in range(4)]
+        [0, 1, 2, 3]
+        """
+        if self.hold == "double":
+            return int(self.holds(stages))
+        if self.hold == "newest":
+            return 0
+        least, most = self._gradients_missed(stage, stages), self._gradients_missed(0, stages)
+        return ceil((most - least) / self.accumulate)
+
+    def require_stages(self, stages: int) -> None:
+        """Refuse a number of stages that the method's delays or versions are not for.
+
+        Raises:
+            OptionError: Delays are those of another number of edges, or a forward needs weights
+                that do not exist yet, as there are too few gradients per update.
+        """
+        if self.edge_delays and len(self.edge_delays) != stages - 1:
+            raise OptionError(
+                f"method {self.name!r} has a staleness for each of {len(self.edge_delays) + 1} "
+                f"stages, and there are {stages}; give one for each"
+            )
+        least = self._gradients_missed(0, stages)
+        if self.hold == "double" and self.accumulate < least:
+            raise OptionError(
+                f"method {self.name!r} on {stages} stages: with hold='double' and "
+                f"accumulate={self.accumulate} stage 0 would forward batches with an update "
+                f"that it has not done; use accumulate={least} or more, or fewer stages"
+            )
 
     def staleness(self, stage: int, stages: int, batch: int | None = None) -> float:
         """Return the updates of a stage between its forward of a batch and its backward.
@@ -213,12 +318,12 @@ class Method:
         >>> [ADL(accumulate=4, order="forward-first").staleness(k, stages=3) for k in range(3)]
         [1.0, 0.5, 0.0]
         """
-        gradients = self.delay(stage, stages)
-        if gradients and self.order == "backward-first":
-            gradients -= 1
-        if batch is None:
-            return gradients / self.accumulate
-        return batch // self.accumulate - max(batch - gradients, 0) // self.accumulate
+        if batch is not None:
+            return batch // self.accumulate - self.forward_version(stage, stages, batch)
+        if self.hold == "double":
+            return float(self.holds(stages))
+        last = 0 if self.hold == "vertical" else stage
+        return self._gradients_missed(last, stages) / self.accumulate
 
     def memory(self, stage: int, stages: int) -> MemoryCount:
         """Return the largest number of batches that a stage holds in steady state.
@@ -227,17 +332,18 @@ class Method:
         >>> FDG(order="forward-first").memory(0, stages=2)
         MemoryCount(graphs=3, inputs=3, versions=3)
         """
-        delay = self.delay(stage, stages)
-        batches = delay if delay and self.order == "backward-first" else delay + 1
-        if delay == 0:
+        batches = self._gradients_missed(stage, stages) + 1
+        # Rounded up: the batches in flight may straddle one more group of gradients.
+        versions = 1 + ceil(self.staleness(stage, stages))
+        if self.holds(stages):
+            return MemoryCount(graphs=batches, inputs=batches, versions=versions)
+        if self.delay(stage, stages) == 0:
             buffer = self.replay.buffer if self.replay and stage > 0 else 1
             return MemoryCount(graphs=1, inputs=buffer, versions=1)
         if self.linearize == "recompute":
             return MemoryCount(graphs=1, inputs=batches, versions=1)
         if self.linearize == "live":
             return MemoryCount(graphs=batches, inputs=batches, versions=1)
-        # Rounded up: the batches in flight may straddle one more group of gradients.
-        versions = 1 + -(-(batches - 1) // self.accumulate)
         return MemoryCount(graphs=batches, inputs=batches, versions=versions)
 
     def locks(self) -> tuple[str, ...]:
@@ -247,7 +353,8 @@ class Method:
         >>> BP().locks(), DDG().locks(), FDG().locks()
         (('forward', 'backward', 'update'), ('forward',), ())
         """
-        forward = self.forward_delay == 0
-        backward = self.signal.needs_gradient and self.backward_delay == 0
+        edges = self.edge_delays or (self._same_delays,)
+        forward = min(forward for forward, _ in edges) == 0
+        backward = self.signal.needs_gradient and min(back for _, back in edges) == 0
         locks = {"forward": forward, "backward": backward, "update": forward and backward}
         return tuple(name for name, locked in locks.items() if locked)

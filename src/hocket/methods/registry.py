@@ -61,3 +61,17 @@ def parse_method(text: str) -> Method:
     """
     named = Named.parse(text)
     return build_method(named.name, **named.options)
+
+
+def as_method(method: Method | str) -> Method:
+    """Return a method, which may be given as the text of `parse_method`.
+
+    Raises:
+        OptionError: It is neither, or the text names no method.
+    """
+    if isinstance(method, str):
+        return parse_method(method)
+    if not isinstance(method, Method):
+        advice = "call it" if callable(method) else "give one such as hocket.FDG() or 'fdg'"
+        raise OptionError(f"method is {method!r}, which is no method; {advice}")
+    return method

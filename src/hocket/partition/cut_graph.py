@@ -16,6 +16,7 @@ class CutPoint:
         name: Name of the module.
         callers: Modules whose forward is running at the call, the network first.
         keys: Values that are sent to the next stage, for each mode of the forward.
+        weights: Parameters that are used on both sides; their values are sent after the others.
         elements: Number of elements that are sent for the sample in training mode.
         needs_sizes: Whether the forward after it depends on sizes of the inputs.
         shapes: Shapes of the values that are sent in training mode.
@@ -26,6 +27,7 @@ class CutPoint:
     name: str
     callers: tuple[str, ...]
     keys: dict[ForwardMode, tuple[ValueKey, ...]]
+    weights: tuple[str, ...]
     elements: int
     needs_sizes: bool
     shapes: tuple[tuple[int, ...], ...]
@@ -48,6 +50,8 @@ class CutGraph:
         skipped: Modules before which a cut divides nothing, and the reason.
         weight_layers: Layer of each parameter and buffer.
         weightless_layers: Layers in which each module without weights is called.
+        repeated: Modules in which every stage repeats what depends on discrete inputs only; if
+            there are any, all discrete inputs are sent to all stages.
     """
 
     network: nn.Module
@@ -57,6 +61,7 @@ class CutGraph:
     skipped: dict[str, str]
     weight_layers: dict[str, int]
     weightless_layers: dict[str, tuple[int, ...]]
+    repeated: frozenset[str]
 
     @property
     def layer_names(self) -> tuple[str, ...]:

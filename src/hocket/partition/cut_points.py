@@ -1,10 +1,12 @@
 """Search for the points at which a network can be cut, with the reasons against all others."""
 
 import math
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,9 @@ from hocket.partition.recording import (
     Value,
     ValueKey,
 )
-from hocket.tree import Tree, map_tensors
+from hocket.partition.shared_weights import SharedWeights, find_crossing_weights
+from hocket.partition.torch_functions import is_discrete
+from hocket.tree import Tree, map_tensors, tensors
 
 Candidate = dict[ForwardMode, Call]
 """Calls of one module in the recordings of all modes."""
@@ -36,8 +40,13 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     size. Weights, statistics and random state are restored.
 
     Raises:
-        CutError: The network does not take the sample.
+        CutError: The network does not take the sample, or is compiled.
     """  # noqa: DOC501  # sample_error returns a CutError
+    if getattr(network, "_compiled_call_impl", None) or hasattr(network, "_orig_mod"):
+        raise CutError(
+            "cannot cut a compiled network; pass the network that torch.compile was called "
+            "with, and compile modules inside it, or its stages"
+        )
     count = batch_size(sample)
 
     def resize_batch(size: int) -> Tree:
@@ -48,19 +57,18 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
         return map_tensors(resize, sample)
 
     size = max(count, 2)
+    resized = {
+        TRAINING: resize_batch(size),
+        TRAINING._replace(single=True): resize_batch(1),
+        EVALUATION: resize_batch(size + 1),
+        EVALUATION._replace(single=True): resize_batch(1),
+    }
     training = {module: module.training for module in network.modules()}
     try:
-        if not network.training:
-            network.train()
-        recordings = {TRAINING: record_forward(network, resize_batch(size))}
-        with suppress(Exception):  # BatchNorm cannot train on a single element
-            single = TRAINING._replace(single=True)
-            recordings[single] = record_forward(network, resize_batch(1))
-        with evaluation_mode(network):
-            recordings[EVALUATION] = record_forward(network, resize_batch(size + 1))
-            with suppress(Exception):
-                single = EVALUATION._replace(single=True)
-                recordings[single] = record_forward(network, resize_batch(1))
+        recordings = _record_modes(network, resized, frozenset())
+        repeated = frozenset().union(*(r.repeated for r in recordings.values()))
+        if repeated:
+            recordings = _record_modes(network, resized, repeated)
     except CutError:
         raise
     except Exception as error:
@@ -68,7 +76,37 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     finally:
         for module, was_training in training.items():
             module.training = was_training
-    return _GraphBuilder(network, resize_batch(size), recordings, (size + 1) / size).build()
+    # NaN: the network takes no other number of rows, and no dimension is that of the batch.
+    ratio = (size + 1) / size if resized[EVALUATION] is not resized[TRAINING] else math.nan
+    return _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio).build()
+
+
+def _record_modes(
+    network: nn.Module, samples: dict[ForwardMode, Tree], repeated: frozenset[str]
+) -> dict[ForwardMode, Recording]:
+    """Record the forward in all modes, as far as the network takes single inputs.
+
+    Args:
+        network: The network, which is set to training mode unless it is in it.
+        samples: Inputs for each mode. Those for evaluation become those for training if the
+            network takes no other number of rows, as those of graphs and of time steps.
+        repeated: Modules in which every stage repeats what depends on discrete inputs only.
+    """
+    recordings = {}
+    if not network.training:
+        network.train()
+    for mode in samples:
+        with nullcontext() if mode.training else evaluation_mode(network):
+            try:
+                recordings[mode] = record_forward(network, samples[mode], repeated)
+            except Exception:
+                if mode == TRAINING:
+                    raise
+                if mode == EVALUATION:
+                    samples[mode] = samples[TRAINING]
+                    recordings[mode] = record_forward(network, samples[mode], repeated)
+                # BatchNorm, for example, cannot train on a single element.
+    return recordings
 
 
 class _GraphBuilder:
@@ -78,7 +116,9 @@ class _GraphBuilder:
         network: The network.
         sample: Inputs of the recording in training mode.
         recordings: Recordings in all modes.
-        batch_ratio: Batch size of the recording in evaluation, divided by that in training.
+        repeated: Modules in which every stage repeats what depends on discrete inputs only.
+        batch_ratio: Batch size of the recording in evaluation, divided by that in training;
+            NaN if the network takes no other number of rows.
     """
 
     def __init__(
@@ -86,12 +126,15 @@ class _GraphBuilder:
         network: nn.Module,
         sample: Tree,
         recordings: dict[ForwardMode, Recording],
+        repeated: frozenset[str],
         batch_ratio: float,
     ) -> None:
         self.network = network
         self.sample = sample
         self.recordings = recordings
+        self.repeated = repeated
         self.batch_ratio = batch_ratio
+        self.shared_weights = SharedWeights(network)
         self.weights: dict[str, Tensor] = dict(network.named_parameters()) | dict(
             network.named_buffers()
         )
@@ -113,6 +156,7 @@ class _GraphBuilder:
             skipped=skipped,
             weight_layers=self._find_weight_layers(accepted),
             weightless_layers=self._find_weightless_layers(accepted),
+            repeated=self.repeated,
         )
 
     def _candidates(self, skipped: dict[str, str]) -> Iterator[Candidate]:
@@ -171,36 +215,27 @@ class _GraphBuilder:
         """Yield the reasons against a stage that begins at these calls."""
         for mode, call in calls.items():
             recording = self.recordings[mode]
-            for name, (first, last) in recording.weights.items():
-                if first < call.start <= last:
-                    yield self._describe_shared_weight(name, recording)
+            for name in find_crossing_weights(recording, call):
+                if problem := self.shared_weights.find_problem(name, recording):
+                    yield problem
+            if call.checkpointed:
+                yield "activation checkpointing repeats what is around it; cut before that"
+            yield from self._find_decisions(recording, call)
             yield from _find_unknown_values(recording, call)
             yield from _find_mutated_views(recording, call)
         yield from self._find_divided_buffers(calls)
         if self._needs_sizes(calls) and self._find_batch_dimension(calls) is None:
             yield "sizes of the inputs matter after it, and nothing that is sent shows them"
 
-    def _describe_shared_weight(self, name: str, recording: Recording) -> str:
-        """Return the reason for a weight that is used on both sides of a cut."""
-        tensor = self.weights[name]
-        named = (self.network.named_parameters, self.network.named_buffers)
-        ties = [
-            other
-            for entries in named
-            for other, t in entries(remove_duplicate=False)
-            if t is tensor and other != name
-        ]
-        kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-        if ties:
-            return (
-                f"{kind} {name!r} is tied to {' and '.join(map(repr, ties))}; cut so that "
-                "both are in one stage, or build the network without the tie"
-            )
-        owner = name.rpartition(".")[0]
-        times = sum(c.name == owner for c in recording.calls)
-        if times > 1:
-            return f"module {owner!r} is used {times} times; keep its uses in one stage"
-        return f"{kind} {name!r} is used on both sides; keep its uses in one stage"
+    def _find_decisions(self, recording: Recording, call: Call) -> Iterator[str]:
+        """Yield decisions before the call that a stage that begins there cannot repeat.
+
+        Those inside a module that the stage leaves out are of no concern to it.
+        """
+        entered = self.repeated.union(call.callers)
+        for query in recording.queries:
+            if query.reads_elements and query.event < call.start and query.frame in entered:
+                yield query.reason
 
     def _find_divided_buffers(self, calls: Candidate) -> Iterator[str]:
         """Yield modules with buffers in two stages; they can only move to a device together."""
@@ -219,6 +254,8 @@ class _GraphBuilder:
 
     def _needs_sizes(self, calls: Candidate) -> bool:
         """Return whether the forward depends on sizes of values that are not sent."""
+        if self.repeated and all(map(is_discrete, tensors(self.sample))):
+            return False  # all inputs are sent
         for mode, call in calls.items():
             recording = self.recordings[mode]
             sent = {id(value) for value in _sent_values(recording, call)}
@@ -270,11 +307,15 @@ class _GraphBuilder:
             if not mode.single or self._shows_single(sent, values, calls):
                 value_keys = (_find_key(value, call) for value in values)
                 keys[mode] = tuple(key for key in value_keys if key is not None)
+        crossing = (find_crossing_weights(self.recordings[m], c) for m, c in calls.items())
+        weights = tuple(dict.fromkeys(chain(*crossing)))
         return CutPoint(
             name=calls[TRAINING].name,
             callers=calls[TRAINING].callers,
             keys=keys,
-            elements=sum(math.prod(value.shape) for value in sent),
+            weights=weights,
+            elements=sum(math.prod(value.shape) for value in sent)
+            + sum(self.weights[name].numel() for name in weights),
             needs_sizes=self._needs_sizes(calls),
             shapes=tuple(value.shape for value in sent),
             batch=self._find_batch_dimension(calls),
@@ -287,7 +328,7 @@ class _GraphBuilder:
         for name in self.weights:
             owner = name.rpartition(".")[0]
             for mode, recording in self.recordings.items():
-                starts = [calls[mode].start for calls in accepted]
+                starts = _starts(accepted, mode)
                 owner_calls = [c.start for c in recording.calls if c.name == owner and owner]
                 if name in recording.weights:
                     last = bisect_right(starts, recording.weights[name][0])
@@ -295,6 +336,8 @@ class _GraphBuilder:
                 if owner_calls:
                     last = bisect_right(starts, owner_calls[0])
             layers[name] = last
+        for name, alias in self.shared_weights.aliases():
+            layers[alias] = layers[name]
         return layers
 
     def _find_weightless_layers(
@@ -308,6 +351,14 @@ class _GraphBuilder:
             if not any(True for _ in (*module.parameters(), *module.buffers())):
                 layers.setdefault(call.name, set()).add(bisect_right(starts, call.start))
         return {name: tuple(sorted(numbers)) for name, numbers in layers.items()}
+
+
+def _starts(accepted: Sequence[Candidate], mode: ForwardMode) -> list[int]:
+    """Return the events of these calls; one that is not made has that of the next one."""
+    starts = [sys.maxsize]
+    for calls in reversed(accepted):
+        starts.append(calls[mode].start if mode in calls else starts[-1])
+    return starts[:0:-1]
 
 
 def _sent_values(recording: Recording, call: Call) -> list[Value]:
@@ -324,10 +375,7 @@ def _find_key(value: Value, call: Call) -> ValueKey | None:
 
 
 def _find_unknown_values(recording: Recording, call: Call) -> Iterator[str]:
-    """Yield decisions and values that a stage that begins at the call cannot know."""
-    for query in recording.queries:
-        if query.reads_elements and query.event < call.start:
-            yield f"control flow depends on tensor values computed before it ({query.where})"
+    """Yield values that a stage that begins at the call cannot know."""
     for event, where in recording.untracked:
         if call.start <= event:
             yield f"a tensor that is used has an unknown origin ({where})"

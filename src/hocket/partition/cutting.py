@@ -27,6 +27,7 @@ from hocket.partition.sequential import (
     layers_in_order,
     require_separate,
 )
+from hocket.partition.unevenness import warn_if_uneven, warn_if_uneven_layers
 from hocket.partition.verify import verify_stages
 from hocket.tree import Tree
 
@@ -51,6 +52,8 @@ def cut(
 
     The stages are compared with the network on the sample, in its present mode and in
     evaluation: outputs, gradients and statistics are equal bit by bit, or the cut is refused.
+    If the longest stage has more than 1.5 times the mean work, and no place for an even cut is
+    left, a warning gives the reasons.
 
     Args:
         network: The network. Inputs in a dict are passed to it as keywords, those in a tuple or
@@ -84,7 +87,9 @@ def cut(
         graph = find_cut_points(network, sample)
         require_enough_layers(stages, graph)
         costs = list(measure_layers(graph).values())
-        stages = _build_plan(graph, fastest_cut(costs, stages, link, memory_limit_mib))
+        positions = fastest_cut(costs, stages, link, memory_limit_mib)
+        warn_if_uneven(graph, [cost.total_s for cost in costs], positions, stacklevel=2)
+        stages = _build_plan(graph, positions)
     _, modules = divide(network, stages, sample)
     verify_stages(network, modules, sample)
     return modules
@@ -188,11 +193,14 @@ def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
         CutError: There are fewer layers than stages, the number of stages is below 1, or the
             network does not take the sample.
     """
-    names = list(layers_in_order(network))
-    _require_enough(stages, len(names), [])
+    layers = layers_in_order(network)
+    _require_enough(stages, len(layers), [])
     if stages == 1:
         return Plan(())
-    return Plan(tuple(names[i] for i in balance(count_flops(network, sample), stages)))
+    counts = count_flops(network, sample)
+    first_layers = balance(counts, stages)
+    warn_if_uneven_layers(layers, counts, first_layers, stacklevel=3)
+    return Plan(tuple(list(layers)[first] for first in first_layers))
 
 
 def balanced_cut_points(graph: CutGraph, stages: int) -> list[int]:
@@ -206,7 +214,10 @@ def balanced_cut_points(graph: CutGraph, stages: int) -> list[int]:
         float(OPERATIONS_PER_ELEMENT_SENT * point.elements) for point in graph.cut_points
     ]
     counts = count_flops_between(graph)
-    return [first - 1 for first in balance(counts, stages, packets=[0.0, *packets])]
+    first_layers = balance(counts, stages, packets=[0.0, *packets])
+    positions = [first - 1 for first in first_layers]
+    warn_if_uneven(graph, counts, positions, stacklevel=3)
+    return positions
 
 
 def require_enough_layers(stages: int, graph: CutGraph) -> None:

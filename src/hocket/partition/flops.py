@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from hocket.modes import evaluation_mode
 from hocket.partition.cut_graph import CutGraph
@@ -35,13 +36,13 @@ def count_flops(network: nn.Module, sample: Tree) -> list[float]:
     with evaluation_mode(network):
         for name, layer in layers_in_order(network).items():
             try:
-                with FlopCounterMode(display=False) as counter:
+                with _FlopCounter() as counter:
                     value = layer(copy_tensors(value))
             except Exception as error:
                 where = f"layer {name!r} fails: "
                 raise sample_error(network, sample, error, where) from error
             elements = sum(output.numel() for output in tensors(value))
-            counts.append(float(counter.get_total_flops() + OPERATIONS_PER_ELEMENT * elements))
+            counts.append(float(counter.total + OPERATIONS_PER_ELEMENT * elements))
     return counts
 
 
@@ -50,7 +51,7 @@ def count_flops_between(graph: CutGraph) -> list[float]:
     """Count the operations of each layer between cut points, in one forward."""
     network = graph.network
     names = {module: name for name, module in network.named_modules()}
-    with evaluation_mode(network), FlopCounterMode(display=False) as counter:
+    with evaluation_mode(network), _FlopCounter() as counter:
         meter = _LayerMeter({point.name for point in graph.cut_points}, counter)
         with intercept(names, meter):
             call_network(network, copy_tensors(graph.sample))
@@ -58,12 +59,37 @@ def count_flops_between(graph: CutGraph) -> list[float]:
     return meter.counts
 
 
+class _FlopCounter(TorchDispatchMode):
+    """Mode that adds up the operations of all kernels.
+
+    PyTorch's FlopCounterMode also tracks modules, with hooks that fail in some networks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.total += count(*args, **kwargs, out_val=output)
+        return output
+
+
 @dataclass
 class _LayerMeter:
     """Interceptor that executes every step unchanged and counts operations by layer."""
 
     cut_points: set[str]
-    counter: FlopCounterMode
+    counter: _FlopCounter
     counts: list[float] = field(default_factory=list)
     elements: int = 0
     counted: float = 0.0
@@ -85,6 +111,6 @@ class _LayerMeter:
 
     def end_layer(self) -> None:
         """Append the count since the end of the previous layer."""
-        total = self.counter.get_total_flops() + OPERATIONS_PER_ELEMENT * self.elements
+        total = self.counter.total + OPERATIONS_PER_ELEMENT * self.elements
         self.counts.append(total - self.counted)
         self.counted = total

@@ -3,7 +3,12 @@
 Meta tensors have a shape and a type but no memory.
 """
 
-from collections.abc import Callable
+import logging
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +16,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
+from hocket.errors import CutError
 from hocket.partition.intercept import Function
-from hocket.partition.torch_functions import mutated_tensors
+from hocket.partition.recording import ForwardMode
+from hocket.partition.torch_functions import function_name, mutated_tensors
 from hocket.tree import flatten, map_leaves, unflatten
 
 META = torch.device("meta")
+# It writes a trace for each failure, which is expected here.
+_FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+# Scalars among their arguments are sizes.
+_SIZED = ("view", "reshape", "expand", "narrow", "unflatten", "new_zeros", "new_ones")
 BuildLeaf = Callable[[list[Any]], Any]
 """Function from the leaves of a call's arguments to a leaf of its output."""
 
@@ -39,7 +50,8 @@ def run_on_meta(
     Returns:
         The result on the meta device, and the operands that the function changes in place.
     """
-    meta = {id(t): t if t.is_meta else t.to(META) for t in operands}
+    sizes = {id(t) for t in operands if not t.dim() and function_name(function) in _SIZED}
+    meta = {id(t): t if t.is_meta or id(t) in sizes else t.to(META) for t in operands}
     versions = [(t, t._version) for t in meta.values()]
 
     def replace(entry: Any) -> Any:
@@ -72,7 +84,8 @@ class MetaModules:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         device: torch.device,
-        *key: object,
+        name: str,
+        mode: ForwardMode,
     ) -> Any:
         """Return the module's output, with all new tensors on the meta device.
 
@@ -81,12 +94,23 @@ class MetaModules:
             args: Positional arguments of the call.
             kwargs: Keyword arguments of the call.
             device: Device on which the module would compute.
-            key: Other values that its output depends on, the module's name first.
+            name: Name of the module in the network.
+            mode: Mode of the forward.
+
+        Raises:
+            CutError: The module takes neither fake tensors nor zeros of these shapes.
         """
         leaves, spec = flatten((args, kwargs))
-        signature = (*key, spec, *map(_describe_argument, leaves))
+        signature = (name, mode, spec, *map(_describe_argument, leaves))
         if signature not in self._builders:
-            self._builders[signature] = _infer_output(module, leaves, spec, device)
+            try:
+                self._builders[signature] = _infer_output(module, leaves, spec, device)
+            except Exception as error:
+                reason = str(error).partition("\n")[0]
+                raise CutError(
+                    f"module {name!r} cannot be left out by a later stage, which needs the "
+                    f"shapes of its output: {reason}; cut before it"
+                ) from error
         builders, output_spec = self._builders[signature]
         return unflatten([build(leaves) for build in builders], output_spec)
 
@@ -101,7 +125,7 @@ def _describe_argument(entry: Any) -> Any:
 def _infer_output(
     module: nn.Module, leaves: list[Any], spec: Any, device: torch.device
 ) -> tuple[list[BuildLeaf], Any]:
-    """Run a module on fake tensors to infer the shapes of its output.
+    """Run a module on fake tensors, or else on zeros, to infer the shapes of its output.
 
     Args:
         module: The module.
@@ -120,17 +144,104 @@ def _infer_output(
             value.shape, value.stride(), dtype=value.dtype, device=device
         )
 
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        fake_leaves = [make_fake(entry) for entry in leaves]
-        args, kwargs = unflatten(fake_leaves, spec)
-        # Fake weights too: otherwise a counter in a buffer would be increased.
-        weights = dict(module.named_parameters()) | dict(module.named_buffers())
-        fake_weights = {name: make_fake(value) for name, value in weights.items()}
-        output = functional_call(module, fake_weights, args, kwargs)
-        results, output_spec = flatten(output)
-    positions = {id(t): n for n, t in enumerate(fake_leaves) if isinstance(t, Tensor)}
+    try:
+        with _silence(_FAKE_TENSOR_LOGGER), FakeTensorMode(allow_non_fake_inputs=True):
+            output, leaves = _run_apart(module, leaves, spec, make_fake)
+    except Exception:
+        # It reads elements, or calls a kernel without an implementation for fake tensors.
+        output, leaves = _run_on_numbers(module, leaves, spec, device)
+    results, output_spec = flatten(output)
+    positions = {id(t): n for n, t in enumerate(leaves) if isinstance(t, Tensor)}
     builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
     return builders, output_spec
+
+
+def _run_on_numbers(
+    module: nn.Module, leaves: list[Any], spec: Any, device: torch.device
+) -> tuple[Any, list[Any]]:
+    """Run a module on zeros and on ones, to see that its output does not depend on them.
+
+    Args:
+        module: The module.
+        leaves: Leaves of its arguments.
+        spec: Structure of its arguments.
+        device: Device of its arguments, unless its weights are on another one.
+
+    Returns:
+        The output, and the leaves that were used.
+
+    Raises:
+        CutError: The outputs differ in more than numbers.
+    """
+    for weight in (*module.parameters(), *module.buffers()):
+        device = weight.device
+
+    def make_full(value: Any, number: int) -> Any:
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
+            return value
+        return torch.full(value.shape, number, dtype=value.dtype, device=device)
+
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        (zeros, _), (ones, used) = (
+            _run_apart(module, leaves, spec, partial(make_full, number=number))
+            for number in (0, 1)
+        )
+    if _describe_output(zeros) != _describe_output(ones):
+        raise CutError("its structure or its shapes depend on numbers")
+    return ones, used
+
+
+def _describe_output(output: Any) -> Any:
+    """Return all of an output that stages without its numbers rely on."""
+    leaves, spec = flatten(output)
+    return spec, [
+        (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else repr(leaf)
+        for leaf in leaves
+    ]
+
+
+def _run_apart(
+    module: nn.Module, leaves: list[Any], spec: Any, replace: Callable[[Any], Any]
+) -> tuple[Any, list[Any]]:
+    """Run a module on other arguments and weights, and restore what it changes in itself.
+
+    Args:
+        module: The module.
+        leaves: Leaves of its arguments.
+        spec: Structure of its arguments.
+        replace: Function that returns the leaf or the weight to use in place of another one.
+
+    Returns:
+        The output, and the leaves that were used.
+    """
+    used = [replace(leaf) for leaf in leaves]
+    args, kwargs = unflatten(used, spec)
+    # Other buffers too: otherwise a counter would be increased.
+    weights = dict(module.named_parameters()) | dict(module.named_buffers())
+    attributes = {part: dict(vars(part)) for part in module.modules()}
+    random_state = random.getstate()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the module itself will be told
+            replaced = {name: replace(value) for name, value in weights.items()}
+            return functional_call(module, replaced, args, kwargs), used
+    finally:
+        random.setstate(random_state)
+        for part, values in attributes.items():
+            for name in [n for n, v in vars(part).items() if v is not values.get(n)]:
+                del vars(part)[name]
+            vars(part).update(values)
+
+
+@contextmanager
+def _silence(logger: logging.Logger) -> Iterator[None]:
+    """Context manager that disables a logger."""
+    disabled = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _make_leaf_builder(result: Any, position: int | None) -> BuildLeaf:

@@ -1,25 +1,30 @@
 """One forward of a stage that is a part of a network's own forward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from hocket.errors import CutError
 from hocket.partition.cut_graph import CutPoint
 from hocket.partition.intercept import Function, call_intercepted
 from hocket.partition.meta_tensors import MetaModules, run_on_meta
+from hocket.partition.recorder import user_line
 from hocket.partition.recording import ForwardMode, Frame, ValueKey
+from hocket.partition.shared_weights import replace_weights
 from hocket.partition.torch_functions import (
     RANDOM_FUNCTIONS,
     function_name,
+    is_discrete,
     mutated_tensors,
     tensor_leaves,
 )
-from hocket.tree import Tree, map_tensors
+from hocket.tree import Tree, flatten, map_tensors, unflatten
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class PartialForward:
         network: The network.
         span: The part to execute.
         mode: Mode of this forward.
+        repeated: Modules in which each stage repeats what depends on discrete inputs only.
         meta_modules: Cached outputs of skipped modules.
         on_begin: Function to call when the stage begins, if any.
     """
@@ -71,14 +77,19 @@ class PartialForward:
     network: nn.Module
     span: StageSpan
     mode: ForwardMode
+    repeated: frozenset[str]
     meta_modules: MetaModules
     on_begin: Callable[[], None] | None
     frames: list[Frame] = field(default_factory=list)
     inside_whole_module: bool = False  # no cut point is inside the module that is running
     received: dict[ValueKey, Tensor] = field(default_factory=dict)
+    received_weights: dict[str, Tensor] = field(default_factory=dict)
     substitutes: dict[int, Tensor] = field(default_factory=dict)  # by the id of a placeholder
     placeholders: list[Tensor] = field(default_factory=list)  # kept, so that ids are not reused
     computed: dict[ValueKey, Tensor] = field(default_factory=dict)
+    cleanup: ExitStack = field(default_factory=ExitStack)  # to be closed after the forward
+    # Tensors that may differ between stages; all others are constants.
+    varying: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
@@ -86,14 +97,41 @@ class PartialForward:
         self.begun = begin is None
         self.begin = begin.name if begin is not None else None
         self.end = end.name if end is not None else None
-        self.split_modules = self.span.split_modules
+        self.stepwise_modules = self.span.split_modules | self.repeated
         self.sent_keys = end.sent_keys(self.mode) if end is not None else ()
 
     def receive(self, values: list[Tensor]) -> None:
         """Set the values that the previous stage sent."""
         assert self.span.begin is not None
-        self.received = dict(zip(self.span.begin.sent_keys(self.mode), values, strict=True))
+        keys, weights = self.span.begin.sent_keys(self.mode), self.span.begin.weights
+        self.received = dict(zip(keys, values[: len(keys)], strict=True))
+        self.received_weights = dict(zip(weights, values[len(keys) :], strict=True))
+        for name, value in self.received_weights.items():
+            # Code of the network may have read the parameter before the stage begins.
+            self.substitutes[id(self.network.get_parameter(name))] = value
+            self.varying[value] = True
         self.device = values[0].device if values else self.device
+
+    def register_inputs(self, inputs: Tree) -> Tree:
+        """Register the inputs of the network, and return those to call it with.
+
+        If the code that depends on discrete inputs only is repeated, they are constants, and
+        the forward gets copies of those that were received, which it may change.
+        """
+        leaves, structure = flatten(inputs)
+        position = 0
+        for index, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor):
+                continue
+            key = ValueKey("", 0, position)
+            if self.repeated and is_discrete(leaf):
+                received = self.received.get(key, leaf)
+                leaves[index] = received.clone()
+                self.computed[key] = received
+            else:
+                self._register_value(key, leaf)
+            position += 1
+        return unflatten(leaves, structure)
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -119,9 +157,10 @@ class PartialForward:
         path = frame.step(name)
         if not self.begun and name == self.begin:
             self.begun = True
+            self.cleanup.enter_context(replace_weights(self.network, self.received_weights))
             if self.on_begin is not None:
                 self.on_begin()
-        if name in self.split_modules:
+        if name in self.stepwise_modules:
             output = self._call_split(name, module, args, kwargs)
         else:
             # Functions inside it, and queries of shapes here, are not steps of the path.
@@ -137,8 +176,12 @@ class PartialForward:
                     )
             finally:
                 self.inside_whole_module = False
-        self.register(frame.name, path, tensor_leaves(output))
-        return output
+        results = tensor_leaves(output)
+        # A constant that the module returns as it is, or computes step by step, stays one.
+        known = results if name in self.repeated else tensor_leaves(args, kwargs)
+        constants = {id(t) for t in known if not self._varies(t)}
+        self.register(frame.name, path, results, constants)
+        return self.substitute(output)
 
     def function(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -149,6 +192,9 @@ class PartialForward:
             function: The function.
             args: Positional arguments of the call.
             kwargs: Keyword arguments of the call.
+
+        Raises:
+            CutError: The function is before the stage, and has no result without numbers.
         """
         if self.inside_whole_module or not self.frames:
             return function(*args, **kwargs)
@@ -160,21 +206,35 @@ class PartialForward:
             of_other_stage = self.begin is not None and isinstance(operands[0], nn.Parameter)
             here = torch.empty(0, device=self.device)
             return function(here if operands[0].is_meta or of_other_stage else operands[0])
-        on_meta = any(t.is_meta for t in operands)
-        if on_meta or not (self.begun or self._same_in_all_stages(name, operands)):
-            output, mutated = run_on_meta(function, args, kwargs, operands)
+        varies = name in RANDOM_FUNCTIONS or any(map(self._varies, operands))
+        if any(t.is_meta for t in operands) or (varies and not self.begun):
+            try:
+                output, mutated = run_on_meta(function, args, kwargs, operands)
+            except Exception as error:
+                reason = str(error).partition("\n")[0]
+                raise CutError(
+                    f"{self.span} cannot leave out what is before it: {name} ({user_line()}) "
+                    f"needs numbers: {reason}; cut before it, or move it into a module"
+                ) from error
         else:
             versions = [(t, t._version) for t in operands]
             output = function(*args, **kwargs)
             mutated = mutated_tensors(versions)
-        if results := tensor_leaves(output) or mutated:
+        if varies and (results := tensor_leaves(output) or mutated):
             frame = self.frames[-1]
-            self.register(frame.name, frame.step(name), results)
+            constants = {id(t) for t in operands if not self._varies(t)}
+            constants -= {id(t) for t in mutated}
+            self.register(frame.name, frame.step(name), results, constants)
+            # Not only where it is used: activation checkpointing keeps what it is given.
+            return self.substitute(output)
         return output
 
-    def _same_in_all_stages(self, name: str, operands: list[Tensor]) -> bool:
-        """Return whether a function depends neither on weights nor on random numbers."""
-        return name not in RANDOM_FUNCTIONS and not any(id(t) in self.weights for t in operands)
+    def _varies(self, tensor: Tensor) -> bool:
+        """Return whether a tensor depends on weights, on random numbers, or on inputs.
+
+        Discrete inputs do not count if the code that depends on them is repeated.
+        """
+        return id(tensor) in self.weights or tensor.is_meta or tensor in self.varying
 
     @cached_property
     def weights(self) -> set[int]:
@@ -210,21 +270,37 @@ class PartialForward:
                 f"{missing[0].frame!r} took another path than on the sample; cut with a sample "
                 "like the batches, or cut elsewhere"
             )
-        values = tuple(self.substitute(self.computed[key]) for key in self.sent_keys)
-        return values[0] if len(values) == 1 else values
+        values = [self.substitute(self.computed[key]) for key in self.sent_keys]
+        if self.span.end is not None:
+            values += map(self._weight_to_send, self.span.end.weights)
+        return values[0] if len(values) == 1 else tuple(values)
 
-    def register(self, frame: str, path: int, results: list[Tensor]) -> None:
+    def _weight_to_send(self, name: str) -> Tensor:
+        """Return the weights of this batch: those that were received, or a copy of our own."""
+        if name in self.received_weights:
+            return self.received_weights[name]
+        return self.network.get_parameter(name).clone()
+
+    def register(
+        self, frame: str, path: int, results: list[Tensor], constants: Collection[int] = ()
+    ) -> None:
         """Register the tensors of a step under their keys.
 
         Args:
             frame: Module whose forward made the step.
             path: Its path, including the step.
             results: Tensors in the result of the step.
+            constants: Ids of those that are the same in every stage.
         """
         for position, tensor in enumerate(results):
-            key = ValueKey(frame, path, position)
-            if key in self.received and not self.begun:
-                self.placeholders.append(tensor)
-                self.substitutes[id(tensor)] = self.received[key]
-            if key in self.sent_keys:
-                self.computed[key] = tensor
+            if id(tensor) not in constants:
+                self._register_value(ValueKey(frame, path, position), tensor)
+
+    def _register_value(self, key: ValueKey, tensor: Tensor) -> None:
+        self.varying[tensor] = True
+        if key in self.received and not self.begun:
+            self.placeholders.append(tensor)
+            self.substitutes[id(tensor)] = self.received[key]
+            self.varying[self.received[key]] = True
+        if key in self.sent_keys:
+            self.computed[key] = tensor

@@ -18,7 +18,6 @@ from hocket.partition.meta_tensors import MetaModules, to_meta
 from hocket.partition.partial_forward import PartialForward, StageSpan, StopForward
 from hocket.partition.recorder import call_network
 from hocket.partition.recording import ForwardMode
-from hocket.partition.torch_functions import tensor_leaves
 from hocket.tree import Tree, map_tensors, tensors
 
 
@@ -30,11 +29,10 @@ class PartialModule(nn.Module):
     tuple of tensors.
 
     Args:
-        network: The network, whose modules are not changed.
+        graph: The network, whose modules are not changed, as it ran on a sample.
         span: Part of its forward.
         modules: Modules of the network that are in this stage as a whole, by name.
         weights: Names of parameters and buffers of other modules that are in this stage.
-        sample: Inputs of the network, for their shapes.
         meta_modules: Cache of outputs of modules; stages of one network can share it.
 
     Raises:
@@ -43,19 +41,20 @@ class PartialModule(nn.Module):
 
     def __init__(
         self,
-        network: nn.Module,
+        graph: CutGraph,
         span: StageSpan,
         modules: dict[str, nn.Module],
         weights: list[str],
-        sample: Tree,
         meta_modules: MetaModules,
     ) -> None:
         super().__init__()
+        network = graph.network
         self._span = span
+        self._repeated = graph.repeated
         # In a tuple, so that it is not registered: other stages have its other weights.
         self._network = (network,)
         self._names = {module: name for name, module in network.named_modules()}
-        self._sample = map_tensors(to_meta, sample)
+        self._sample = map_tensors(to_meta, graph.sample)
         self._meta_modules = meta_modules
         self._module_count = len(modules)
         self.on_begin: Callable[[], None] | None = None  # called when the stage begins
@@ -86,13 +85,15 @@ class PartialModule(nn.Module):
         training = self.training and network.training
         count = self._find_batch_size(received)
         mode = ForwardMode(training, single=count == 1)
-        run = PartialForward(network, self._span, mode, self._meta_modules, self.on_begin)
+        run = PartialForward(
+            network, self._span, mode, self._repeated, self._meta_modules, self.on_begin
+        )
         inputs = received
         if self._span.begin is not None:
             run.receive(tensors(received))
             inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
-        run.register("", 0, tensor_leaves(inputs))
-        with self._share_mode(network), intercept(self._names, run):
+        inputs = run.register_inputs(inputs)
+        with run.cleanup, self._share_mode(network), intercept(self._names, run):
             try:
                 output = call_network(network, inputs)
             except StopForward:
@@ -194,11 +195,10 @@ def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[Par
         assignment.add(graph.network, "")
         stages.append(
             PartialModule(
-                graph.network,
+                graph,
                 StageSpan(begin, end),
                 assignment.modules,
                 assignment.weights,
-                graph.sample,
                 meta_modules,
             )
         )

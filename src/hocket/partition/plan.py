@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from hocket.atomic import write_text_atomically
 from hocket.errors import CutError, OptionError
+from hocket.files import read_json, write_text_atomically
 
 FORMAT = "hocket plan 1"
 
@@ -71,7 +71,7 @@ class Plan:
         """
         where = f"cannot read the plan {str(file)!r}"
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = read_json(file)
         except OSError as error:
             raise OptionError(f"{where}: {error.strerror}; name a file to read") from error
         except ValueError as error:

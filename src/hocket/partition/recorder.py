@@ -1,28 +1,36 @@
 """Recorder of a network's forward on a sample."""
 
+import inspect
+import math
 import os
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hocket.errors import CutError
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recording import Call, Frame, Recording, TensorQuery, Value, ValueKey
 from hocket.partition.torch_functions import (
-    ELEMENT_READING_FUNCTIONS,
     METADATA_FUNCTIONS,
     RANDOM_FUNCTIONS,
     function_name,
+    is_discrete,
     mutated_tensors,
+    reads_elements,
     tensor_leaves,
 )
 from hocket.tree import Tree, tensors
 
+# Code of `checkpoint` without the wrapper that keeps a compiler out of it.
+_CHECKPOINT = inspect.unwrap(checkpoint).__code__
 _LIBRARY_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 
 
@@ -51,12 +59,20 @@ def sample_error(
     )
 
 
-def record_forward(network: nn.Module, sample: Tree) -> Recording:
+def record_forward(
+    network: nn.Module, sample: Tree, repeated: frozenset[str] = frozenset()
+) -> Recording:
     """Record the forward of a network on the sample, in its present mode.
 
     Buffers and PyTorch's random state are restored afterwards.
+
+    Args:
+        network: The network.
+        sample: Its inputs.
+        repeated: Modules in which every stage repeats what depends on discrete inputs only; see
+            `Recording.repeated`.
     """
-    recorder = ForwardRecorder(network)
+    recorder = ForwardRecorder(network, repeated)
     recorder.register_inputs(sample)
     with (
         _restore_state(network),
@@ -70,15 +86,38 @@ def record_forward(network: nn.Module, sample: Tree) -> Recording:
 @contextmanager
 def _restore_state(network: nn.Module) -> Iterator[None]:
     """Context manager that restores buffers and the random state afterwards."""
-    saved = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    with preserve_random_state(network), restore_buffers(network):
+        yield
+
+
+@contextmanager
+def preserve_random_state(network: nn.Module) -> Iterator[None]:
+    """Context manager that restores the generators of PyTorch and of Python afterwards."""
     cuda = sorted({p.device.index for p in network.parameters() if p.is_cuda})
+    state = random.getstate()
     try:
         with torch.random.fork_rng(devices=cuda):
             yield
     finally:
+        random.setstate(state)
+
+
+@contextmanager
+def restore_buffers(network: nn.Module) -> Iterator[None]:
+    """Context manager that restores buffers, also those that were replaced, afterwards."""
+    saved = [
+        (module, name, buffer, buffer.clone())
+        for module in network.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
         with torch.no_grad():
-            for buffer, value in saved:
+            for module, name, buffer, value in saved:
                 buffer.copy_(value)
+                module._buffers[name] = buffer
 
 
 @dataclass
@@ -87,6 +126,8 @@ class _TrackedValue:
     keys: list[tuple[ValueKey, int]] = field(default_factory=list)
     last_use: float = -1
     mutations: list[int] = field(default_factory=list)
+    # Modules whose forwards computed it from discrete inputs; None if it depends on more.
+    origin: frozenset[str] | None = None
 
 
 class ForwardRecorder:
@@ -94,9 +135,14 @@ class ForwardRecorder:
 
     Args:
         network: Network to record.
+        repeated: Modules in which every stage repeats what depends on discrete inputs only. If
+            there are any, discrete inputs are constants: every stage receives them.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, repeated: frozenset[str] = frozenset()) -> None:
+        self._repeated = repeated
+        self._decided: set[str] = set()
+        self._constant_inputs: list[_TrackedValue] = []
         self.names = {module: name for name, module in network.named_modules()}
         self._weights = {
             id(tensor): name
@@ -110,10 +156,22 @@ class ForwardRecorder:
         self._queries: list[TensorQuery] = []
         self._untracked: list[tuple[int, str]] = []
         self._event = 0
+        self._random_state = random.getstate()
+        self._checkpoints: set[FrameType] = set()
 
     def register_inputs(self, inputs: Tree) -> None:
         """Register the tensors with which the network is called next."""
-        self._register("", 0, tensor_leaves(inputs))
+        for position, tensor in enumerate(tensor_leaves(inputs)):
+            key = ValueKey("", 0, position), self._event
+            if is_discrete(tensor) and self._repeated:
+                value = _TrackedValue(tensor, [key], last_use=math.inf)
+                self._constant_inputs.append(value)
+            else:
+                origin: frozenset[str] | None = frozenset() if is_discrete(tensor) else None
+                value = self._values.setdefault(
+                    id(tensor), _TrackedValue(tensor, origin=origin)
+                )
+                value.keys.append(key)
 
     def call(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -128,19 +186,26 @@ class ForwardRecorder:
         """
         caller = self._frames[-1] if self._frames else None
         self._event += 1
+        self._notice_draws()
+        checkpointed = self._enter_checkpoints()
         path = caller.step(name) if caller is not None else 0
         position, start = len(self._calls), self._event
         callers = tuple(frame.name for frame in self._frames)
-        self._calls.append(Call(name, start, start, callers))
+        self._calls.append(Call(name, start, start, callers, checkpointed))
         self._frames.append(Frame(name))
         try:
             output = call_intercepted(module, args, kwargs)
+            self._notice_draws()
         finally:
             self._frames.pop()
         self._event += 1
-        self._calls[position] = Call(name, start, self._event, callers)
+        self._calls[position] = replace(self._calls[position], end=self._event)
         if caller is not None:
-            self._register(caller.name, path, tensor_leaves(output))
+            constants = {id(t) for t in tensor_leaves(args, kwargs)} - self._values.keys()
+            results = tensor_leaves(output)
+            if name in self._repeated:
+                constants |= {id(t) for t in results} - self._values.keys()
+            self._register(caller.name, path, results, constants=constants)
         return output
 
     def function(
@@ -163,20 +228,30 @@ class ForwardRecorder:
         results, mutated = tensor_leaves(output), mutated_tensors(versions)
         name = function_name(function)
         varies = any(id(t) in self._values or id(t) in self._weights for t in operands)
+        reads = reads_elements(name, args, kwargs)
         if results or mutated:
-            # Queries are no steps: hooks of the user, such as counters, may query anything.
-            path = frame.step(name)
             self._use(operands)
+            # Only what may differ between stages is a step of the path. Queries are none: hooks
+            # of the user, such as counters, may query anything.
             if varies or name in RANDOM_FUNCTIONS:
-                self._register(frame.name, path, results or mutated)
-            for tensor in mutated:
-                if id(tensor) in self._values:
-                    self._values[id(tensor)].mutations.append(self._event)
-        reads_elements = name in ELEMENT_READING_FUNCTIONS
-        if varies and (
-            reads_elements or not (results or mutated or name in METADATA_FUNCTIONS)
-        ):
-            self._record_query(frame, operands, reads_elements=reads_elements)
+                self._enter_checkpoints()
+                origin = None if name in RANDOM_FUNCTIONS else self._common_origin(operands)
+                path = frame.step(name)
+                # Dropout without effect, for example, returns a constant as it is.
+                constants = {id(t) for t in operands} - {id(t) for t in mutated}
+                self._register(
+                    frame.name,
+                    path,
+                    results or mutated,
+                    origin=origin,
+                    constants=constants - self._values.keys(),
+                )
+                for tensor in mutated:
+                    if (value := self._values.get(id(tensor))) is not None:
+                        value.mutations.append(self._event)
+                        value.origin = origin
+        if varies and (reads or not (results or mutated or name in METADATA_FUNCTIONS)):
+            self._record_query(frame, operands, reads_elements=reads)
         return output
 
     def finish(self, output: Any) -> Recording:
@@ -192,7 +267,7 @@ class ForwardRecorder:
                 storage=value.tensor.untyped_storage()._cdata,
                 shape=tuple(value.tensor.shape),
             )
-            for value in self._values.values()
+            for value in (*self._constant_inputs, *self._values.values())
         )
         return Recording(
             calls=tuple(self._calls),
@@ -200,14 +275,43 @@ class ForwardRecorder:
             weights=dict(self._weight_uses),
             queries=tuple(self._queries),
             untracked=tuple(self._untracked),
+            repeated=frozenset(self._decided),
         )
 
-    def _register(self, frame: str, path: int, results: list[Tensor]) -> None:
-        """Register the results of a step under their keys."""
+    def _register(
+        self,
+        frame: str,
+        path: int,
+        results: list[Tensor],
+        *,
+        origin: frozenset[str] | None = None,
+        constants: Collection[int] = (),
+    ) -> None:
+        """Register the results of a step under their keys.
+
+        Args:
+            frame: Module whose forward made the step.
+            path: Its path, including the step.
+            results: Tensors in the result of the step.
+            origin: Modules that computed new tensors among them from discrete inputs only.
+            constants: Ids of the tensors that are the same in every stage.
+        """
         for position, tensor in enumerate(results):
-            if id(tensor) not in self._weights:
-                value = self._values.setdefault(id(tensor), _TrackedValue(tensor))
-                value.keys.append((ValueKey(frame, path, position), self._event))
+            if id(tensor) in self._weights or id(tensor) in constants:
+                continue
+            value = self._values.setdefault(id(tensor), _TrackedValue(tensor, origin=origin))
+            value.keys.append((ValueKey(frame, path, position), self._event))
+
+    def _common_origin(self, operands: list[Tensor]) -> frozenset[str] | None:
+        """Return the modules that compute from these operands; None if not only from inputs."""
+        origin = frozenset(frame.name for frame in self._frames)
+        for tensor in operands:
+            value = self._values.get(id(tensor))
+            if id(tensor) in self._weights or (value is not None and value.origin is None):
+                return None
+            if value is not None and value.origin is not None:
+                origin |= value.origin
+        return origin
 
     def _use(self, operands: list[Tensor]) -> None:
         """Record that the present event needs the elements of these tensors."""
@@ -218,7 +322,38 @@ class ForwardRecorder:
             elif (value := self._values.get(id(tensor))) is not None:
                 value.last_use = self._event
             elif tensor.grad_fn is not None:
-                self._untracked.append((self._event, _user_line()))
+                self._untracked.append((self._event, user_line()))
+
+    def _notice_draws(self) -> None:
+        """Record that the running forward has drawn numbers from Python's own generator."""
+        if (state := random.getstate()) != self._random_state and self._frames:
+            self._record_obstacle(
+                "numbers of Python's random module are drawn before it, which differ between "
+                "stages; draw them inside a module, or with torch"
+            )
+        self._random_state = state
+
+    def _enter_checkpoints(self) -> bool:
+        """Note the activation checkpoints that are running; return whether one is not new."""
+        running = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is _CHECKPOINT:
+                running.append(frame)
+            frame = frame.f_back
+        known = self._checkpoints.intersection(running)
+        self._checkpoints.update(running)
+        if any(new.f_locals["use_reentrant"] for new in running if new not in known):
+            self._record_obstacle(
+                "reentrant activation checkpointing is before it; use use_reentrant=False, or "
+                "call it inside a module"
+            )
+        return bool(known)
+
+    def _record_obstacle(self, reason: str) -> None:
+        """Record that no stage can begin after this step of the running forward."""
+        frame = self._frames[-1].name
+        self._queries.append(TensorQuery(frame, self._event, reason, True, ()))
 
     def _record_query(
         self, frame: Frame, operands: list[Tensor], *, reads_elements: bool
@@ -226,14 +361,17 @@ class ForwardRecorder:
         """Record a query of these tensors."""
         if reads_elements:
             self._use(operands)
+            self._decided |= self._common_origin(operands) or frozenset()
         known = list(self._values)
         indices = tuple(known.index(id(t)) for t in operands if id(t) in self._values)
         if indices:
-            query = TensorQuery(frame.name, self._event, _user_line(), reads_elements, indices)
+            where = user_line()
+            reason = f"control flow depends on tensor values computed before it ({where})"
+            query = TensorQuery(frame.name, self._event, reason, reads_elements, indices)
             self._queries.append(query)
 
 
-def _user_line() -> str:
+def user_line() -> str:
     """Return the running line of code outside PyTorch and this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS):

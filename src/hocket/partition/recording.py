@@ -14,8 +14,9 @@ class ValueKey(NamedTuple):
 
     Attributes:
         frame: Name of the module whose forward produced it.
-        path: Checksum of all calls and functions of that forward so far; 0 for inputs. If the
-            forward takes another path, its keys differ, and the difference is detected.
+        path: Checksum of all calls and functions of that forward so far, without functions of
+            constants; 0 for inputs. If the forward takes another path, its keys differ, and the
+            difference is detected.
         position: Position of the tensor in the result.
     """
 
@@ -51,12 +52,14 @@ class Call:
         start: Event at which it was called.
         end: Event at which it returned.
         callers: Modules whose forward was running, from the network itself to the caller.
+        checkpointed: Whether it is inside an activation checkpoint, and does not begin it.
     """
 
     name: str
     start: int
     end: int
     callers: tuple[str, ...]
+    checkpointed: bool
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,14 @@ class TensorQuery:
     Attributes:
         frame: Module whose forward called the function.
         event: Event of the call.
-        where: Line of code.
+        reason: Reason against a stage that begins after it, if the result depends on elements.
         reads_elements: Whether the result depends on elements, not only on shapes.
         operands: Positions in ``Recording.values`` of its arguments.
     """
 
     frame: str
     event: int
-    where: str
+    reason: str
     reads_elements: bool
     operands: tuple[int, ...]
 
@@ -110,6 +113,9 @@ class Recording:
         queries: Queries in order.
         untracked: Events that used a tensor with a graph but of unknown origin, and their lines
             of code.
+        repeated: Modules whose forwards read elements of tensors that depend on nothing but
+            discrete inputs of the network, or compute such tensors. A stage that gets these
+            inputs can repeat this code and decides the same.
     """
 
     calls: tuple[Call, ...]
@@ -117,6 +123,7 @@ class Recording:
     weights: dict[str, tuple[int, int]]
     queries: tuple[TensorQuery, ...]
     untracked: tuple[tuple[int, str], ...]
+    repeated: frozenset[str]
 
 
 class ForwardMode(NamedTuple):

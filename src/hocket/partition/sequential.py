@@ -1,6 +1,6 @@
 """Stages of an `nn.Sequential`: consecutive layers of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from torch import nn
@@ -49,11 +49,31 @@ def is_sequential(module: nn.Module) -> bool:
 
 
 def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
-    """Return whether a plan cuts a sequential network between its layers only."""
+    """Return whether a plan cuts a sequential network between its layers only.
+
+    A plan that divides layers with a common parameter does not: stages that are parts of the
+    forward can send it along.
+    """
     if not is_sequential(network):
         return False
     layers, modules = layers_in_order(network), dict(network.named_modules())
-    return not any(name in modules and name not in layers for name in plan.cuts)
+    if any(name in modules and name not in layers for name in plan.cuts):
+        return False
+    return not _divides_tied_layers(layers, plan)
+
+
+def _divides_tied_layers(layers: Mapping[str, nn.Module], plan: Plan) -> bool:
+    """Return whether different layers on two sides of a cut have a parameter in common."""
+    if len(set(layers.values())) < len(layers):
+        return False  # a layer that is used twice has no name for its second use
+    stage, owners = 0, dict[nn.Parameter, int]()
+    for name, layer in layers.items():
+        stage += name in plan.cuts
+        if any(
+            owners.setdefault(parameter, stage) != stage for parameter in layer.parameters()
+        ):
+            return True
+    return False
 
 
 def build_stages(network: nn.Module, plan: Plan) -> list[nn.Module]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hocket import tree
@@ -26,7 +27,7 @@ ELEMENT_READING_FUNCTIONS = frozenset(
         """
         __bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ item tolist
         numpy equal allclose is_nonzero nonzero argwhere unique unique_consecutive
-        masked_select bincount
+        masked_select bincount _pack_padded_sequence _nested_tensor_from_mask_left_aligned
         """,
     )
 )
@@ -55,6 +56,33 @@ def function_name(function: Callable[..., Any]) -> str:
     if name in ("__get__", "__set__"):
         return str(getattr(getattr(function, "__self__", None), "__name__", name))
     return str(name)
+
+
+def reads_elements(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the result of a function, or its shape, depends on elements of a tensor.
+
+    Args:
+        name: Name of the function.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+
+    >>> import torch
+    >>> mask = torch.tensor([True, False])
+    >>> reads_elements("where", (mask,), {}), reads_elements("where", (mask, 1.0, 0.0), {})
+    (True, False)
+    >>> reads_elements("__getitem__", (mask, mask), {}), reads_elements("all", (mask,), {})
+    (True, False)
+    """
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name == "__getitem__":
+        return any(index.dtype in (torch.bool, torch.uint8) for index in tensor_leaves(args[1]))
+    return name in ELEMENT_READING_FUNCTIONS
+
+
+def is_discrete(tensor: Tensor) -> bool:
+    """Return whether a tensor holds integers or booleans, which packets carry exactly."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def tensor_leaves(*trees: Any) -> list[Tensor]:

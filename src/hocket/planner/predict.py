@@ -10,6 +10,7 @@ from hocket.partition.cutting import fastest_cut, measure_layers, require_enough
 from hocket.partition.link import ONE_MACHINE, Link
 from hocket.partition.profile import LayerCost, merge_costs
 from hocket.partition.recording import TRAINING
+from hocket.partition.unevenness import warn_if_uneven
 from hocket.planner.forecast import Forecast, StageProfiles, forecast
 from hocket.planner.rehearsals import (
     Candidate,
@@ -57,12 +58,16 @@ def cut_by_time(
     # By whether a method waits for gradients.
     costs_by_signal = {True: costs, False: merge_costs(costs, single)}
     needs_gradient = {name: parse_method(name).signal.needs_gradient for name in methods}
+    names, work = list(costs), [cost.total_s for cost in costs.values()]
     candidates = []
     for count in counts:
         cuts = {
             needed: _fastest_cuts(costs_by_signal[needed], count, link, memory_limit_mib)
             for needed in set(needs_gradient.values())
         }
+        for needed in sorted(cuts, reverse=True)[:1]:  # one warning for each number of stages
+            positions = [names.index(name) - 1 for name in cuts[needed]]
+            warn_if_uneven(graph, work, positions, stacklevel=2)
         candidates.append([Candidate(name, cuts[needs_gradient[name]]) for name in methods])
     return candidates
 

@@ -1,9 +1,10 @@
 """Parts of a training, built from the text of its configuration."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn, optim
@@ -13,11 +14,17 @@ from hocket import data as datasets
 from hocket import zoo
 from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.methods import parse_method
+from hocket.methods.method import Method
+from hocket.methods.staleness_profile import with_staleness
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
 from hocket.runs.user_network import UserNetwork
-from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory
+from hocket.stage.muon import MuonAdamW, muon
+from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
+
+T = TypeVar("T")
 
 
 def load_data(config: RunConfig) -> Data:
@@ -43,18 +50,34 @@ def build_network(config: RunConfig, data: Data) -> nn.Module:
     Raises:
         OptionError: The network or one of its options does not exist.
     """
+    return network_builder(config)(data)
+
+
+def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
+    """Find the network of a configuration, before data are read, and return what builds it.
+
+    Raises:
+        OptionError: The network or one of its options does not exist.
+    """
     user_network = UserNetwork.parse(config.network)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        if user_network is not None:
-            return user_network.build(data.shape, data.classes)
+    if user_network is not None:
+        create = user_network.builder()
+    else:
         named = Named.parse(config.network)
-        try:
-            return zoo.create_fitted(named.name, data.shape, data.classes, **named.options)
-        except RuntimeError as error:
-            raise OptionError(
-                f"PyTorch refuses the network {config.network!r}: {error}"
-            ) from error
+        zoo.check(named.name, **named.options)
+        create = partial(zoo.create_fitted, named.name, **named.options)
+
+    def build(data: Data) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            try:
+                return create(data.shape, data.classes)
+            except RuntimeError as error:
+                raise OptionError(
+                    f"PyTorch refuses the network {config.network!r}: {error}"
+                ) from error
+
+    return build
 
 
 def network_name(config: RunConfig) -> str:
@@ -91,6 +114,31 @@ def build_plan(config: RunConfig) -> int | Plan:
     return plan
 
 
+def build_method(config: RunConfig) -> Method:
+    """Return the method of a configuration, with its extra delay or its staleness.
+
+    Raises:
+        OptionError: There is no such method, or it cannot have these.
+    """
+    method = parse_method(config.method).with_extra_delay(config.extra_delay)
+    if config.staleness == "none":
+        return method
+    try:
+        profile = [int(updates) for updates in config.staleness.split(",")]
+    except ValueError as error:
+        raise OptionError(
+            f"staleness is {config.staleness!r}; write a number for each stage: 6,4,2,0"
+        ) from error
+    if config.extra_delay:
+        raise OptionError(
+            f"extra_delay is {config.extra_delay} and staleness is {config.staleness!r}, which "
+            "leaves no delay to extend; give one of the two"
+        )
+    method = with_staleness(method, profile)
+    method.require_stages(config.stages)
+    return method
+
+
 def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
     """Return the speed of each stage; None if all are equal.
 
@@ -107,50 +155,71 @@ def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
         ) from error
 
 
-def build_optimizer(config: RunConfig) -> OptimizerFactory:
+def build_optimizer(config: RunConfig, network: nn.Module | None = None) -> OptimizerFactory:
     """Return a function that builds the optimizer of a stage.
+
+    Args:
+        config: Choices of the training.
+        network: The network, whose hidden matrices Muon trains; None to check the choices only.
 
     Raises:
         OptionError: torch.optim has no such optimizer, or it refuses the options.
     """
     named = Named.parse(config.optimizer)
-    optimizer_class = _find_class(optim, optim.Optimizer, "optimizer", named)
-    weight = nn.Parameter(torch.zeros(1))
-    weight.grad = torch.ones(1)
-    _try("optimizer", named, lambda: optimizer_class([weight], **named.options).step())
-    return lambda parameters: optimizer_class(parameters, **named.options)
+    found = _find_class(optim, optim.Optimizer, "optimizer", named)
+    weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+
+    def create(parameters: Any, **options: Any) -> optim.Optimizer:
+        if found is not optim.Muon:
+            return cast(optim.Optimizer, found(parameters, **options))
+        return MuonAdamW(weights[1:], parameters, **options)  # which trains matrices only
+
+    trial = _try("optimizer", named, lambda: create(weights[:1], **named.options))
+    _try("optimizer", named, trial.step)
+    group = list if config.weight_decay_on == "all" else decay_groups
+    if group is decay_groups and not trial.param_groups[-1].get("weight_decay"):
+        raise OptionError(
+            f"weight_decay_on is {config.weight_decay_on!r}, and the optimizer {str(named)!r} "
+            "has no weight_decay; give it one, or leave weight_decay_on out"
+        )
+    if found is optim.Muon:
+        return muon(network or nn.Module(), group, **named.options)
+    return lambda parameters: found(group(parameters), **named.options)
+
+
+def decay_groups(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return groups for an optimizer, of which only that of the matrices is decayed.
+
+    Args:
+        parameters: Weights of a stage. Those of two dimensions or more are matrices: also
+            embeddings, and the kernels of convolutions.
+    """
+    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+    others = [parameter for parameter in parameters if parameter.dim() <= 1]
+    groups: list[dict[str, Any]] = [{"params": matrices}] if matrices else []
+    return groups + ([{"params": others, "weight_decay": 0.0}] if others else [])
 
 
 def build_scheduler(config: RunConfig) -> SchedulerFactory | None:
-    """Return a function that builds the scheduler of a stage, with the warm-up; None for none.
+    """Return a function that builds the scheduler of a stage; None for none.
 
     Raises:
         OptionError: torch has no such scheduler, or it refuses the options.
     """
-    factories: list[SchedulerFactory] = []
-    if config.warmup_epochs:
-        factories.append(
-            lambda optimizer: lr_scheduler.ConstantLR(
-                optimizer, factor=config.warmup_factor, total_iters=config.warmup_epochs
-            )
-        )
-    if config.scheduler != "none":
-        named = Named.parse(config.scheduler)
-        base = lr_scheduler.LRScheduler
-        scheduler_class = _find_class(lr_scheduler, base, "scheduler", named)
-        factories.append(lambda optimizer: scheduler_class(optimizer, **named.options))
-        _try("scheduler", named, lambda: _step_scheduler(factories[-1]))
-    if config.warmup_epochs and config.scheduler_unit == "update":
-        raise OptionError(
-            "warmup_epochs counts epochs, but scheduler_unit is 'update'; use one of the two"
-        )
-    if not factories:
+    if config.scheduler == "none":
         return None
-    if len(factories) == 1:
-        return factories[0]
-    return lambda optimizer: lr_scheduler.ChainedScheduler(
-        [build(optimizer) for build in factories], optimizer
-    )
+    named = Named.parse(config.scheduler)
+    base = lr_scheduler.LRScheduler
+    scheduler_class = _find_class(lr_scheduler, base, "scheduler", named)
+
+    def build(optimizer: optim.Optimizer) -> lr_scheduler.LRScheduler:
+        scheduler: lr_scheduler.LRScheduler = scheduler_class(optimizer, **named.options)
+        return scheduler
+
+    _try("scheduler", named, lambda: _step_scheduler(build))
+    return build
 
 
 def _find_class(module: object, base: type, kind: str, named: Named) -> Callable[..., Any]:
@@ -179,14 +248,14 @@ def _step_scheduler(factory: SchedulerFactory) -> None:
         scheduler.step()
 
 
-def _try(kind: str, named: Named, trial: Callable[[], object]) -> None:
+def _try(kind: str, named: Named, trial: Callable[[], T]) -> T:
     """Run a trial with a single weight, so that a wrong option shows before the training.
 
     Raises:
         OptionError: The trial fails.
     """
     try:
-        trial()
+        return trial()
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise OptionError(
             format_problems(f"PyTorch refuses the {kind} {str(named)!r}", [str(error)])

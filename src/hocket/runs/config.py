@@ -3,14 +3,27 @@
 import dataclasses
 import json
 import math
+import os
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.atomic import write_text_atomically
 from hocket.errors import OptionError, format_problems
-from hocket.options import wrong_options
+from hocket.files import read_json, write_text_atomically
+from hocket.options import RANGES, Range, out_of_range, wrong_fields, wrong_options
+
+_COUNTS = ("stages", "epochs", "batch_size", "log_every", "checkpoint_keep")
+_COUNTS_OR_NONE = (
+    "extra_delay", "threads", "gradient_error_every", "checkpoint_every", "max_restores",
+    "updates", "evaluate_every",
+)  # fmt: skip
+RUN_RANGES = {
+    **RANGES,
+    **dict.fromkeys(_COUNTS, Range(least=1)),
+    **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
+}
+"""Ranges of the numbers of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +45,17 @@ class RunConfig:
     """Folder or file of the data set."""
     epochs: int = 20
     """Number of passes through the training data."""
+    updates: int = 0
+    """Number of updates of each stage to end after, in the place of epochs; 0 for epochs."""
+    evaluate_every: int = 0
+    """Updates between evaluations within epochs; 0 for none."""
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
-    """Optimizer of torch.optim."""
+    """Optimizer of torch.optim, such as AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1."""
+    weight_decay_on: Literal["all", "matrices"] = "all"
+    """Weights that the optimizer's weight_decay acts on: all, or matrices only, which leaves
+    out biases and norms."""
     scheduler: str = "none"
     """Scheduler of torch.optim.lr_scheduler, such as MultiStepLR:milestones=[150,225]."""
     scheduler_unit: Literal["epoch", "update"] = "epoch"
@@ -44,6 +64,12 @@ class RunConfig:
     """Number of first epochs with a lower learning rate."""
     warmup_factor: float = 0.1
     """Factor on the learning rate in the warm-up epochs."""
+    warmup_updates: int = 0
+    """Number of first updates in which the learning rate rises; a scheduler that counts updates
+    begins after them."""
+    clip: str = "none"
+    """Largest norm of a stage's gradient: 1.0 for that of each update, batch:1.0 for that of
+    each batch before it is accumulated."""
     seed: int = 0
     """Seed of initial weights, order of data, augmentation and dropout."""
     device: str = "cpu"
@@ -54,6 +80,9 @@ class RunConfig:
     """Keep images in the channels-last memory format, in which convolutions are faster."""
     extra_delay: int = 0
     """Additional ticks that packets may take: hides a slow link and adds to the delays."""
+    staleness: str = "none"
+    """Staleness of each stage in the place of the method's own: 6,4,2,0 for the first half of
+    a pipeline of eight stages."""
     codec: str = "none"
     """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
     stage_speeds: str = "equal"
@@ -65,7 +94,9 @@ class RunConfig:
     batchnorm: Literal["local", "shared"] = "local"
     """BatchNorm statistics over the inputs of each replica, or over those of all."""
     timeout_s: float = 60.0
-    """Seconds that a process waits for another one before it reports a hang."""
+    """Seconds without progress in an action of a training step before that is a hang."""
+    slow_timeout_s: float = 1800.0
+    """The same for all else: starting, reading data, evaluation, checkpoints, compilation."""
     checksum: bool = True
     """Send tensors to other processes with a checksum."""
     threads: int = 0
@@ -90,32 +121,27 @@ class RunConfig:
     tensorboard: bool = False
     """Write event files for TensorBoard."""
     run_dir: Path | None = None
-    """Run folder, which must not exist; by default a new one under runs/."""
+    """Run folder, new or empty; by default a new one under runs/."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{field} is {value}; use a number of at least {least}"
-            for field, value, least in (
-                ("stages", self.stages, 1),
-                ("epochs", self.epochs, 1),
-                ("batch_size", self.batch_size, 1),
-                ("warmup_epochs", self.warmup_epochs, 0),
-                ("seed", self.seed, 0),
-                ("extra_delay", self.extra_delay, 0),
-                ("replicas", self.replicas, 1),
-                ("threads", self.threads, 0),
-                ("log_every", self.log_every, 1),
-                ("gradient_error_every", self.gradient_error_every, 0),
-                ("checkpoint_every", self.checkpoint_every, 0),
-                ("checkpoint_keep", self.checkpoint_keep, 1),
-                ("max_restores", self.max_restores, 0),
+        problems = wrong_fields(self) + out_of_range(self, RUN_RANGES)
+        problems += [
+            f"{name} is {getattr(self, name)!r}, which has no effect without {needed}; "
+            "give both"
+            for name, needed, is_given in (
+                ("scheduler_unit", "scheduler", self.scheduler != "none"),
+                ("warmup_factor", "warmup_epochs", self.warmup_epochs),
+                ("checkpoint_keep", "checkpoint_every", self.checkpoint_every),
+                ("on_checkpoint_error", "checkpoint_every", self.checkpoint_every),
+                ("max_restores", "on_nan='restore'", self.on_nan == "restore"),
             )
-            if value < least
+            if not is_given and getattr(self, name) != getattr(RunConfig, name)
         ]
-        if not self.timeout_s > 0:
-            problems.append(f"timeout_s is {self.timeout_s}; use a number above 0")
-        if not 0 < self.warmup_factor <= 1:
-            problems.append(f"warmup_factor is {self.warmup_factor}; use a number in (0, 1]")
+        if self.updates and self.epochs != RunConfig.epochs:
+            problems.append(
+                f"updates is {self.updates} and epochs is {self.epochs}; a training ends after "
+                "one of the two, so give one"
+            )
         if self.on_nan == "restore" and not self.checkpoint_every:
             problems.append(
                 "on_nan is 'restore', and there are no checkpoints to restore; give "
@@ -154,10 +180,13 @@ MAY_CHANGE = frozenset(
         "plan",
         "replicas",
         "epochs",
+        "updates",
+        "evaluate_every",
         "data_dir",
         "device",
         "threads",
         "timeout_s",
+        "slow_timeout_s",
         "checksum",
         "run_dir",
         "log_every",
@@ -197,7 +226,7 @@ def read_values(file: Path) -> dict[str, Any]:
         OptionError: The file is missing, not JSON, or holds no keys and values.
     """
     try:
-        values = json.loads(file.read_text())
+        values = read_json(file)
     except OSError as error:
         raise OptionError(
             f"cannot read the run file {str(file)!r}: {error.strerror}"
@@ -223,6 +252,27 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         k: Path(v) if k in paths and v is not None else v for k, v in values.items()
     }
     return RunConfig(**checked)
+
+
+def require_writable(option: str, file: Path) -> None:
+    """Refuse a file that could not be written later, before the work that it is to hold.
+
+    Args:
+        option: Name of the option that names the file.
+        file: The file.
+
+    Raises:
+        OptionError: It is a folder or a device, or its folder is missing or read-only.
+    """
+    if os.path.lexists(file) and not file.is_file():
+        problem = "it is not a regular file"
+    elif not file.parent.is_dir():
+        problem = f"there is no folder {str(file.parent)!r}"
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        problem = "permission denied"
+    else:
+        return
+    raise OptionError(f"{option} is {str(file)!r}, and {problem}; name another file")
 
 
 def write_json(file: Path, value: Any) -> None:

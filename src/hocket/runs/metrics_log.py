@@ -2,72 +2,91 @@
 
 import json
 import os
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import missing_extra
+from hocket.errors import RunFolderError, missing_extra
+from hocket.files import open_to_append
 from hocket.runs.config import plain_values
+from hocket.runs.run_dir import cannot_write
 from hocket.stage.stage import Stage
-from hocket.training.metrics import EpochResult
+from hocket.training.metrics import EpochResult, EvaluationResult
+
+SCALARS = ("loss", "error", "gradient_norm", "staleness", "lr", "cosine", "ratio")
+"""Values of rows that are written for TensorBoard."""
 
 
 class MetricsLog:
-    """Log with a row for each backward, update, comparison, skipped batch and epoch.
+    """Log with a row for each backward, update, comparison, skipped batch and evaluation.
 
-    Backwards and updates are logged for every n-th batch only.
+    Backwards and updates are logged for every n-th batch only. If a row cannot be written, for
+    example to a full disk, a warning says so, and no more rows follow.
 
     Args:
-        folder: The run folder; rows go to ``metrics.jsonl`` in it.
+        folder: The run folder; rows are added to ``metrics.jsonl`` in it.
         every: Log every n-th batch.
         tensorboard: Write event files into the folder, too.
         process: Name of this process among several, each of which writes a file of its own:
             ``metrics.stage1.jsonl``. Only one of them writes the rows of epochs.
-        after: Sizes of the files from ``written`` to continue from; later rows are dropped,
-            also from the files of TensorBoard.
+
+    Raises:
+        RunFolderError: The file cannot be opened.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        every: int,
-        *,
-        tensorboard: bool,
-        process: str | None = None,
-        after: dict[str, int] | None = None,
+        self, folder: Path, every: int, *, tensorboard: bool, process: str | None = None
     ) -> None:
         self._every = every
         self._path = folder / (f"metrics.{process}.jsonl" if process else "metrics.jsonl")
-        self._path.touch()
-        for file in self._files():
-            kept = (after or {}).get(file.name, 0)
-            if not kept and file != self._path:
-                file.unlink()
-                continue
-            # At most to its present size: beyond that it would be filled with zeros.
-            os.truncate(file, min(kept, file.stat().st_size))
         self._board: Any = None
-        if tensorboard:
-            self._board = tensorboard_writer()(str(folder), filename_suffix=self._suffix)
-        # Buffered by lines: complete rows stay if the process dies.
-        self._file = self._path.open("a", buffering=1)
+        self._file: FileIO | None = None
+        try:
+            self._file = open_to_append(self._path)
+            if tensorboard:
+                self._board = tensorboard_writer()(str(folder), filename_suffix=self._suffix)
+        except OSError as error:
+            raise RunFolderError(cannot_write(self._path, error)) from error
 
     def written(self) -> dict[str, int]:
-        """Return the number of bytes of each file so far."""
+        """Return the number of bytes so far of each file that no other process writes."""
         if self._board is not None:
-            self._board.flush()
-        return {file.name: file.stat().st_size for file in self._files()}
-
-    def _files(self) -> list[Path]:
-        """Return the files of this process, with one for TensorBoard from each start."""
-        return [self._path, *self._path.parent.glob(f"events.out.tfevents.*{self._suffix}")]
+            with self._giving_up():
+                self._board.flush()
+        return {
+            file.name: file.stat().st_size
+            for file in log_files(self._path.parent)
+            if file == self._path or file.name.endswith(self._suffix)
+        }
 
     @property
     def _suffix(self) -> str:
+        """End of the names of this process's files for TensorBoard."""
         return f".{self._path.stem}"
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Context manager that ends the log with a warning if it cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            file, self._file = self._file, None
+            self._board = None
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
+            warnings.warn(
+                f"cannot write metrics to {str(self._path)!r}: {error.strerror or error}; the "
+                "training goes on without them",
+                stacklevel=2,
+            )
 
     def __enter__(self) -> "MetricsLog":
         return self
@@ -78,9 +97,11 @@ class MetricsLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        with self._giving_up():
+            if self._board is not None:
+                self._board.close()
+            if self._file is not None:
+                self._file.close()
 
     def log_event(self, event: Event, stage: Stage) -> None:
         """Log a backward or an update, and for any batch that it was skipped."""
@@ -89,7 +110,7 @@ class MetricsLog:
         if report.fault is not None:
             self._write_row("skipped", **place, epoch=report.epoch, fault=report.fault)
         elif action.kind in "BUT" and action.batch % self._every == 0 and not report.skipped:
-            values = {k: v for k, v in asdict(report).items() if v is not None}
+            values = {k: v for k, v in report.values().items() if v is not None}
             del values["skipped"]
             kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
             self._write_row(kind, **place, **values)
@@ -102,29 +123,109 @@ class MetricsLog:
         """Log an epoch."""
         self._write_row("epoch", **asdict(epoch))
 
+    def log_evaluation(self, tick: int, updates: int, result: EvaluationResult) -> None:
+        """Log an evaluation within an epoch.
+
+        Args:
+            tick: Number of ticks done.
+            updates: Number of updates that their batches lead to.
+            result: Result of the evaluation.
+        """
+        self._write_row("evaluation", tick=tick, updates=updates, **asdict(result))
+
     def _write_row(self, kind: str, **values: Any) -> None:
-        self._file.write(json.dumps(plain_values({"kind": kind, **values})) + "\n")
-        if self._board is None:
-            return
-        step = values.get("batch", values.get("number", 0))
+        with self._giving_up():
+            if self._file is not None:
+                row = json.dumps(plain_values({"kind": kind, **values})) + "\n"
+                _append_whole(self._file, row.encode())
+            if self._board is not None:
+                self._write_scalars(kind, values)
+
+    def _write_scalars(self, kind: str, values: dict[str, Any]) -> None:
+        """Write the numbers of a row for TensorBoard."""
+        step = values.get("batch", values.get("number", values.get("updates", 0)))
         stage = f"/stage{values['stage']}" if "stage" in values else ""
         for name, value in values.items():
-            if name in ("loss", "gradient_norm", "staleness", "lr", "cosine", "ratio") and (
-                isinstance(value, int | float)
-            ):
+            if name in SCALARS and isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
-        if (
-            kind == "epoch"
-            and values["evaluation"]
-            and values["evaluation"]["error"] is not None
-        ):
-            self._board.add_scalar("epoch/test_error", values["evaluation"]["error"], step)
-            for k, error in enumerate(values["evaluation"]["exits"]):
+        evaluation = values["evaluation"] if kind == "epoch" else None
+        if evaluation and evaluation["error"] is not None:
+            self._board.add_scalar("epoch/test_error", evaluation["error"], step)
+            for k, error in enumerate(evaluation["exits"]):
                 self._board.add_scalar(f"epoch/exit_error/stage{k}", error, step)
-            if values["evaluation"]["ensemble"] is not None:
-                self._board.add_scalar(
-                    "epoch/ensemble_error", values["evaluation"]["ensemble"], step
-                )
+            if evaluation["ensemble"] is not None:
+                self._board.add_scalar("epoch/ensemble_error", evaluation["ensemble"], step)
+
+
+def _append_whole(file: FileIO, row: bytes) -> None:
+    """Append a row that is whole, or nothing.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    size = os.fstat(file.fileno()).st_size
+    try:
+        written = 0
+        while written < len(row):
+            written += file.write(row[written:]) or 0
+    except OSError:
+        with suppress(OSError):
+            os.truncate(file.fileno(), size)
+        raise
+
+
+def log_files(folder: Path) -> list[Path]:
+    """Return the files of metrics in a run folder, of all processes and starts."""
+    return [*folder.glob("metrics*.jsonl"), *folder.glob("events.out.tfevents.*")]
+
+
+def remove_logs(folder: Path) -> None:
+    """Remove the metrics of a training that begins anew in its folder."""
+    for file in log_files(folder):
+        file.unlink()
+
+
+def cut_logs(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Cut files to the sizes that they had when a checkpoint was written.
+
+    Args:
+        folder: The run folder.
+        sizes: Sizes in bytes by name, from `MetricsLog.written`.
+    """
+    for file in log_files(folder):
+        if (kept := sizes.get(file.name)) is not None:
+            # At most to its present size: beyond that it would be filled with zeros.
+            os.truncate(file, min(kept, file.stat().st_size))
+
+
+def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int) -> None:
+    """Cut files whose sizes no checkpoint holds, such as those of an earlier start.
+
+    Event files for TensorBoard have no ticks, and stay as they are.
+
+    Args:
+        folder: The run folder.
+        known: Names of the files whose sizes are known.
+        tick: Number of ticks done; rows of later ones are dropped.
+        epoch: Number of epochs done; rows of later ones are dropped.
+    """
+    for file in folder.glob("metrics*.jsonl"):
+        if file.name not in known:
+            kept = 0
+            for line in file.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n") or _is_later(line, tick, epoch):
+                    break
+                kept += len(line)
+            os.truncate(file, kept)
+
+
+def _is_later(line: bytes, tick: int, epoch: int) -> bool:
+    """Return True if a row belongs to a later tick or epoch, or is none."""
+    try:
+        row = json.loads(line)
+        return bool(row.get("tick", -1) >= tick or row.get("number", -1) >= epoch)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return True
 
 
 def tensorboard_writer() -> Any:

@@ -21,7 +21,7 @@ def reset_peak() -> float:
         CLEAR.write_text("5")  # 5: reset the peak
     except OSError:
         return peak_mib()
-    return _status_mib("VmRSS")
+    return held_mib()
 
 
 def peak_mib() -> float:
@@ -36,6 +36,15 @@ def peak_mib() -> float:
 
     scale = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+def held_mib() -> float:
+    """Return the memory that this process holds now, in MiB.
+
+    Raises:
+        OSError: The system is not Linux, and has no file that tells.
+    """
+    return _status_mib("VmRSS")
 
 
 def release_free_memory() -> None:

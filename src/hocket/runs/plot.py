@@ -5,7 +5,7 @@ FDG (arXiv 1906.09108).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ class Panel:
         stages: Stages of the rows.
         tick_ends_s: Times at which to draw a line through all stages.
         measured: The times were measured; label the axis in seconds.
+        labels: Text in the box of an action, by kind, stage and batch; its batch if not given.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Panel:
     stages: Sequence[int]
     tick_ends_s: Sequence[float] = ()
     measured: bool = False
+    labels: Mapping[tuple[SpanKind, int, int], str] = field(default_factory=dict)
 
 
 def draw_program(ticks: Sequence[Tick], stages: int, title: str, file: Path) -> None:
@@ -96,7 +98,10 @@ def program_panel(
         ends_s[span.tick] = max(span.end_s, ends_s.get(span.tick, 0.0))
     if first is not None:
         timeline = timeline.window(first, batches)
-    return Panel(title, timeline, range(stages), tuple(ends_s.values()))
+    labels: dict[tuple[SpanKind, int, int], str] = {
+        (a.kind, a.stage, a.batch): a.label for tick in ticks for a in tick
+    }
+    return Panel(title, timeline, range(stages), tuple(ends_s.values()), labels=labels)
 
 
 def timeline_panel(timeline: Timeline, title: str) -> Panel:
@@ -188,8 +193,9 @@ def _draw_panel(axes: "Axes", panel: Panel, width_in: float) -> None:
     for (kind, stage, batch), piece in widest.items():
         middle_s = (piece.start_s + piece.end_s) / 2 - start_s
         piece_in = width_in * (piece.end_s - piece.start_s) / length_s
-        if kind in ("F", "B") and len(str(batch)) * DIGIT_IN <= piece_in:
-            axes.text(middle_s, rows[stage], str(batch), ha="center", va="center", size=8)
+        label = panel.labels.get((kind, stage, batch), str(batch))
+        if kind in ("F", "B") and len(label) * DIGIT_IN <= piece_in:
+            axes.text(middle_s, rows[stage], label, ha="center", va="center", size=8)
     for tick_end_s in panel.tick_ends_s:
         if start_s < tick_end_s <= start_s + length_s:
             axes.axvline(tick_end_s - start_s, color="#cccccc", linewidth=0.6, zorder=0)

@@ -44,6 +44,22 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "optimizer": "SGD:lr=0.1,momentum=0.9,weight_decay=0.0005",
         "scheduler": "StepLR:step_size=15,gamma=0.2",
     },
+    # A small transformer on the characters of a text: nanoGPT (github.com/karpathy/nanoGPT),
+    # config/train_shakespeare_char.py with the sizes that its README gives for a CPU. There
+    # the norm of the whole network is clipped, here that of each stage.
+    "gpt-characters": {
+        "network": "gpt:depth=4,heads=4,width=128",
+        "data": "text:context=64",
+        "batch_size": 12,
+        "updates": 2000,
+        "evaluate_every": 250,
+        "optimizer": "AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1",
+        "weight_decay_on": "matrices",
+        "warmup_updates": 100,
+        "scheduler": "CosineAnnealingLR:T_max=1900,eta_min=0.0001",
+        "scheduler_unit": "update",
+        "clip": "1.0",
+    },
     # DDG and Features Replay as in their official code (Nesterov momentum).
     "ddg-cifar": {
         **_CIFAR,

@@ -1,61 +1,136 @@
 """Run folder: its name, its checkpoints, and the weights written to it."""
 
+import fcntl
 import itertools
+import os
+import platform
+import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from hocket.atomic import replace_atomically
 from hocket.checkpoint.directory import newest_first
 from hocket.errors import RunFolderError
+from hocket.files import replace_atomically
 from hocket.options import Named
 from hocket.runs.build import network_name
 from hocket.runs.config import RunConfig
 
-
-def choose_run_dir(config: RunConfig) -> Path:
-    """Return a folder under runs/ that does not exist yet, named after the training."""
-    method, data = (Named.parse(text).name for text in (config.method, config.data))
-    timestamp = time.strftime("%Y%m%d-%H%M%S")
-    title = f"{method}{config.stages}-{network_name(config)}-{data}-{timestamp}"
-    for n in itertools.count():
-        run_dir = Path("runs") / (f"{title}-{n}" if n else title)
-        if not run_dir.exists():
-            break
-    return run_dir
+LOCK = ".lock"
+"""File of a run folder that the process that trains in it holds a lock on."""
+LOCK_LENGTH = 300
+"""Most characters that are read of it."""
 
 
 def create_run_dir(config: RunConfig) -> Path:
-    """Create the folder of a new run and return it.
+    """Create the folder of a new run, by default a new one under runs/, and return it.
 
     Raises:
         RunFolderError: It exists already, or cannot be created.
     """
     require_new(config.run_dir)
-    run_dir = choose_run_dir(config) if config.run_dir is None else config.run_dir
-    try:
-        run_dir.mkdir(parents=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot make the run folder {str(run_dir)!r}: {error.strerror}; name another with "
-            "--run-dir"
-        ) from error
+    for run_dir in _default_run_dirs(config) if config.run_dir is None else [config.run_dir]:
+        try:
+            run_dir.mkdir(parents=True, exist_ok=config.run_dir is not None)
+        except OSError as error:
+            if config.run_dir is None and run_dir.exists():  # begun in the same second
+                continue
+            raise RunFolderError(
+                f"cannot make the run folder {str(run_dir)!r}: {error.strerror}; name another "
+                "with --run-dir"
+            ) from error
+        break
     return run_dir
 
 
+def _default_run_dirs(config: RunConfig) -> Iterator[Path]:
+    """Yield folders under runs/ that are named after the training, the first without number."""
+    method, data = (Named.parse(text).name for text in (config.method, config.data))
+    timestamp = time.strftime("%Y%m%d-%H%M%S")
+    title = f"{method}{config.stages}-{network_name(config)}-{data}-{timestamp}"
+    yield Path("runs") / title
+    yield from (Path("runs") / f"{title}-{n}" for n in itertools.count(1))
+
+
 def require_new(run_dir: Path | None) -> None:
-    """Refuse a run folder that exists.
+    """Refuse a run folder that exists and is not empty.
 
     Raises:
-        RunFolderError: It exists.
+        RunFolderError: There is something in it.
     """
-    if run_dir is not None and run_dir.exists():
+    if run_dir is None or not os.path.lexists(run_dir):
+        return
+    if not run_dir.is_dir() or any(run_dir.iterdir()):
         raise RunFolderError(
             f"the run folder {str(run_dir)!r} exists already; name another with --run-dir, or "
             "move that one away"
         )
+
+
+def require_no_links(run_dir: Path) -> None:
+    """Refuse to continue in a folder through which files elsewhere would be written.
+
+    Raises:
+        RunFolderError: There are links, pipes or devices in it.
+    """
+    paths = [
+        Path(folder, name)
+        for folder, folders, files in os.walk(run_dir)
+        for name in (*folders, *files)
+    ]
+    kinds = ((path, path.lstat().st_mode) for path in paths)
+    strange = [p for p, mode in kinds if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]
+    if strange:
+        names = ", ".join(repr(str(path.relative_to(run_dir))) for path in sorted(strange))
+        raise RunFolderError(
+            f"the run folder {str(run_dir)!r} has links, pipes or devices, through which "
+            f"something else might be written: {names}; replace them by the files themselves"
+        )
+
+
+@contextmanager
+def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
+    """Context manager that keeps other processes from training in the same folder.
+
+    The system gives the lock back when this process ends, however it ends.
+
+    Args:
+        run_dir: The folder.
+        noun: Noun for it in messages.
+
+    Raises:
+        RunFolderError: Another process trains there, or the lock cannot be created.
+    """
+    file = run_dir / LOCK
+    try:
+        number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise RunFolderError(cannot_write(file, error)) from error
+    with os.fdopen(number, "r+") as lock:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFolderError(
+                f"the {noun} {str(run_dir)!r} is in use by {lock.read(LOCK_LENGTH)}; wait "
+                "until it has ended, or end it"
+            ) from None
+        with suppress(OSError):  # on a full disk the lock holds without a name
+            lock.truncate()
+            lock.write(f"process {os.getpid()} on {platform.node()}")
+            lock.flush()
+        yield
+
+
+def cannot_write(file: Path, error: OSError) -> str:
+    """Return the message for a file of a run folder that cannot be written."""
+    return (
+        f"cannot write {str(file)!r}: {error.strerror or error}; make room for it, or name "
+        "another folder with --run-dir"
+    )
 
 
 def checkpoint_dir(run_dir: Path) -> Path:

@@ -4,11 +4,11 @@ An exact restart would meet the same numbers again. So the batch is noted in the
 skipped from then on.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-from hocket.errors import NonFiniteError
+from hocket.errors import NonFiniteError, RunFolderError
+from hocket.files import read_json
 from hocket.runs.config import write_json
 
 EXIT_CODE = 79
@@ -22,9 +22,21 @@ class RestoreRequest(NonFiniteError):
 
 
 def read_skipped_batches(run_dir: Path) -> list[int]:
-    """Return the batches that are noted in a run folder."""
+    """Return the batches that are noted in a run folder.
+
+    Raises:
+        RunFolderError: The file is not a list of numbers.
+    """
     file = run_dir / "skipped.json"
-    return list(json.loads(file.read_text())) if file.exists() else []
+    if not file.exists():
+        return []
+    try:
+        batches = read_json(file)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"cannot read {str(file)!r}: {error}") from error
+    if not isinstance(batches, list) or any(type(batch) is not int for batch in batches):
+        raise RunFolderError(f"{str(file)!r} is not a list of the numbers of batches")
+    return batches
 
 
 def note_skipped_batch(run_dir: Path, error: NonFiniteError, limit: int) -> RestoreRequest:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hocket.distributed import identity
@@ -16,7 +17,7 @@ from hocket.distributed.restart import (
 from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.methods import parse_method
 from hocket.runs.config import RunConfig, check_same_run
-from hocket.runs.run_dir import choose_run_dir, has_checkpoints
+from hocket.runs.run_dir import create_run_dir, has_checkpoints
 from hocket.runs.skipped_batches import retry_skipping
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
@@ -63,16 +64,28 @@ def start_training(
     if resume_from is not None:
         config = _resumed_config(config, resume_from)
     resume = resume_from is not None
-    if (max_restarts or config.on_nan == "restore") and config.run_dir is None:
-        config = dataclasses.replace(config, run_dir=choose_run_dir(config))  # for all restarts
-    if processes == 1:
-        resume = resume or _restarted_by_torchrun(config)
-        if "RANK" in os.environ:  # torchrun restarts all processes
-            return train_in_process(config, resume, report)
-        return retry_skipping(
-            lambda restored: train_in_process(config, resume or restored, report)
-        )
-    return _launch_training(config, report, resume, processes, RestartBudget(max_restarts))
+    budget = RestartBudget(max_restarts)
+    if "RANK" in os.environ and processes == 1:  # torchrun restarts all processes
+        return train_in_process(config, resume or _restarted_by_torchrun(config), report)
+    if not ((max_restarts or config.on_nan == "restore") and config.run_dir is None):
+        return _start(config, report, resume, processes, budget)
+    run_dir = create_run_dir(config)  # one folder for all restarts
+    config = dataclasses.replace(config, run_dir=run_dir)
+    try:
+        return _start(config, report, resume, processes, budget)
+    finally:
+        with suppress(OSError):  # it is not empty
+            run_dir.rmdir()
+
+
+def _start(
+    config: RunConfig, report: Report, resume: bool, processes: int, budget: RestartBudget
+) -> int:
+    """Train in this process or in several, and return the exit code."""
+    if processes > 1:
+        return _launch_training(config, report, resume, processes, budget)
+    resume = resume or _restarted_by_torchrun(config)
+    return retry_skipping(lambda restored: train_in_process(config, resume or restored, report))
 
 
 def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:

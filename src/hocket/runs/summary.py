@@ -62,7 +62,7 @@ class Summary:
 
     Attributes:
         state: ``finished``, ``interrupted`` or ``failed``.
-        message: The reason, unless it finished.
+        message: The reason, unless it finished; and results that could not be written.
         folder: The run folder.
         epochs: Result of each epoch.
         seconds: Training time, without evaluations.

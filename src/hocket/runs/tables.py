@@ -180,6 +180,8 @@ def _format_delays(method: Method) -> str:
     """Format the delays of activations and of gradients or targets over an edge."""
     if method.free_running:
         return "free"
+    if method.edge_delays:
+        return " ".join(f"{forward},{back}" for forward, back in method.edge_delays)
     back = (
         method.backward_delay
         if method.signal.needs_gradient or method.signal.learns_from_gradient

@@ -5,34 +5,44 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from hocket.data import Data
 from hocket.distributed import identity
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import HocketError, OptionError
-from hocket.methods import parse_method
+from hocket.errors import HocketError, OptionError, RunFolderError
+from hocket.methods.method import Method
 from hocket.runs.build import (
-    build_network,
+    build_method,
     build_optimizer,
     build_plan,
     build_scheduler,
     load_data,
+    network_builder,
     parse_stage_speeds,
 )
-from hocket.runs.config import RunConfig, write_json
+from hocket.runs.config import RunConfig, require_writable, write_json
 from hocket.runs.environment import environment
-from hocket.runs.metrics_log import MetricsLog, tensorboard_writer
+from hocket.runs.metrics_log import (
+    MetricsLog,
+    cut_logs,
+    cut_unknown_logs,
+    remove_logs,
+    tensorboard_writer,
+)
 from hocket.runs.run_dir import (
+    cannot_write,
     checkpoint_dir,
     create_run_dir,
     has_checkpoints,
+    lock_run_dir,
     require_new,
+    require_no_links,
 )
 from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.runs.summary import Summary
@@ -62,7 +72,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         RestoreRequest: Something became NaN or infinite; its batch is noted to be skipped after
             a restart from the last checkpoint.
     """
-    method = parse_method(config.method).with_extra_delay(config.extra_delay)
+    method = build_method(config)
     parts: dict[str, Any] = {
         "method": method,
         "stages": build_plan(config),
@@ -78,45 +88,108 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         )
     if config.tensorboard:
         tensorboard_writer()
-    if int(os.environ.get("RANK", "0")) == 0 and not resume:
+    if config.timeline is not None:
+        require_writable("timeline", config.timeline)
+    build = network_builder(config)
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    if is_first and not resume:
         require_new(config.run_dir)
     if config.threads:
         torch.set_num_threads(config.threads)
-    data = load_data(config)
+    with ExitStack() as stack:
+        previous_dir = config.run_dir if resume else None
+        if previous_dir is not None and previous_dir.exists():
+            require_no_links(previous_dir)
+            if is_first:
+                stack.enter_context(lock_run_dir(previous_dir))
+        data = load_data(config)
+        parts["network"] = network = build(data)
+        parts["optimizer"] = build_optimizer(config, network)
+        return _train_in(config, method, parts, data, previous_dir, stack)
+
+
+def _train_in(
+    config: RunConfig,
+    method: Method,
+    parts: dict[str, Any],
+    data: Data,
+    previous_dir: Path | None,
+    stack: ExitStack,
+) -> Summary:
+    """Train in a new run folder, or continue in the previous one, which is locked.
+
+    Args:
+        config: Choices of the training.
+        method: Its method, with the extra delay.
+        parts: What the configuration names, built.
+        data: The data set.
+        previous_dir: Run folder to continue in; None for a new one.
+        stack: Entered contexts, to which the lock of a new folder is added.
+
+    Raises:
+        RunFolderError: The run folder exists already, or cannot be written.
+    """
     listener = _Listener()
-    previous_dir = config.run_dir if resume else None
     skip_batches = read_skipped_batches(previous_dir) if previous_dir is not None else []
-    network = build_network(config, data)
-    trainer = _build_trainer(config, network, parts, listener, skip_batches)
+    trainer = _build_trainer(config, parts, listener, skip_batches)
     point = None
     if config.run_dir is not None and identity.has_rejoined():  # the others train already
         run_dir, point = config.run_dir, trainer.resume(checkpoint_dir(config.run_dir))
+        cut_logs(run_dir, _log_sizes(point))
     else:
         _try_batch(trainer, data, config)
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
+            _restore_logs(trainer, previous_dir, point)
         is_new = previous_dir is None or not previous_dir.exists()
-        creates = trainer.is_main_process and is_new
-        own_dir = create_run_dir(config) if creates else config.run_dir
+        own_dir = config.run_dir
+        if trainer.is_main_process and is_new:
+            own_dir = create_run_dir(config)
+            stack.enter_context(lock_run_dir(own_dir))
         run_dir = Path(trainer.gather(str(own_dir))[0])
     timeline_before = _read_timeline(config, point)
     config = dataclasses.replace(config, run_dir=run_dir)
     if trainer.is_main_process:
-        config.write(run_dir / "run.json")
-        write_json(run_dir / "environment.json", environment())
+        try:
+            config.write(run_dir / "run.json")
+            write_json(run_dir / "environment.json", environment())
+        except OSError as error:
+            raise RunFolderError(cannot_write(run_dir, error)) from error
     else:
         run_dir.mkdir(parents=True, exist_ok=True)  # on another machine
-    with MetricsLog(
-        run_dir,
-        config.log_every,
-        tensorboard=config.tensorboard,
-        process=None if trainer.is_main_process else trainer.process_name,
-        after=point.note if point is not None else None,
-    ) as log:
+    with (
+        trainer,
+        MetricsLog(
+            run_dir,
+            config.log_every,
+            tensorboard=config.tensorboard,
+            process=None if trainer.is_main_process else trainer.process_name,
+        ) as log,
+    ):
         listener.log = log
         history = point.history if point is not None else ()
         training = TrainingRun(config, trainer, method, run_dir, log, history, timeline_before)
         return training.run(data)
+
+
+def _log_sizes(point: ResumePoint) -> dict[str, int]:
+    """Return the sizes of the files of metrics that the parts of a checkpoint hold."""
+    sizes: dict[str, int] = {}
+    for note in point.notes:
+        sizes |= note
+    return sizes
+
+
+def _restore_logs(trainer: Trainer, run_dir: Path, point: ResumePoint | None) -> None:
+    """Cut the metrics of all processes behind a checkpoint, or remove those of a vain start."""
+    sizes = _log_sizes(point) if point is not None else {}
+    known = {name for names in trainer.gather(list(sizes)) for name in names}
+    if point is None and trainer.is_main_process:
+        remove_logs(run_dir)
+    elif point is not None:
+        cut_logs(run_dir, sizes)
+        if trainer.is_main_process:
+            cut_unknown_logs(run_dir, known, point.tick, point.epoch)
 
 
 class _Listener:
@@ -133,7 +206,6 @@ class _Listener:
 
 def _build_trainer(
     config: RunConfig,
-    network: nn.Module,
     parts: dict[str, Any],
     listener: _Listener,
     skip_batches: Sequence[int],
@@ -147,7 +219,6 @@ def _build_trainer(
     fields = {field.name for field in dataclasses.fields(config)}
     same = (inspect.signature(Trainer).parameters.keys() & fields) - parsed
     return Trainer(
-        network,
         **parts,
         **{name: getattr(config, name) for name in same},
         watchers=[listener.on_event],

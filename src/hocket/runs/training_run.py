@@ -3,20 +3,23 @@
 import dataclasses
 import signal
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import nn
+
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
-from hocket.errors import NonFiniteError
+from hocket.errors import NonFiniteError, OptionError
 from hocket.methods.method import Method
 from hocket.runs.config import RunConfig, write_json
 from hocket.runs.metrics_log import MetricsLog
-from hocket.runs.run_dir import checkpoint_dir, has_checkpoints, save_weights
+from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints, save_weights
 from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
 from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
 from hocket.timeline import Timeline
-from hocket.training.metrics import EpochResult
+from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 
 
@@ -63,19 +66,22 @@ class TrainingRun:
             self._trainer.fit(
                 data.train,
                 data.test,
-                epochs=config.epochs,
+                epochs=None if config.updates else config.epochs,
+                updates=config.updates or None,
+                evaluate_every=config.evaluate_every,
+                on_evaluation=self._on_evaluation if config.evaluate_every else None,
                 on_epoch=self._on_epoch,
                 checkpoints=self._checkpoints(),
             )
         except KeyboardInterrupt as stop:
             number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
-            epoch = f"stopped in epoch {len(self._epochs) + 1} of {config.epochs}"
-            return self._end("interrupted", epoch, number)
+            epoch = f"stopped in epoch {len(self._epochs) + 1}"
+            goal = f" of {config.epochs}" if not config.updates else ""
+            return self._end("interrupted", epoch + goal, number)
         except Exception as error:
             self._fail(error)
             if isinstance(error, NonFiniteError) and config.on_nan == "restore":
                 raise self._request_restore(error) from error
-            error.add_note(f"the weights reached are in {self._run_dir}")
             raise
         return self._end("finished")
 
@@ -83,6 +89,10 @@ class TrainingRun:
         self._epochs.append(epoch)
         if self._trainer.is_main_process:
             self._log.log_epoch(epoch)
+
+    def _on_evaluation(self, updates: int, result: EvaluationResult) -> None:
+        if self._trainer.is_main_process:
+            self._log.log_evaluation(self._trainer.engine.tick_count, updates, result)
 
     def _checkpoints(self) -> Checkpoints | None:
         """Build the settings of the run's checkpoints; None if it writes none."""
@@ -102,7 +112,8 @@ class TrainingRun:
         trainer = self._trainer
         trainer.collect()
         if trainer.is_main_process:
-            save_weights(trainer.network, self._run_dir / "network.pt")
+            unsaved = self._save_weights(trainer.network, "network.pt")
+            message = "; ".join(filter(None, [message, unsaved]))
         self._write_timeline()
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
         gathered = trainer.gather(rows)[:: self._config.replicas]
@@ -113,12 +124,23 @@ class TrainingRun:
         """Write what this process has, without the others."""
         trainer = self._trainer
         if trainer.process_name is None:
-            save_weights(trainer.network, self._run_dir / "network.pt")
+            unsaved = self._save_weights(trainer.network, "network.pt")
         else:
-            file = self._run_dir / f"network.{trainer.process_name}.pt"
-            save_weights(trainer.stages[0].module, file)
-        message = "\n".join([str(error), *getattr(error, "__notes__", [])])
+            name = f"network.{trainer.process_name}.pt"
+            unsaved = self._save_weights(trainer.stages[0].module, name)
+        error.add_note(unsaved or f"the weights reached are in {self._run_dir}")
+        message = "\n".join([str(error), *error.__notes__])
         self._write_summary("failed", message, self._summarize_stages())
+
+    def _save_weights(self, network: nn.Module, name: str) -> str:
+        """Write the weights; return in words that they could not be written, or nothing."""
+        try:
+            save_weights(network, self._run_dir / name)
+        except OSError as error:
+            message = cannot_write(self._run_dir / name, error)
+            warnings.warn(message, stacklevel=2)
+            return message
+        return ""
 
     def _request_restore(self, error: NonFiniteError) -> RestoreRequest:
         """Return the request to restart from the last checkpoint and skip the batch.
@@ -152,7 +174,11 @@ class TrainingRun:
             signal=signal_number,
         )
         if trainer.is_main_process:
-            write_json(self._run_dir / "summary.json", dataclasses.asdict(summary))
+            try:
+                write_json(self._run_dir / "summary.json", dataclasses.asdict(summary))
+            except OSError as error:
+                message = cannot_write(self._run_dir / "summary.json", error)
+                warnings.warn(message, stacklevel=2)
         return summary
 
     def _write_timeline(self) -> None:
@@ -160,4 +186,7 @@ class TrainingRun:
         if file is not None:
             timeline = self._trainer.timeline()
             if self._trainer.is_main_process:
-                self._timeline_before.concatenate(timeline).write(file)
+                try:
+                    self._timeline_before.concatenate(timeline).write(file)
+                except OptionError as error:  # the results are worth more
+                    warnings.warn(str(error), stacklevel=2)

@@ -7,10 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from hocket import zoo
@@ -43,21 +45,34 @@ class UserNetwork:
             return None
         return UserNetwork(match["module"], Named.parse(match["function"]))
 
-    def build(self, shape: Sequence[int], classes: int) -> nn.Module:
+    def builder(self) -> Callable[[Sequence[int], int], nn.Module]:
+        """Import the function, and return what builds the network for a shape and classes.
+
+        Raises:
+            OptionError: There is no such function.
+        """
+        name = f"{self.module}:{self.function.name}"
+        with torch.random.fork_rng(devices=[]):
+            function = self._import_function(name)
+        return partial(self._build, name, function)
+
+    def _build(
+        self, name: str, function: Callable[..., Any], shape: Sequence[int], classes: int
+    ) -> nn.Module:
         """Build the network.
 
         The function is called with the options, and with those of `num_classes`, `in_channels`,
         `in_features`, `vocab`, `context` and `image_size` that it takes.
 
         Args:
+            name: Name of the function with its module, for messages.
+            function: The function.
             shape: Shape of one input, without the batch.
             classes: Length of the output's last dimension.
 
         Raises:
-            OptionError: There is no such function, it fails, or returns no network.
+            OptionError: The function fails, or returns no network.
         """
-        name = f"{self.module}:{self.function.name}"
-        function = self._import_function(name)
         arguments = zoo.fitting(function, shape, classes) | self.function.options
         try:
             inspect.signature(function).bind(**arguments)

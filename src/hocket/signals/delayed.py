@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
+from hocket.signals.losses import Loss
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.tree import Tree, tensors
 
@@ -26,15 +28,22 @@ class Delayed:
     shrink: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.shrink <= 1:
-            raise OptionError(f"shrink is {self.shrink!r}; use a number in (0, 1]")
+        problems = wrong_fields(self) + out_of_range(self, {"shrink": Range(above=0, most=1)})
+        if problems:
+            raise OptionError(format_problems("a delayed gradient is impossible", problems))
 
     needs_gradient = True
     learns_from_gradient = False
 
-    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build_network(
+        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+    ) -> nn.Module:
         """Return an identity: there is nothing to train."""
         return nn.Identity()
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return False: nothing is computed."""
+        return False
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the outputs with the gradients received for them."""

@@ -12,15 +12,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import ceil
-from typing import Literal, get_args
+from typing import Literal, final, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from hocket.errors import OptionError
 from hocket.options import check_choice
 from hocket.signals.layout import detect_layout
 
 HeadKind = Literal["mlp-sr", "mlp", "cnn"]
+
+
+@final
+class MeanOverTokens(nn.Module):
+    """Mean of all tokens of a sample, (B, T, D) to (B, D), for a prediction per sample."""
+
+    def forward(self, tokens_BTD: Tensor) -> Tensor:
+        """Return the mean, (B, D)."""
+        return tokens_BTD.mean(1)
 
 
 def build_head(

@@ -1,21 +1,20 @@
 """Signals of a loss that a stage computes by itself: the network's, or an auxiliary head's."""
 
-import math
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
-from hocket.signals.heads import HeadKind, build_head
-from hocket.signals.losses import Loss
+from hocket.options import Range, out_of_range, wrong_fields
+from hocket.signals.heads import HeadKind, MeanOverTokens, build_head
+from hocket.signals.losses import Loss, compute_loss, may_draw
 from hocket.signals.signal import BackwardRoots, SignalInput
-from hocket.signals.targets import label_errors_as_data_errors
 from hocket.tree import Tree
 
 
 def _loss_roots(loss: Loss, predictions: Tree, targets: Tree) -> BackwardRoots:
-    with label_errors_as_data_errors(predictions):
-        value = loss(predictions, targets)
+    value = compute_loss(loss, predictions, targets)
     return BackwardRoots((value,), (None,), value.detach())
 
 
@@ -26,9 +25,15 @@ class Objective:
     needs_gradient = False
     learns_from_gradient = False
 
-    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build_network(
+        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+    ) -> nn.Module:
         """Return an identity: there is nothing to train."""
         return nn.Identity()
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return True if the loss may draw random numbers."""
+        return may_draw(loss)
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the output."""
@@ -57,11 +62,8 @@ class Local:
     depth: int = 3
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 0 < self.width < math.inf:
-            problems.append(f"width is {self.width!r}; use a number above 0")
-        if not isinstance(self.depth, int) or self.depth < 0:
-            problems.append(f"depth is {self.depth!r}; use a whole number of at least 0")
+        problems = wrong_fields(self)
+        problems += out_of_range(self, {"width": Range(above=0), "depth": Range(least=0)})
         if self.head == "cnn" and (self.width, self.depth) != (1, 3):
             problems.append(
                 f"the head 'cnn' has no hidden layers that width={self.width!r} and "
@@ -78,9 +80,39 @@ class Local:
     needs_gradient = False
     learns_from_gradient = False
 
-    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Build the head; it trains with the stage and is dropped afterwards."""
-        return build_head(self.head, shape, outputs, width=self.width, depth=self.depth)
+    def build_network(
+        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+    ) -> nn.Module:
+        """Build the head; it trains with the stage and is dropped afterwards.
+
+        Its predictions have the shape of the network's output, so that the loss takes both.
+
+        Raises:
+            OptionError: A head cannot predict an output of this shape.
+        """
+        build = partial(build_head, self.head, width=self.width, depth=self.depth)
+        if output_shape is None:
+            raise OptionError(
+                "heads call the loss with one tensor of predictions as the network's output, "
+                "and that is not one tensor of floating point numbers; let the network return "
+                "such a tensor, or choose a method that waits for gradients"
+            )
+        if len(shape) == len(output_shape) == 2 and shape[0] == output_shape[0]:
+            return build(shape, output_shape[1])
+        if len(output_shape) > 1:
+            raise OptionError(
+                f"heads on a stage's output of shape {shape} predict (B, O), and the network's "
+                f"output has shape (B, {', '.join(map(str, output_shape))}); cut elsewhere, or "
+                "choose a method that waits for gradients"
+            )
+        head = build(shape[1:] if len(shape) == 2 else shape, *(output_shape or (1,)))
+        if len(shape) == 2:
+            head = nn.Sequential(MeanOverTokens(), head)
+        return head if output_shape else nn.Sequential(head, nn.Flatten(0))
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return True: the head may have dropout."""
+        return True
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the head's prediction."""
@@ -88,6 +120,6 @@ class Local:
         return _loss_roots(inputs.loss, prediction, inputs.targets)
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor:
-        """Return the head's prediction, (B, O) or (B, T, O) of O outputs."""
+        """Return the head's prediction, of the shape of the network's output."""
         prediction: Tensor = network(output)
         return prediction

@@ -1,11 +1,23 @@
-"""Losses and error counts of outputs whose last dimension is that of the classes."""
+"""Losses, and the errors and targets that are counted of a batch.
+
+Class scores have their classes in the last dimension, (B, C) or (B, T, C). Scores of four or
+more dimensions have them in dimension 1, (B, C, H, W), as in PyTorch. Where the targets fit
+only the other of these two dimensions, it is that one.
+"""
 
 from typing import Protocol
 
+import numpy
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hocket.errors import DataError, HocketError, OptionError
+from hocket.signals.targets import label_errors_as_data_errors
 from hocket.tree import Tree
+
+IGNORED = -100
+"""Class index of a prediction that is not asked for: the default of PyTorch's losses."""
 
 
 class Loss(Protocol):
@@ -16,27 +28,123 @@ class Loss(Protocol):
 
 
 def cross_entropy(output: Tree, targets: Tree) -> Tensor:
-    """Return the mean cross-entropy over samples, or over the tokens of all samples, a scalar.
+    """Return the mean cross-entropy over samples, tokens or pixels, a scalar.
+
+    Targets of -100 are left out of the mean; if no others are left, the loss is 0.
 
     Args:
-        output: Scores of the classes, (B, C) or (B, T, C).
-        targets: Class indices, (B,) or (B, T).
+        output: Scores of the classes, (B, C), (B, T, C) or (B, C, H, W).
+        targets: Class indices, (B,), (B, T) or (B, H, W).
+
+    Raises:
+        DataError: The targets are not one class index for each prediction.
     """
-    return F.cross_entropy(output.flatten(0, -2), targets.flatten())
+    dimension = class_dimension(output, targets)
+    if dimension is None:
+        raise DataError(
+            f"cross_entropy got an output {describe(output)} and targets {describe(targets)}; "
+            "it takes one tensor of class scores, (B, C), (B, T, C) or (B, C, H, W), and whole "
+            "numbers (B,), (B, T) or (B, H, W); for others give a loss of your own, such as "
+            "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
+        )
+    # PyTorch's mean over no targets is NaN.
+    reduction = "mean" if (targets >= 0).any() else "sum"
+    if dimension == output.dim() - 1:
+        output, targets = output.flatten(0, -2), targets.flatten()
+    return F.cross_entropy(output, targets, ignore_index=IGNORED, reduction=reduction)
 
 
-def are_class_indices(output: Tree, targets: Tree) -> bool:
-    """Return True if the targets are one class index for each prediction."""
-    return (
-        isinstance(output, Tensor)
-        and isinstance(targets, Tensor)
-        and not targets.is_floating_point()
-        and output.shape[:-1] == targets.shape
-    )
+def compute_loss(loss: Loss, output: Tree, targets: Tree) -> Tensor:
+    """Return the loss of a batch, a tensor of one number.
+
+    Args:
+        loss: The loss.
+        output: Outputs of the network or of a head, with tensors of shape (B, ...).
+        targets: Targets of the batch.
+
+    Raises:
+        HocketError: A target is no index of an output, or the loss refuses them.
+        OptionError: The loss is not one number.
+        Exception: The loss raised it.
+    """
+    try:
+        with label_errors_as_data_errors(output):
+            value = loss(output, targets)
+    except HocketError:
+        raise
+    except Exception as error:
+        error.add_note(
+            f"(the loss was called with an output {describe(output)} and targets "
+            f"{describe(targets)})"
+        )
+        raise
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise OptionError(
+            f"the loss gives a value {describe(value)} for an output {describe(output)}; it "
+            "must return a tensor of one number, such as the mean over the batch"
+        )
+    return value
+
+
+def class_dimension(output: Tree, targets: Tree) -> int | None:
+    """Return the dimension of the classes if there is one class index for each prediction.
+
+    Returns:
+        The dimension, from 0; None if the targets are no class indices of the output.
+
+    >>> import torch
+    >>> class_dimension(torch.zeros(2, 7, 4), torch.zeros(2, 7, dtype=torch.long))
+    2
+    >>> class_dimension(torch.zeros(2, 4, 8, 8), torch.zeros(2, 8, 8, dtype=torch.long))
+    1
+    """
+    if not (isinstance(output, Tensor) and isinstance(targets, Tensor)) or output.dim() < 2:
+        return None
+    if targets.is_floating_point() or targets.is_complex():
+        return None
+    last = output.dim() - 1
+    for dimension in (last, 1) if last < 3 else (1, last):
+        if output.shape[:dimension] + output.shape[dimension + 1 :] == targets.shape:
+            return dimension
+    return None
 
 
 def count_errors(output: Tree, targets: Tree) -> tuple[int, int] | None:
-    """Return the numbers of wrong and of all predictions; None without class indices."""
-    if not are_class_indices(output, targets):
+    """Return the numbers of wrong and of all predictions; None without class indices.
+
+    Predictions whose target is not one of the classes, as -100 and 255 often are, do not count.
+    """
+    dimension = class_dimension(output, targets)
+    if dimension is None:
         return None
-    return int((output.argmax(-1) != targets).sum()), targets.numel()
+    counted = (targets >= 0) & (targets < output.shape[dimension])
+    wrong = counted & (output.argmax(dimension) != targets)
+    return int(wrong.sum()), int(counted.sum())
+
+
+def count_targets(targets: Tree) -> int | Tensor | None:
+    """Return the number of class indices that are not ignored; None for other targets.
+
+    That of targets on a GPU is a scalar there, for which nobody has waited.
+    """
+    if not isinstance(targets, Tensor) or targets.dtype not in (torch.int64, torch.int32):
+        return None
+    if targets.device.type == "cpu":  # by the shortest way, as this is done in every tick
+        return int(numpy.count_nonzero(targets.numpy() != IGNORED))
+    return (targets != IGNORED).sum()
+
+
+def may_draw(loss: Loss) -> bool:
+    """Return True unless a loss is known to draw no random numbers."""
+    return loss is not cross_entropy
+
+
+def describe(value: Tree) -> str:
+    """Return the shape of a tensor, or the type of another value, in words.
+
+    >>> describe({"logits": 1})
+    'of type dict'
+    """
+    if isinstance(value, Tensor):
+        return f"of shape {tuple(value.shape)}"
+    return f"of type {type(value).__name__}"

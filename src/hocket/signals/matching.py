@@ -84,6 +84,11 @@ class SimilarityMatching(nn.Module):
                 f"of {len(output)} samples are {got}, not a tensor of that many whole numbers; "
                 "leave similarity at 0"
             )
+        if (targets < 0).any():
+            raise DataError(
+                "similarity matching compares samples by their class indices, and some are "
+                "below 0, as ignored ones are; leave those samples out, or similarity at 0"
+            )
         projected: Tensor = self.layer(output)
         # Cosines near 1 need more precision than autocast may use.
         with torch.autocast(output.device.type, enabled=False):

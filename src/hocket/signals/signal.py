@@ -60,12 +60,22 @@ class Signal(Protocol):
     def learns_from_gradient(self) -> bool:
         """True if the gradient that comes back over the edge is a target to learn from."""
 
-    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build_network(
+        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+    ) -> nn.Module:
         """Build the signal's network.
 
         Args:
             shape: Shape of the stage's output without the batch.
-            outputs: Number of outputs of the whole network.
+            output_shape: Shape of the network's output without the batch; None if that is
+                not one tensor of floating point numbers.
+        """
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return True if computing the roots may draw random numbers.
+
+        Args:
+            loss: Loss of the network.
         """
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from hocket.errors import OptionError
+from hocket.options import wrong_fields
 from hocket.signals.local import Local
+from hocket.signals.losses import Loss
 from hocket.signals.matching import build_matching
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.tree import Tree
@@ -33,20 +35,23 @@ class Similarity:
     learns_from_gradient = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < 1:
+        if wrong_fields(self) or not 0 < self.weight < 1:
             raise OptionError(
                 f"similarity is {self.weight!r}; use a number in (0, 1), or 0 to leave it off"
             )
 
-    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    def build_network(
+        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+    ) -> nn.Module:
         """Build the head and the layer that compares samples; both train with the stage."""
         # The head draws random numbers first, so that it starts as it would alone.
-        return nn.ModuleDict(
-            {
-                "head": self.prediction.build_network(shape, outputs),
-                "matching": build_matching(shape, outputs),
-            }
-        )
+        head = self.prediction.build_network(shape, output_shape)
+        matching = build_matching(shape, output_shape[-1] if output_shape else 1)
+        return nn.ModuleDict({"head": head, "matching": matching})
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return True: the networks may have dropout."""
+        return True
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the weighted sum of both losses.

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hocket.errors import OptionError, format_problems
+from hocket.options import wrong_fields
+from hocket.signals.losses import Loss
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.signals.synthesizers import build_synthesizer
 from hocket.signals.targets import label_errors_as_data_errors
@@ -20,16 +23,39 @@ class Synthetic:
 
     Attributes:
         labels: Let the synthesizer see the targets as well (cDNI).
+
+    Raises:
+        OptionError: ``labels`` is no bool.
     """
 
     labels: bool = False
 
+    def __post_init__(self) -> None:
+        if problems := wrong_fields(self):
+            raise OptionError(format_problems("a synthesizer cannot be built", problems))
+
     needs_gradient = False
     learns_from_gradient = True
 
-    def build_network(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Build the synthesizer; its last layer starts at zero, so the stage starts frozen."""
-        return build_synthesizer(shape, outputs if self.labels else None)
+    def build_network(
+        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+    ) -> nn.Module:
+        """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
+
+        Raises:
+            OptionError: It is to see labels, and the network does not predict classes.
+        """
+        if self.labels and not output_shape:
+            raise OptionError(
+                "labels=True shows class indices to the synthesizer, and the network's output "
+                "is not one tensor of class scores; leave labels at False"
+            )
+        classes = output_shape[-1] if self.labels and output_shape else None
+        return build_synthesizer(shape, classes)
+
+    def may_draw(self, loss: Loss) -> bool:
+        """Return True: a network predicts, which may have dropout."""
+        return True
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the output, its predicted gradient, and the synthesizer's deferred loss."""

@@ -1,12 +1,15 @@
 """Accumulation of the gradients of several batches into one update."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from hocket.methods.method import Reduce
+
+Gradients: TypeAlias = Sequence[Tensor | None]
+"""A gradient for each weight; None for a weight without one."""
 
 
 class GradientAccumulator:
@@ -22,23 +25,36 @@ class GradientAccumulator:
         self._sums: list[Tensor | None] = [None] * len(parameters)
         self.count = 0  # batches since the last update
 
-    def add(self) -> list[Tensor | None]:
-        """Move the gradients of one batch out of ``grad``, and return them."""
+    def add(self, clip: Callable[[Gradients], Gradients] = list) -> list[Tensor | None]:
+        """Move the gradients of one batch out of ``grad``, and return them.
+
+        Args:
+            clip: Returns the gradients to add in their place.
+        """
         gradients = [parameter.grad for parameter in self._parameters]
-        for i, (total, gradient) in enumerate(zip(self._sums, gradients, strict=True)):
-            if gradient is not None:
-                self._sums[i] = gradient if total is None else total + gradient
+        added = clip(gradients)
+        if self.count:
+            self._sums = [
+                gradient if total is None else total if gradient is None else total + gradient
+                for total, gradient in zip(self._sums, added, strict=True)
+            ]
+        else:
+            self._sums = list(added)
         for parameter in self._parameters:
             parameter.grad = None
         self.count += 1
         return gradients
 
-    def reduce(self) -> None:
-        """Put the mean or the sum into ``grad`` and begin again with none."""
+    def reduce(self, clip: Callable[[Gradients], Gradients] = list) -> None:
+        """Put the mean or the sum into ``grad`` and begin again with none.
+
+        Args:
+            clip: Returns the gradients to put there in the place of these.
+        """
         if self._reduce == "mean" and self.count > 1:
             # Not in place: a sum of one gradient is that gradient, which the caller may hold.
             self._sums = [None if s is None else s / self.count for s in self._sums]
-        for parameter, total in zip(self._parameters, self._sums, strict=True):
+        for parameter, total in zip(self._parameters, clip(self._sums), strict=True):
             parameter.grad = total
         self._sums = [None] * len(self._parameters)
         self.count = 0
@@ -56,6 +72,28 @@ class GradientAccumulator:
         self.count = state["count"]
 
 
-def total_norm(gradients: Sequence[Tensor | None]) -> Tensor:
+def total_norm(gradients: Gradients) -> Tensor:
     """Return the Euclidean norm of all gradients together, a scalar; 0 if there are none."""
-    return torch.nn.utils.get_total_norm([g for g in gradients if g is not None])
+    return norm_of_norms(tensor_norms(gradients))
+
+
+def tensor_norms(gradients: Iterable[Tensor | None]) -> list[Tensor]:
+    """Return the Euclidean norm of each gradient, a scalar; None is left out."""
+    dense = [
+        dense_values(gradient) if gradient.is_sparse else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
+    if len({(type(tensor), tensor.dtype, tensor.device) for tensor in dense}) == 1:
+        return list(torch._foreach_norm(dense))
+    return [torch.linalg.vector_norm(tensor).to(dense[0].device) for tensor in dense]
+
+
+def norm_of_norms(norms: list[Tensor]) -> Tensor:
+    """Return the norm of all tensors whose norms these are, a scalar; 0 if there are none."""
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+
+
+def dense_values(tensor: Tensor) -> Tensor:
+    """Return the numbers (N, ...) of a sparse tensor; a dense one as it is."""
+    return tensor.coalesce().values() if tensor.is_sparse else tensor

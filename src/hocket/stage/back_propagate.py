@@ -1,43 +1,79 @@
 """Differentiation of a stage's backward roots into its weights and inputs."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from hocket.errors import OptionError, PacketError
 from hocket.signals.signal import BackwardRoots
+from hocket.stage.compatibility import ForbidForward
 from hocket.transport.packet import Activation
-from hocket.tree import Tree, map_tensors
+from hocket.tree import Tree, map_tensors, tensors
 
 
-def back_propagate(
-    roots: BackwardRoots, share: float, guard: AbstractContextManager[object]
-) -> None:
+def back_propagate(roots: BackwardRoots, share: float, guard: ForbidForward | None) -> None:
     """Add the gradients of the roots to ``grad`` of all weights and leaves below them.
 
     Args:
         roots: Roots and the gradients along which they are differentiated.
         share: Part of the batch that this process has. A loss is weighted with it; a gradient
             that was received is weighted already.
-        guard: Context manager for the backward.
+        guard: Context manager for the backward, if layers must not be forwarded in it.
     """
     gradients = [
         torch.full_like(root, share) if gradient is None and share != 1 else gradient
         for root, gradient in zip(roots.roots, roots.gradients, strict=True)
     ]
     # A root without a graph: nothing of this stage or before it is trained.
-    live = [
-        (get_gradient_edge(root), gradient)
-        for root, gradient in zip(roots.roots, gradients, strict=True)
-        if root.requires_grad
-    ]
+    live = [pair for pair in zip(roots.roots, gradients, strict=True) if pair[0].requires_grad]
+    if not live:
+        return
+    given = [gradient for _, gradient in live]
+    if guard is None:
+        torch.autograd.backward([root for root, _ in live], given)
+        return
+    edges = [get_gradient_edge(root) for root, _ in live]
     with torch.no_grad(), guard:
-        if live:
-            torch.autograd.backward([edge for edge, _ in live], [g for _, g in live])
+        torch.autograd.backward(edges, given)
+
+
+def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) -> None:
+    """Refuse a loss from which nothing can be learned, as PyTorch's backward does.
+
+    A gradient that was received is another matter: the layers that it is for may be frozen.
+
+    Args:
+        roots: Roots of a backward.
+        stage: Number of the stage.
+        leaves: Weights and inputs of the stage.
+
+    Raises:
+        OptionError: The loss has no graph, although some of the leaves need a gradient.
+    """
+    if roots.loss is None or any(root.requires_grad for root in roots.roots):
+        return
+    if any(leaf.requires_grad for leaf in leaves):
+        raise OptionError(
+            f"stage {stage}: the loss does not depend on the output of the network, or was "
+            "detached from it (detach, item, no_grad), so nothing can be learned from it; "
+            "compute it from the output with operations of PyTorch"
+        )
 
 
 def graph_leaves(activation: Activation) -> Tree:
-    """Return the tensors of an activation as leaves of a new graph."""
+    """Return the tensors of an activation as leaves of a new graph.
+
+    Raises:
+        PacketError: It does not tell of each tensor whether it is differentiable.
+    """
+    count, told = len(tensors(activation.values)), len(activation.differentiable)
+    if told != count:
+        raise PacketError(
+            f"activation {activation.batch} has {count} tensors, and tells of {told} whether "
+            "they are differentiable"
+        )
     flags = iter(activation.differentiable)
     return map_tensors(
         lambda value: value.detach().requires_grad_(next(flags)), activation.values

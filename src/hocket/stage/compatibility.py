@@ -2,23 +2,38 @@
 
 Some layers save more than their weights and activations, or run again in the backward. Which
 of them are incompatible with `stash` and `live` was found by comparing gradients with
-references.
+references. A forward that is repeated needs its random numbers again.
 """
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, OptionError, format_problems
 from hocket.methods.method import Linearize
+from hocket.tree import Tree, tensors
+
+GENERATORS = (
+    torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState,
+)  # fmt: skip
+"""Generators of random numbers that a layer may have of its own."""
 
 
 def check_compatible(
-    module: nn.Module, linearize: Linearize, delay: int, stage: int, precision: str
+    module: nn.Module,
+    linearize: Linearize,
+    delay: int,
+    stage: int,
+    precision: str,
+    *,
+    resumable: bool = False,
 ) -> None:
     """Refuse a stage whose late gradients would not be those of ``linearize``.
 
@@ -28,15 +43,26 @@ def check_compatible(
         delay: Ticks between a forward and its backward.
         stage: Number of the stage, for the message.
         precision: Name of the precision, such as ``fp32``.
+        resumable: True if batches in flight may be forwarded again from a checkpoint.
 
     Raises:
         OptionError: There are incompatible layers; the message lists all of them.
     """
-    if delay == 0 or linearize == "recompute":
-        return
+    repeats = delay > 0 and linearize == "recompute"
+    problems = _find_own_generators(module) if repeats or resumable else []
+    if delay > 0 and linearize != "recompute":
+        problems += _find_stale_layers(module, linearize, precision)
+    if problems:
+        wanted = f"linearize={linearize!r}" + (", resumable" if resumable else "")
+        raise OptionError(
+            format_problems(f"stage {stage} is not compatible with {wanted}", problems)
+        )
+
+
+def _find_stale_layers(module: nn.Module, linearize: Linearize, precision: str) -> list[str]:
+    """Return one problem for each layer that would meet other weights in its backward."""
     problems = []
-    for name, layer in module.named_modules():
-        owner = f"layer {name!r}" if name else "the stage"
+    for owner, layer in _named_layers(module):
         if _is_compiled(layer):
             problems.append(f"{owner} is compiled, which may recompute parts at other weights")
         if linearize == "live" and _uses_derived_weights(layer):
@@ -51,11 +77,26 @@ def check_compatible(
     if problems:
         stash = " or 'stash'" if not any(map(_is_compiled, module.modules())) else ""
         problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
-        raise OptionError(
-            format_problems(
-                f"stage {stage} is not compatible with linearize={linearize!r}", problems
-            )
-        )
+    return problems
+
+
+def _find_own_generators(module: nn.Module) -> list[str]:
+    """Return one problem for each generator that would draw other numbers the second time."""
+    problems = [
+        f"{owner} draws random numbers from a generator of its own ({name!r}), and draws "
+        "others when a forward is repeated"
+        for owner, layer in _named_layers(module)
+        for name, value in vars(layer).items()
+        if isinstance(value, GENERATORS)
+    ]
+    if problems:
+        problems.append("draw from the global generator of torch, numpy or random instead")
+    return problems
+
+
+def _named_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, layer in module.named_modules():
+        yield f"layer {name!r}" if name else "the stage", layer
 
 
 def _is_compiled(layer: nn.Module) -> bool:
@@ -68,6 +109,43 @@ def _uses_derived_weights(layer: nn.Module) -> bool:
     hooks = layer._forward_pre_hooks.values()
     normed = any(type(hook).__name__ in ("WeightNorm", "SpectralNorm") for hook in hooks)
     return normed or isinstance(layer, nn.RNNBase) or parametrize.is_parametrized(layer)
+
+
+def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
+    """Refuse functions of autograd that keep a weight as an attribute of ``ctx``.
+
+    What ``ctx.save_for_backward`` keeps can be held at the weights of the forward; an attribute
+    is the weight itself, which the optimizer changes before a late backward.
+
+    Args:
+        output: Output of a forward, with its graph.
+        weights: Weights of the layers by name.
+
+    Raises:
+        LinearizeError: There is such a function.
+    """
+    names = {
+        weight.untyped_storage().data_ptr(): name
+        for name, weight in weights.items()
+        if weight.requires_grad and weight.numel()
+    }
+    nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, BackwardCFunction):
+            for attribute, value in vars(node).items():
+                for kept in tensors(value):
+                    if (name := names.get(kept.untyped_storage().data_ptr())) is not None:
+                        raise LinearizeError(
+                            f"{node.name()} keeps the weight {name!r} as ctx.{attribute}, so a "
+                            "late backward would see current weights and not those of the "
+                            "forward; keep it with ctx.save_for_backward, or use "
+                            "linearize='recompute'"
+                        )
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        nodes += following
 
 
 class ForbidForward(TorchFunctionMode):

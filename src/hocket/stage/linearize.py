@@ -6,7 +6,7 @@ one silently combines old activations with new weights. So each linearization is
 with hooks on the tensors that autograd saves.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from hocket.errors import CheckpointError, LinearizeError
 from hocket.methods.method import Linearize, Statistics
+from hocket.stage.compatibility import check_graph
 from hocket.stage.forward_state import ForwardState, repeat_forward
 from hocket.stage.rng import forward_without_buffer_updates
-from hocket.tree import Tree, copy_tensors
+from hocket.tree import Tree, copy_tensors, tensors
 
 OutputFunction: TypeAlias = Callable[[], Tree]
 """Returns the output of a forward with its graph; called when the gradient has come."""
@@ -31,10 +32,23 @@ class Linearizer(Protocol):
     def forbids_inner_forward(self) -> bool:
         """True if a layer that is forwarded again in the backward would see other weights."""
 
+    @property
+    def recomputes(self) -> bool:
+        """True if the output to differentiate is computed when the gradient has come."""
+
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Return the output to send on, and the function for the output to differentiate.
 
         The leaves stay as they are, even if the module edits its input in place.
+        """
+
+    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
+        """Return for each tensor of an output whether it has a graph in the backward.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            output: Output of ``forward``.
         """
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
@@ -79,11 +93,22 @@ class PlainGraph:
     """Plain graph of autograd, for stages without updates between forward and backward."""
 
     forbids_inner_forward = False
+    recomputes = False
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward with a graph."""
         output = module(copy_tensors(leaves))
         return output, lambda: output
+
+    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
+        """Return whether each tensor of the output has a graph.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            output: Output of the forward.
+        """
+        return [tensor.requires_grad for tensor in tensors(output)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return None: no batch is in flight between two ticks."""
@@ -114,6 +139,7 @@ class Recompute:
     """Forwards the kept input again, at the current weights (FR, arXiv 1807.04511)."""
 
     forbids_inner_forward = False
+    recomputes = True
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
@@ -123,6 +149,17 @@ class Recompute:
         with torch.no_grad():
             output = module(copy_tensors(leaves))
         return output, self._recomputation(module, leaves)
+
+    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
+        """Forward once more, with a graph, and return whether each tensor has one.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            output: Output of the forward.
+        """
+        again = forward_without_buffer_updates(module, copy_tensors(leaves))
+        return [tensor.requires_grad for tensor in tensors(again)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return an empty state: the forward is repeated at the weights of its backward."""
@@ -153,17 +190,42 @@ class Recompute:
 
 
 @dataclass(frozen=True)
-class _StashedView:
-    """A view of a copy of weights, rebuilt when the backward asks for it."""
+class _View:
+    """A view of the memory of weights, built when the backward asks for it."""
 
-    storage: torch.UntypedStorage
+    get_storage: Callable[[], torch.UntypedStorage]
     empty: Tensor
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
 
+    @staticmethod
+    def like(tensor: Tensor, get_storage: Callable[[], torch.UntypedStorage]) -> "_View":
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        offset = int(tensor.storage_offset())
+        return _View(get_storage, empty, tensor.size(), tensor.stride(), offset)
+
     def tensor(self) -> Tensor:
-        return self.empty.set_(self.storage, self.offset, self.size, self.stride)
+        return self.empty.set_(self.get_storage(), self.offset, self.size, self.stride)
+
+
+@dataclass(frozen=True)
+class _LiveMemory:
+    """Memory that a weight has in the backward, also if the optimizer has replaced it."""
+
+    weight: Tensor
+    stride: tuple[int, ...]
+    offset: int
+
+    def storage(self) -> torch.UntypedStorage:
+        layout = self.weight.stride(), self.weight.storage_offset()
+        if layout != (self.stride, self.offset):
+            raise LinearizeError(
+                f"a weight of shape {tuple(self.weight.shape)} was replaced by one with "
+                f"strides and offset {layout}, wanted {(self.stride, self.offset)}; update it "
+                "in place, or use linearize='stash'"
+            )
+        return self.weight.untyped_storage()
 
 
 class SavedTensorHooks:
@@ -171,9 +233,9 @@ class SavedTensorHooks:
 
     Each tensor that autograd saves passes a hook. A tensor that shares memory with a weight is
     copied, once for each version of the weight (``stash``: the gradient of the papers'
-    theorems), or passed on as it is (``live``: the effect of an in-place step before PyTorch
-    checked versions). Any other tensor must not change: its version is checked here, as hooks
-    switch autograd's own check off.
+    theorems), or taken from the weight in the backward (``live``: the effect of an in-place
+    step before PyTorch checked versions). Any other tensor must not change: its version is
+    checked here, as hooks switch autograd's own check off.
 
     Args:
         stash: Differentiate at the weights of the forward.
@@ -181,25 +243,46 @@ class SavedTensorHooks:
     """
 
     forbids_inner_forward = True
+    recomputes = False
 
     def __init__(self, *, stash: bool, keep_states: bool = False) -> None:
         self._stash = stash
         self._keep_states = keep_states
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
         self._last_buffers: dict[str, Tensor] = {}  # of the last state kept
+        self._graph_checked = False
+        self._module: nn.Module | None = None  # that of the last forward
+        self._parameters: list[nn.Parameter] = []
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
-        """Forward with a graph whose saved tensors went through the hooks."""
+        """Forward with a graph whose saved tensors went through the hooks.
+
+        Raises:
+            LinearizeError: A function of autograd keeps a weight outside the saved tensors.
+        """
         with self._hooks(module):
             output = module(copy_tensors(leaves))
+        if self._stash and not self._graph_checked:
+            check_graph(output, dict(module.named_parameters()))
+            self._graph_checked = True
         return output, lambda: output
+
+    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
+        """Return whether each tensor of the output has a graph.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            output: Output of the forward.
+        """
+        return [tensor.requires_grad for tensor in tensors(output)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return the weights, in copies that ``stash`` shares, and the buffers."""
         if not self._keep_states:
             return None
         trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-        weights = {name: self._stashed(p.detach(), p).tensor() for name, p in trained}
+        weights = {name: self._stashed(p.detach(), p) for name, p in trained}
         # Not by version: BatchNorm's kernels change their statistics without counting it.
         self._last_buffers = {
             name: last
@@ -226,41 +309,82 @@ class SavedTensorHooks:
     @contextmanager
     def _hooks(self, module: nn.Module) -> Iterator[None]:
         """Context manager in which the tensors that autograd saves pass the hooks."""
+        if module is not self._module:
+            self._module, self._parameters = module, list(module.parameters())
         weights = {
-            p.untyped_storage().data_ptr(): p for p in module.parameters() if p.requires_grad
+            p.untyped_storage().data_ptr(): p for p in self._parameters if p.requires_grad
         }
 
         def pack(tensor: Tensor) -> object:
             weight = weights.get(tensor.untyped_storage().data_ptr())
             if weight is None:
                 return tensor, tensor._version
-            return self._stashed(tensor, weight) if self._stash else (tensor, None)
+            if self._stash:
+                return self._stashed(tensor, weight)
+            memory = _LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
+            return _View.like(tensor, memory.storage)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
             yield
 
     def after_update(self) -> None:
         """Make new copies for later forwards; graphs in flight hold on to the old ones."""
-        self._copies.clear()
+        self._copies = {}
 
-    def _stashed(self, tensor: Tensor, weight: Tensor) -> _StashedView:
-        storage = tensor.untyped_storage()
-        # The version catches a change from outside, such as load_state_dict.
-        key = (storage.data_ptr(), weight._version)
+    def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
+        """Return copies of the memory of the weights as they are, which graphs share.
+
+        Args:
+            weights: Weights of the stage.
+        """
+        for weight in weights:
+            self._stashed(weight.detach(), weight)
+        return [self._copies[_version_key(weight)] for weight in weights]
+
+    @contextmanager
+    def sharing(
+        self, weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
+    ) -> Iterator[None]:
+        """Context manager in which graphs keep these copies in the place of the weights.
+
+        Args:
+            weights: Weights of the stage, which have the values of the copies.
+            copies: A copy of the memory of each weight.
+        """
+        own = self._copies
+        self._copies = dict(zip(map(_version_key, weights), copies, strict=True))
+        try:
+            yield
+        finally:
+            self._copies = own
+
+    def _stashed(self, tensor: Tensor, weight: Tensor) -> Tensor:
+        """Return a tensor as it is now, in a copy of the memory of its weight."""
+        key = _version_key(weight)
         if key not in self._copies:
-            self._copies[key] = storage.clone()
+            self._copies[key] = weight.untyped_storage().clone()
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        view = tensor.size(), tensor.stride(), int(tensor.storage_offset())
-        return _StashedView(self._copies[key], empty, *view)
+        offset = int(tensor.storage_offset())
+        return empty.set_(self._copies[key], offset, tensor.size(), tensor.stride())
+
+
+def _version_key(weight: Tensor) -> tuple[int, int]:
+    """Return the place of a weight's memory, and its version.
+
+    The version catches a change from outside, such as load_state_dict.
+    """
+    return weight.untyped_storage().data_ptr(), weight._version
 
 
 def _unpack(packed: object) -> Tensor:
-    if isinstance(packed, _StashedView):
+    if isinstance(packed, Tensor):
+        return packed
+    if isinstance(packed, _View):
         return packed.tensor()
     assert isinstance(packed, tuple)
     tensor, version = packed
     assert isinstance(tensor, Tensor)
-    if version is not None and tensor._version != version:
+    if tensor._version != version:
         raise LinearizeError(
             f"a tensor of shape {tuple(tensor.shape)} that the backward needs was changed in "
             f"place after the forward (version {tensor._version}, wanted {version}); "

@@ -1,18 +1,22 @@
 """Search for NaN and infinity in the tensors of a stage.
 
-One norm over many tensors is cheap; only if it is not finite is each tensor searched.
+One norm over many tensors is cheap; only if it is not finite is each tensor searched, and only
+then are names put together.
 """
 
+import cmath
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
-from hocket.stage.accumulate import total_norm
+from hocket.stage.accumulate import dense_values, norm_of_norms, tensor_norms, total_norm
+from hocket.stage.module_tensors import ModuleTensors
 from hocket.stage.optimizer import Updater
-from hocket.tree import Tree, tensors
+from hocket.tree import Tree, is_inexact, tensors
 
 OnNaN = Literal["stop", "skip"]
 """Reaction to a batch with NaN or infinity: stop the training, or skip the batch."""
@@ -24,7 +28,7 @@ def first_nonfinite(
     """Describe the first tensor that is not finite; None if all are finite.
 
     Args:
-        named: Tensors by name. Tensors of another kind than floating point are not searched.
+        named: Tensors by name. Integers and booleans are not searched.
         norm_name: Name of the norm of all of them, if it has to be finite as well.
 
     >>> import torch
@@ -32,18 +36,34 @@ def first_nonfinite(
     'loss became -inf'
     """
     searched = {
-        name: tensor.detach()
+        name: dense_values(tensor.detach())
         for name, tensor in named.items()
-        if tensor is not None and tensor.is_floating_point()
+        if tensor is not None and is_inexact(tensor)
     }
+    if not searched:
+        return None
     norm = float(total_norm(list(searched.values())))
     if math.isfinite(norm):
         return None
     for name, tensor in searched.items():
         wrong = tensor[~tensor.isfinite()]
         if len(wrong):
-            return f"{name} became {float(wrong[0])}"
+            return f"{name} became {wrong[0].item()}"
     return None if norm_name is None else f"{norm_name} became {norm}"
+
+
+def fault_in_loss(loss: Tensor | None) -> str | None:
+    """Return the fault of a loss of one number; None also if there is no loss."""
+    value = 0.0 if loss is None else loss.item()
+    return None if cmath.isfinite(value) else f"loss became {value}"
+
+
+def are_finite(values: Sequence[Tensor]) -> bool:
+    """Return True if no number is NaN or infinite; False may mean that a norm overflowed."""
+    inexact = [value for value in values if is_inexact(value)]
+    if len(inexact) == 1 and not inexact[0].is_sparse:
+        return math.isfinite(torch.linalg.vector_norm(inexact[0].detach()).item())
+    return math.isfinite(total_norm(inexact).item())
 
 
 class NonFiniteCheck:
@@ -58,7 +78,7 @@ class NonFiniteCheck:
     """
 
     def __init__(self, module: nn.Module, updater: Updater, on_nan: OnNaN) -> None:
-        self._module = module
+        self._tensors = ModuleTensors(module)
         self._updater = updater
         self._on_nan = on_nan
         self._finite_buffers = [
@@ -71,42 +91,75 @@ class NonFiniteCheck:
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
-        self._saved_buffers = {
-            name: buffer.clone() for name, buffer in self._module.named_buffers()
-        }
+        if buffers := self._tensors.named_buffers():
+            self._saved_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
 
     def restore_buffers(self) -> None:
         """Restore the buffers, as after a forward with a fault."""
-        for name, buffer in self._module.named_buffers():
+        for name, buffer in self._tensors.named_buffers().items():
             # As data, for graphs in flight hold the buffers and no version is to count:
             # BatchNorm's kernels change their statistics in the same way.
             buffer.data.copy_(self._saved_buffers[name])
 
-    def fault_in_output(self, output: Tree) -> str | None:
-        """Return the fault of a forward, in its output or in the buffers it has changed."""
+    def fault_in_output(
+        self, output: Tree, needs_gradient: Callable[[], Sequence[bool]]
+    ) -> tuple[str | None, list[bool]]:
+        """Look for a fault of a forward, in its output or in the buffers it has changed.
+
+        Args:
+            output: Output of the stage.
+            needs_gradient: Returns for each tensor of the output whether a gradient is to flow
+                through it. In others infinity is no fault, as in a mask.
+
+        Returns:
+            The fault, and for each tensor of the output whether it is such a mask.
+        """
         outputs = tensors(output)
-        named = (
-            {"output": outputs[0]}
-            if len(outputs) == 1
-            else {f"output {n}": tensor for n, tensor in enumerate(outputs)}
-        )
-        return first_nonfinite(named) or self.fault_in_buffers()
+        masks = [False] * len(outputs)
+        if are_finite(outputs):
+            return self.fault_in_buffers(), masks
+        names = [f"output {n}" for n in range(len(outputs))] if len(outputs) > 1 else ["output"]
+        fault = first_nonfinite(dict(zip(names, outputs, strict=True)))
+        if fault is not None:
+            pairs = zip(outputs, needs_gradient(), strict=True)
+            masks = [not needed and bool(tensor.isinf().any()) for tensor, needed in pairs]
+            searched = [
+                tensor[~tensor.isinf()] if mask else tensor
+                for tensor, mask in zip(outputs, masks, strict=True)
+            ]
+            fault = first_nonfinite(dict(zip(names, searched, strict=True)))
+        return fault or self.fault_in_buffers(), masks
 
     def fault_in_buffers(self) -> str | None:
         """Return the fault in the buffers."""
-        buffers = dict(self._module.named_buffers())
+        if not self._finite_buffers:
+            return None
+        buffers = self._tensors.named_buffers()
         return first_nonfinite(
             {f"buffer {name!r}": buffers.get(name) for name in self._finite_buffers}
         )
 
-    def fault_in_gradients(self, leaves: Sequence[Tensor]) -> str | None:
-        """Return the fault of a backward, in gradients of weights or of the inputs."""
+    def fault_in_gradients(self, leaves: Sequence[Tensor]) -> tuple[str | None, Tensor]:
+        """Look for a fault of a backward, in gradients of weights or of the inputs.
+
+        Args:
+            leaves: Inputs of the stage, (B, ...).
+
+        Returns:
+            The fault, and the Euclidean norm of the gradients of the weights, a scalar.
+        """
+        of_weights = tensor_norms(p.grad for p in self._updater.parameters)
+        of_inputs = tensor_norms(leaf.grad for leaf in leaves)
+        norm = norm_of_norms(of_weights)
+        together = math.hypot(norm.item(), *(of_input.item() for of_input in of_inputs))
+        if together <= torch.finfo(norm.dtype).max:
+            return None, norm
         weights = {
             f"gradient of {self._parameter_names.get(id(p), f'auxiliary weight {n}')}": p.grad
             for n, p in enumerate(self._updater.parameters)
         }
         inputs = {f"gradient of input {n}": leaf.grad for n, leaf in enumerate(leaves)}
-        return first_nonfinite(weights | inputs, "gradient norm")
+        return first_nonfinite(weights | inputs, "gradient norm"), norm
 
     def persistent_fault(self) -> str | None:
         """Return the fault in weights, buffers and optimizer state, which outlive a batch."""
@@ -135,12 +188,17 @@ class NonFiniteCheck:
                 "lower the learning rate, warm up, or look at the batch"
             )
 
-    def compute_gradient_norm(self, gradients: Sequence[Tensor | None]) -> float:
-        """Return the Euclidean norm of gradients that were reduced over replicas.
+    def require_finite_norm(self, norm: Tensor) -> Tensor:
+        """Return the norm of gradients that were reduced over replicas.
+
+        Args:
+            norm: The norm, a scalar.
 
         Raises:
             NonFiniteError: It is not finite, because that of another replica was not.
         """
-        norm = float(total_norm(gradients))
-        self.require_skippable(None if math.isfinite(norm) else f"gradient norm became {norm}")
+        value = norm.item()
+        self.require_skippable(
+            None if math.isfinite(value) else f"gradient norm became {value}"
+        )
         return norm

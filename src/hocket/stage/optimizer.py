@@ -1,18 +1,18 @@
 """Optimizer and scheduler of one stage, which count that stage's own batches and updates."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from hocket.errors import OptionError
 from hocket.methods.method import Reduce
 from hocket.stage.accumulate import GradientAccumulator
+from hocket.stage.clipping import Clipping
+from hocket.stage.optimizer_factory import NEEDS_CLOSURE
 
-OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], Optimizer]
-SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
 SchedulerUnit = Literal["epoch", "update"]
 
 
@@ -35,55 +35,57 @@ class Updater:
 
     Args:
         parameters: Weights of the stage; there may be none.
-        build_optimizer: Builds the optimizer.
-        build_scheduler: Builds the scheduler; None for a constant learning rate.
+        optimizer: Their optimizer; None if there are no weights.
+        scheduler: Scheduler of the learning rate; None for a constant one.
         scheduler_unit: ``epoch`` or ``update``: when the scheduler makes a step.
+        scheduler_start: Updates before a scheduler that counts updates begins.
         reduce: ``mean`` or ``sum``: reduction of the gradients of several batches.
-        lr_factor: Factor on the optimizer's learning rates.
+        lr_factor: Returns the factor on the scheduler's learning rates in an epoch and after a
+            number of updates.
         build_reduction: Builds the reduction over the stage's replicas; None without replicas.
-
-    Raises:
-        OptionError: The scheduler needs a metric, which a stage does not have.
+        clip: Limit of the norm of the gradient.
     """
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        build_optimizer: OptimizerFactory,
-        build_scheduler: SchedulerFactory | None = None,
+        optimizer: Optimizer | None,
+        scheduler: LRScheduler | None = None,
         *,
         scheduler_unit: SchedulerUnit = "epoch",
+        scheduler_start: int = 0,
         reduce: Reduce = "mean",
-        lr_factor: float = 1.0,
+        lr_factor: Callable[[int, int], float] = lambda epoch, update: 1.0,
         build_reduction: BuildReduction | None = None,
+        clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
     ) -> None:
         self.parameters = parameters
-        self.optimizer = build_optimizer(parameters) if parameters else None
-        self.scheduler: LRScheduler | None = None
+        self.optimizer = optimizer
+        self.scheduler = scheduler
         self.version = 0  # updates done
-        if self.optimizer is not None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = group["lr"] * lr_factor
-            self.scheduler = build_scheduler(self.optimizer) if build_scheduler else None
+        if optimizer is not None:
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            raise OptionError(
-                "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
-                "use a scheduler that counts epochs or updates"
-            )
+            optimizer._opt_called = True  # type: ignore[attr-defined]
         self._accumulator = GradientAccumulator(parameters, reduce)
         self._reduction = (
             build_reduction(parameters) if build_reduction and parameters else None
         )
         self._scheduler_unit = scheduler_unit
+        self._scheduler_start = scheduler_start
+        self._lr_factor = lr_factor
+        self._clip = clip
         self._epoch = 0
 
     @property
     def accumulated_count(self) -> int:
         """Number of batches whose gradients wait for an update."""
         return self._accumulator.count
+
+    @property
+    def reduces(self) -> bool:
+        """True if gradients are added up over replicas."""
+        return self._reduction is not None
 
     @property
     def ordered_parameters(self) -> list[nn.Parameter]:
@@ -102,7 +104,7 @@ class Updater:
         }
 
     def zero_grad(self) -> None:
-        """Discard the gradients of a batch that is not learned from."""
+        """Discard the gradients of all weights."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -110,28 +112,33 @@ class Updater:
         """Move the gradients of one batch out of ``grad``, reduced over replicas.
 
         Returns:
-            The gradient of each parameter, of its shape; None if it has none.
+            The gradient of each parameter before it is clipped, of its shape; None if it has
+            none.
         """
         if self._reduction is not None:
             self._reduction.finish()
-        return self._accumulator.add()
+        return self._accumulator.add(self._clip.of_batch)
 
     def update(self, epoch: int) -> float:
         """Update the weights with the accumulated gradients; return the learning rate used.
 
         Args:
             epoch: Epoch of the last batch accumulated.
+
+        Raises:
+            OptionError: The optimizer cannot do a step without a closure.
         """
         if self.scheduler is not None and self._scheduler_unit == "epoch":
             for _ in range(epoch - self._epoch):
                 self.scheduler.step()
         self._epoch = epoch
-        lr = float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
-        self._accumulator.reduce()
+        self._accumulator.reduce(self._clip.of_update)
+        lr = 0.0
         if self.optimizer is not None:
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-        if self.scheduler is not None and self._scheduler_unit == "update":
+            lr = _step_scaled(self.optimizer, self._lr_factor(epoch, self.version))
+        self.zero_grad()  # of all weights: the optimizer may have been built without some
+        counts = self._scheduler_unit == "update" and self.version >= self._scheduler_start
+        if self.scheduler is not None and counts:
             self.scheduler.step()
         self.version += 1
         return lr
@@ -148,7 +155,8 @@ class Updater:
             states = {n: state for n, state in enumerate(remembered) if state is not None}
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})
         self._epoch, self.version = epoch, updates
-        for _ in range(epoch if self._scheduler_unit == "epoch" else updates):
+        counted = updates - self._scheduler_start
+        for _ in range(epoch if self._scheduler_unit == "epoch" else counted):
             if self.scheduler is not None:
                 self.scheduler.step()
 
@@ -180,3 +188,43 @@ class Updater:
             self.scheduler.load_state_dict(state["scheduler"])
         self._accumulator.load_state_dict(state["gathered"])
         self._epoch, self.version = state["epoch"], state["version"]
+
+
+def _step_scaled(optimizer: Optimizer, factor: float) -> float:
+    """Do one step at scaled learning rates, and return the first of them.
+
+    Outside they are those of the scheduler, many of which compute the next one from the last.
+
+    Args:
+        optimizer: The optimizer.
+        factor: Factor on the learning rates of all groups.
+
+    Raises:
+        OptionError: The optimizer asks for a closure.
+    """
+    groups = optimizer.param_groups
+    lrs = [group["lr"] for group in groups] if factor != 1 else []
+    for group, lr in zip(groups, lrs, strict=False):
+        group["lr"] = lr * factor
+    used = float(groups[0]["lr"])
+    try:
+        _step(optimizer)
+    finally:
+        for group, lr in zip(groups, lrs, strict=False):
+            group["lr"] = lr
+    return used
+
+
+def _step(optimizer: Optimizer) -> None:
+    """Do one step.
+
+    Raises:
+        OptionError: The optimizer asks for a closure.
+        Exception: The optimizer raised it.
+    """
+    try:
+        optimizer.step()
+    except Exception as error:
+        if "closure" not in str(error):
+            raise
+        raise OptionError(f"{type(optimizer).__name__} {NEEDS_CLOSURE}") from error

@@ -1,18 +1,27 @@
 """Measurements of one action of a stage."""
 
-from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+Number: TypeAlias = float | Tensor | None
+"""A number, or a scalar whose number is read from its device when somebody asks for it."""
 
 
-@dataclass(frozen=True)
 class ActionReport:
     """Measurements of one action; those that its kind of action does not have are None.
 
-    Attributes:
+    Loss, targets and norm stay on their device until somebody asks for them, as the device has
+    to complete all its work for that.
+
+    Args:
         epoch: Epoch of the batch.
         version: Number of updates that the stage's weights had seen before the action.
         staleness: Number of updates between the forward of a batch and this backward.
         loss: Loss of a backward, if the stage computes one; or of the signal's network, for
             the action that learns from a target.
+        targets: Number of class indices, or else of samples, that the loss of a backward is
+            the mean over.
         gradient_norm: Euclidean norm of the batch's gradient, for the same actions.
         lr: Learning rate of an update, or of learning from a target.
         skipped: True if nothing was done, because the batch is not learned from, or an update
@@ -20,11 +29,83 @@ class ActionReport:
         fault: Description of a NaN or infinity that this stage was the first to see.
     """
 
-    epoch: int
-    version: int
-    staleness: int | None = None
-    loss: float | None = None
-    gradient_norm: float | None = None
-    lr: float | None = None
-    skipped: bool = False
-    fault: str | None = None
+    __slots__ = (
+        "_gradient_norm",
+        "_loss",
+        "_targets",
+        "epoch",
+        "fault",
+        "lr",
+        "skipped",
+        "staleness",
+        "version",
+    )
+
+    def __init__(
+        self,
+        epoch: int,
+        version: int,
+        *,
+        staleness: int | None = None,
+        loss: Number = None,
+        targets: Number = None,
+        gradient_norm: Number = None,
+        lr: float | None = None,
+        skipped: bool = False,
+        fault: str | None = None,
+    ) -> None:
+        self.epoch = epoch
+        self.version = version
+        self.staleness = staleness
+        self.lr = lr
+        self.skipped = skipped
+        self.fault = fault
+        self._loss = loss
+        self._targets = targets
+        self._gradient_norm = gradient_norm
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of a backward or of learning from a target; None if there is none."""
+        self._loss = _read(self._loss)
+        return self._loss
+
+    @property
+    def targets(self) -> int | None:
+        """Number of targets that the loss of a backward is the mean over; None without one."""
+        self._targets = _read(self._targets)
+        return None if self._targets is None else int(self._targets)
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Euclidean norm of the batch's gradient; None if the action computes none."""
+        self._gradient_norm = _read(self._gradient_norm)
+        return self._gradient_norm
+
+    def values(self) -> dict[str, Any]:
+        """Return all measurements by name, those of the device read."""
+        return {
+            "epoch": self.epoch,
+            "version": self.version,
+            "staleness": self.staleness,
+            "loss": self.loss,
+            "targets": self.targets,
+            "gradient_norm": self.gradient_norm,
+            "lr": self.lr,
+            "skipped": self.skipped,
+            "fault": self.fault,
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActionReport) and self.values() == other.values()
+
+    def __hash__(self) -> int:
+        return hash((self.epoch, self.version, self.skipped))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.values().items())
+        return f"ActionReport({values})"
+
+
+def _read(number: Number) -> float | None:
+    return number.item() if isinstance(number, Tensor) else number

@@ -6,11 +6,15 @@ alone.
 """
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, cast
+from functools import cache
+from typing import Literal
 
+import numpy
 import torch
+from numpy.random import mtrand
 from torch import nn
 
 from hocket.tree import Tree
@@ -18,17 +22,26 @@ from hocket.tree import Tree
 Pass = Literal["signal", "forward", "backward", "learn"]
 
 
-def preserve_rng(device: torch.device) -> AbstractContextManager[None]:
-    """Context manager that restores the state of torch's random number generators on exit."""
-    fork = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    return cast(AbstractContextManager[None], fork)
-
-
 @contextmanager
+def preserve_rng(device: torch.device) -> Iterator[None]:
+    """Context manager that restores the generators of torch, numpy and Python on exit."""
+    python, numpy_ = random.getstate(), numpy.random.get_state(legacy=False)
+    try:
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(numpy_)
+
+
 def seeded_rng(
     seed: int, stage: int, batch: int, pass_name: Pass, device: torch.device
-) -> Iterator[None]:
-    """Context manager that seeds torch's generators for one pass, and restores them on exit.
+) -> AbstractContextManager[None]:
+    """Return a context manager that seeds the global generators for one pass.
+
+    They are those of torch, of numpy and of Python's ``random``, and are restored at the end. A
+    layer's own generators are not reached: `check_compatible` refuses them where that matters.
 
     Args:
         seed: Seed of the training.
@@ -39,13 +52,58 @@ def seeded_rng(
     """
     words = f"{seed}/{stage}/{batch}/{pass_name}".encode()
     key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
-    with preserve_rng(device):
+    return _SeededOnGpu(key, device) if device.type == "cuda" else _Seeded(key)
+
+
+class _Seeded:
+    """Seeds the generators of the CPU; entered for every pass, so by the shortest way."""
+
+    __slots__ = ("_key", "_numpy", "_python", "_torch")
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        key, generator = self._key, torch.default_generator
+        self._python, self._torch = random.getstate(), generator.get_state()
+        # Another generator takes the place of numpy's, whose state is slow to read and write.
+        self._numpy = mtrand.get_bit_generator()
+        mtrand.set_bit_generator(_numpy_generator())
         # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
-        torch.default_generator.manual_seed(key)
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(key)
-        yield
+        generator.manual_seed(key)
+        random.seed(key)
+        numpy.random.seed(key % 2**32)
+
+    def __exit__(self, *error: object) -> None:
+        mtrand.set_bit_generator(self._numpy)
+        random.setstate(self._python)
+        torch.default_generator.set_state(self._torch)
+
+
+class _SeededOnGpu(_Seeded):
+    """Seeds the generator of a GPU as well."""
+
+    __slots__ = ("_device", "_on_gpu")
+
+    def __init__(self, key: int, device: torch.device) -> None:
+        super().__init__(key)
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._on_gpu = torch.cuda.get_rng_state(self._device)
+        super().__enter__()
+        with torch.cuda.device(self._device):
+            torch.cuda.manual_seed(self._key)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch.cuda.set_rng_state(self._on_gpu, self._device)
+
+
+@cache
+def _numpy_generator() -> numpy.random.MT19937:
+    """Return the generator that passes are seeded with."""
+    return numpy.random.MT19937(0)
 
 
 def forward_without_buffer_updates(module: nn.Module, inputs: Tree) -> Tree:

@@ -5,9 +5,12 @@ from collections.abc import Iterable
 
 from torch import optim
 
+from hocket.stage.muon import MuonAdamW
+
 SCALE_FREE = (
-    optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, optim.AdamW,
-    optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop,
+    optim.Adadelta, optim.Adafactor, optim.Adagrad, optim.Adam, optim.Adamax, optim.AdamW,
+    optim.Muon, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SparseAdam,
+    MuonAdamW,
 )  # fmt: skip
 
 

@@ -1,17 +1,23 @@
 """The options of a training that all of its stages share, checked in one place."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
-from hocket.options import check_choice
+from hocket.options import RANGES, out_of_range, wrong_fields
 from hocket.signals.losses import Loss
+from hocket.stage.clipping import Clipping
 from hocket.stage.nonfinite import OnNaN
-from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit
+from hocket.stage.optimizer import SchedulerUnit
+from hocket.stage.optimizer_factory import (
+    OptimizerFactory,
+    SchedulerFactory,
+    check_factories,
+)
 from hocket.transport.codecs import Codec, Exact
 
 Precision = Literal["fp32", "bf16"]
@@ -28,6 +34,10 @@ class Setup:
         optimizer: Builds the optimizer of a stage from its parameters.
         scheduler: Builds the scheduler of a stage from its optimizer.
         scheduler_unit: The scheduler counts epochs or updates.
+        warmup_epochs: Number of first epochs with a lower learning rate.
+        warmup_factor: Factor on the scheduler's learning rates in these epochs.
+        warmup_updates: Number of first updates in which the learning rates rise.
+        clip: Limit of the norm of a stage's gradient.
         seed: Seed of initial weights of auxiliary networks, and of the stages' randomness.
         device: Device of the stages of this process.
         precision: ``fp32``, or ``bf16`` for autocast.
@@ -38,7 +48,8 @@ class Setup:
         resumable: Keep what a checkpoint needs of batches and packets in flight.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
         replicas: Number of processes that share the work of a stage.
-        timeout_s: Seconds that a process may let another one wait.
+        timeout_s: Seconds that an action of a step may let another process wait.
+        slow_timeout_s: The same for all that is no action of a step.
         stage_speeds: Speeds of stages that run freely; equal ones if None.
         on_nan: ``stop`` the training at a batch whose numbers become NaN or infinite, or
             ``skip`` the batch.
@@ -53,6 +64,10 @@ class Setup:
     optimizer: OptimizerFactory
     scheduler: SchedulerFactory | None = None
     scheduler_unit: SchedulerUnit = "epoch"
+    warmup_epochs: int = 0
+    warmup_factor: float = 0.1
+    warmup_updates: int = 0
+    clip: Clipping = field(default_factory=Clipping)
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
@@ -64,14 +79,35 @@ class Setup:
     batchnorm: BatchNorm = "local"
     replicas: int = 1
     timeout_s: float = 60.0
+    slow_timeout_s: float = 1800.0
     stage_speeds: StageSpeeds | None = None
     on_nan: OnNaN = "stop"
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, get_args(Precision))
-        check_choice("batchnorm", self.batchnorm, get_args(BatchNorm))
-        check_choice("on_nan", self.on_nan, get_args(OnNaN))
+        if problems := wrong_fields(self) + out_of_range(self, RANGES):
+            raise OptionError(format_problems("these options are impossible", problems))
+        check_factories(self.optimizer, self.scheduler)
+        if self.scheduler is None and self.scheduler_unit == "update":
+            raise OptionError(
+                "scheduler_unit is 'update', and there is no scheduler that could count them; "
+                "give one, or leave scheduler_unit out"
+            )
+        if self.warmup_factor != Setup.warmup_factor and not self.warmup_epochs:
+            raise OptionError(
+                f"warmup_factor is {self.warmup_factor}, and there are no epochs of warm-up; "
+                "give warmup_epochs as well"
+            )
+        if self.warmup_updates and self.warmup_epochs:
+            raise OptionError(
+                f"warmup_updates is {self.warmup_updates} and warmup_epochs is "
+                f"{self.warmup_epochs}; warm up by one of the two"
+            )
+        if self.slow_timeout_s < self.timeout_s:
+            raise OptionError(
+                f"slow_timeout_s is {self.slow_timeout_s:g}, and timeout_s, the limit of a "
+                f"training step, is {self.timeout_s:g}; use at least as many seconds"
+            )
         if self.replicas > 1 and (self.on_nan == "skip" or self.skip_batches):
             raise OptionError(
                 f"{self.replicas} replicas share each batch, and do not agree on which to "
@@ -83,7 +119,19 @@ class Setup:
                 "batches for itself; leave skip_batches (on_nan='restore') out"
             )
 
-    @property
-    def autocast_dtype(self) -> torch.dtype | None:
-        """Data type of autocast; None if it is off."""
-        return torch.bfloat16 if self.precision == "bf16" else None
+    def warmup_lr_factor(self, epoch: int, update: int) -> float:
+        """Return the factor of the warm-up on the learning rates of an update.
+
+        Args:
+            epoch: Epoch of the update.
+            update: Number of updates before it.
+        """
+        if update < self.warmup_updates:
+            return (update + 1) / (self.warmup_updates + 1)
+        return self.warmup_factor if epoch < self.warmup_epochs else 1.0
+
+    def autocast(self) -> torch.autocast:
+        """Return the context manager of the precision to compute in."""
+        return torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.precision == "bf16"
+        )

@@ -5,23 +5,26 @@ their neighbours, and the signal that their error comes from.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from hocket.modes import evaluation_mode
 from hocket.program import Action
-from hocket.signals.losses import are_class_indices
+from hocket.signals.losses import class_dimension, count_targets
 from hocket.signals.signal import BackwardRoots, SignalInput
-from hocket.stage.back_propagate import back_propagate, graph_leaves
+from hocket.stage.accumulate import total_norm
+from hocket.stage.back_propagate import back_propagate, graph_leaves, require_graph
 from hocket.stage.compatibility import ForbidForward
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets
+from hocket.stage.held_weights import build_weights
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.linearize import build_linearizer
-from hocket.stage.nonfinite import NonFiniteCheck, first_nonfinite
-from hocket.stage.optimizer import Updater
+from hocket.stage.module_tensors import ModuleTensors
+from hocket.stage.nonfinite import NonFiniteCheck, fault_in_loss
+from hocket.stage.outgoing import to_outgoing
 from hocket.stage.parts import StageParts
 from hocket.stage.prediction import Prediction, add_to_ensemble
 from hocket.stage.report import ActionReport
@@ -29,8 +32,16 @@ from hocket.stage.rng import Pass, forward_without_buffer_updates, seeded_rng
 from hocket.stage.setup import Setup
 from hocket.stage.skipping import send_skipped, skip_backward, skip_forward
 from hocket.stage.stage_state import read_state, state_mismatches, write_state
+from hocket.stage.updaters import build_updaters
 from hocket.transport.packet import Activation, Gradient
-from hocket.tree import Tree, copy_tensors, map_tensors, tensors
+from hocket.tree import (
+    Tree,
+    copy_tensors,
+    count_samples,
+    is_inexact,
+    map_tensors,
+    tensors,
+)
 
 
 class Stage:
@@ -59,14 +70,20 @@ class Stage:
         self.gradients: list[Tensor | None] = []  # of the last backward, for watchers
         self.linearizer = build_linearizer(
             method.linearize,
-            method.delay(self.index, parts.count),
+            method.graph_delay(self.index, parts.count),
             method.statistics,
             keep_states=setup.resumable,
         )
-        self.updater, self.signal_updater = _build_updaters(setup, parts)
+        self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
+        self.weights = build_weights(method, parts, self.updater, self.linearizer)
         self._loss = setup.loss
+        self._signal_draws = signal.may_draw(setup.loss)
         self._seed = setup.seed + parts.seed_offset
-        self._autocast_dtype = setup.autocast_dtype
+        self._autocast = setup.autocast
+        self._autocast_enabled = setup.precision == "bf16"
+        self._tensors = ModuleTensors(self.module)
+        forbids = self.linearizer.forbids_inner_forward
+        self._guard = ForbidForward(self.index) if forbids else None
         self._skip_batches = setup.skip_batches
         self.check = NonFiniteCheck(self.module, self.updater, setup.on_nan)
         self._signal_check = NonFiniteCheck(
@@ -88,7 +105,8 @@ class Stage:
             PacketError: The action needs a packet that is not there.
             LinearizeError: The stage's layers are not compatible with the linearization.
         """
-        return self._actions[action.kind](action.batch)
+        with self.weights.at(action.version):
+            return self._actions[action.kind](action.batch)
 
     def predict(self, values: Tree, targets: Tree, ensemble: Tensor | None) -> Prediction:
         """Forward a batch for evaluation, in the precision of training.
@@ -99,12 +117,12 @@ class Stage:
             ensemble: Class scores of the exits of the stages before, (B, C) or (B, T, C).
         """
         with evaluation_mode(self.signal_network), self._autocast():
-            output = self.module(copy_tensors(values))
+            output = self._to_outgoing(self.module(copy_tensors(values)))
             scores = self.signal.predict(self.signal_network, output)
         # If stages before have exits, the end of the network is one more.
         if scores is None and ensemble is not None:
             scores = output
-        if scores is None or not are_class_indices(scores, targets):
+        if scores is None or class_dimension(scores, targets) is None:
             return Prediction(self.index, output, targets, None, None)
         together = add_to_ensemble(ensemble, scores)
         return Prediction(self.index, output, targets, scores, together)
@@ -135,7 +153,8 @@ class Stage:
         activation = self.to_previous.receive(batch)
         with torch.no_grad(), evaluation_mode(self.module), self._autocast():
             output = self.module(copy_tensors(activation.values))
-        if (fault := self.check.fault_in_output(output)) is not None:
+        fault, _ = self.check.fault_in_output(output, lambda: [True] * len(tensors(output)))
+        if fault is not None:
             return send_skipped(self, activation, fault)
         self._send(activation, output, (False,) * len(tensors(output)))
         return ActionReport(activation.epoch, self.updater.version)
@@ -153,11 +172,46 @@ class Stage:
         inputs = SignalInput(output, targets, received, self._loss)
         return self.signal.backward_roots(self.signal_network, inputs)
 
-    @contextmanager
-    def computing(self, batch: int, which: Pass) -> Iterator[None]:
-        """Context manager with the random numbers and the precision of one pass."""
-        with seeded_rng(self._seed, self.index, batch, which, self.device), self._autocast():
-            yield
+    def computing(
+        self, batch: int, which: Pass, *, draws: bool = True
+    ) -> AbstractContextManager[None]:
+        """Return a context manager with the random numbers and the precision of one pass.
+
+        Args:
+            batch: Number of the batch.
+            which: The pass.
+            draws: False if it certainly draws no random numbers.
+        """
+        seeded: AbstractContextManager[None] = nullcontext()
+        if draws:
+            seeded = seeded_rng(self._seed, self.index, batch, which, self.device)
+        # Autocast that is off changes something only inside the caller's own.
+        if self._autocast_enabled or torch.is_autocast_enabled(self.device.type):
+            return _seeded_and_cast(seeded, self._autocast())
+        return seeded
+
+    def _output_of(self, forwarded: ForwardedBatch) -> Tree:
+        """Return the output to differentiate, which may have to be computed."""
+        if not self.linearizer.recomputes:
+            return forwarded.get_output()
+        with self.computing(forwarded.activation.batch, "forward"):
+            return forwarded.get_output()
+
+    def _roots_of(
+        self, batch: int, output: Tree, targets: Tree, received: tuple[Tensor | None, ...]
+    ) -> BackwardRoots:
+        """Return where the backward starts, computed in the pass of the signal.
+
+        Args:
+            batch: Number of the batch.
+            output: Output of the stage, with tensors of shape (B, ...).
+            targets: Targets of the batch.
+            received: Gradients that came back, one for each tensor of the output.
+        """
+        if self.signal.needs_gradient:  # what has come is only passed on
+            return self.backward_roots(output, targets, received)
+        with self.computing(batch, "backward", draws=self._signal_draws):
+            return self.backward_roots(output, targets, received)
 
     @property
     def expects_answer(self) -> bool:
@@ -173,15 +227,19 @@ class Stage:
         self.check.save_buffers()
         with self.computing(batch, "forward"):
             output, get_output = self.linearizer.forward(self.module, leaves)
-        if (fault := self.check.fault_in_output(output)) is not None:
+        fault, masks = self.check.fault_in_output(
+            output, lambda: self._needs_gradient(batch, leaves, output)
+        )
+        if fault is not None:
             self.check.restore_buffers()
             return skip_forward(self, activation, fault)
         expects = self.expects_answer
         differentiable = tuple(
-            expects and tensor.is_floating_point() for tensor in tensors(output)
+            expects and is_inexact(tensor) and not mask
+            for tensor, mask in zip(tensors(output), masks, strict=True)
         )
         self._send(activation, output, differentiable)
-        version = self.updater.version
+        version = self.weights.version
         self.in_flight.add(
             ForwardedBatch(
                 activation, leaves, get_output, differentiable, version, forward_state
@@ -192,8 +250,25 @@ class Stage:
     def _send(
         self, activation: Activation, output: Tree, differentiable: tuple[bool, ...]
     ) -> None:
-        values = map_tensors(lambda value: value.detach(), output)
-        self.to_next.send(replace(activation, values=values, differentiable=differentiable))
+        self.to_next.send(
+            Activation(
+                activation.batch,
+                activation.epoch,
+                self._to_outgoing(output),
+                differentiable,
+                activation.targets,
+                activation.share,
+            )
+        )
+
+    def _to_outgoing(self, output: Tree) -> Tree:
+        own = self._tensors
+        return to_outgoing(output, [*own.parameters, *own.named_buffers().values()])
+
+    def _needs_gradient(self, batch: int, leaves: Tree, output: Tree) -> list[bool]:
+        """Return for each tensor of an output whether it depends on weights or gradients."""
+        with self.computing(batch, "forward"):
+            return self.linearizer.needs_gradient(self.module, leaves, output)
 
     def _backward(self, batch: int) -> ActionReport:
         forwarded = self.in_flight.pop(batch)
@@ -205,29 +280,28 @@ class Stage:
             return skip_backward(self, activation)
         self.check.save_buffers()
         self._signal_check.save_buffers()
-        with self.computing(batch, "forward"):
-            output = forwarded.get_output()
+        output = self._output_of(forwarded)
         seen = map_tensors(Tensor.detach, output) if self.signal.learns_from_gradient else None
-        with self.computing(batch, "backward"):
-            roots = self.backward_roots(output, activation.targets, received)
+        roots = self._roots_of(batch, output, activation.targets, received)
+        leaves = tensors(forwarded.leaves)
+        require_graph(roots, self.index, chain(self.updater.parameters, leaves))
         del output
         # Before anything is sent: the stage where a fault began has to be the one to report it.
-        leaves = tensors(forwarded.leaves)
-        fault = first_nonfinite({"loss": roots.loss}) or self._signal_check.fault_in_buffers()
+        fault = fault_in_loss(roots.loss) or self._signal_check.fault_in_buffers()
         if fault is None:
-            guard = (
-                ForbidForward(self.index)
-                if self.linearizer.forbids_inner_forward
-                else nullcontext()
-            )
-            back_propagate(roots, activation.share, guard)
-            fault = self.check.fault_in_gradients(leaves)
+            back_propagate(roots, activation.share, self._guard)
+            fault, norm = self.check.fault_in_gradients(leaves)
         if fault is not None:
             self.check.restore_buffers()
             self._signal_check.restore_buffers()
             return skip_backward(self, activation, fault)
         if any(leaf.requires_grad for leaf in leaves):
-            self.to_previous.send(Gradient(batch, tuple(leaf.grad for leaf in leaves)))
+            # A gradient may share its memory with that of a weight, as both are views of one.
+            weights = (*self.updater.parameters, *self.signal_updater.parameters)
+            gradients = to_outgoing(
+                tuple(leaf.grad for leaf in leaves), (p.grad for p in weights)
+            )
+            self.to_previous.send(Gradient(batch, gradients))
         self.gradients = self.updater.accumulate()
         if roots.deferred is not None:
             self.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
@@ -236,17 +310,30 @@ class Stage:
             epoch=activation.epoch,
             version=self.updater.version,
             staleness=self.updater.version - forwarded.version,
-            loss=None if roots.loss is None else float(roots.loss),
-            gradient_norm=self.check.compute_gradient_norm(self.gradients),
+            loss=roots.loss,
+            targets=None if roots.loss is None else _count_averaged(activation),
+            gradient_norm=self._require_finite(norm),
         )
+
+    def _require_finite(self, norm: Tensor) -> Tensor:
+        """Return the norm of the last gradient, over all replicas.
+
+        Args:
+            norm: Norm of this replica's gradient, which is finite.
+        """
+        if not self.updater.reduces:
+            return norm
+        return self.check.require_finite_norm(total_norm(self.gradients))
 
     def _update(self, batch: int) -> ActionReport:
         epoch = self.epochs[batch]
         self.epochs = {b: e for b, e in self.epochs.items() if b > batch}
         version = self.updater.version
+        self.weights.before_update()
         if not self.updater.accumulated_count:
             return ActionReport(epoch, version, skipped=True)
         lr = self.updater.update(epoch)
+        self.untrained.warn_of_unfrozen()
         self.linearizer.after_update()
         return ActionReport(epoch, version, lr=lr)
 
@@ -261,41 +348,33 @@ class Stage:
             loss = target.loss(received)
         share = None if activation.share == 1 else torch.full_like(loss, activation.share)
         loss.backward(share)
-        fault = first_nonfinite({"loss": loss}) or self._signal_check.fault_in_gradients(())
+        fault = fault_in_loss(loss)
+        if fault is None:
+            fault, norm = self._signal_check.fault_in_gradients(())
         if fault is not None:
             self._signal_check.require_skippable(fault)
             updater.zero_grad()
             return ActionReport(activation.epoch, version, skipped=True, fault=fault)
-        norm = self._signal_check.compute_gradient_norm(updater.accumulate())
+        gradients = updater.accumulate()
+        if updater.reduces:
+            norm = self._signal_check.require_finite_norm(total_norm(gradients))
         lr = updater.update(activation.epoch)
-        value = float(loss.detach())
-        return ActionReport(activation.epoch, version, loss=value, gradient_norm=norm, lr=lr)
-
-    def _autocast(self) -> torch.autocast:
-        enabled = self._autocast_dtype is not None
-        return torch.autocast(self.device.type, self._autocast_dtype, enabled=enabled)
+        return ActionReport(
+            activation.epoch, version, loss=loss.detach(), gradient_norm=norm, lr=lr
+        )
 
 
-def _build_updaters(setup: Setup, parts: StageParts) -> tuple[Updater, Updater]:
-    """Build the updater of the layers, and that of a network that learns from targets."""
-    method, deferred = setup.method, parts.signal.learns_from_gradient
-    weights = [p for p in parts.module.parameters() if p.requires_grad]
-    auxiliary = list(parts.signal_network.parameters())
-    first = parts.index == 0 and parts.count > 1
-    updater = Updater(
-        weights if deferred else weights + auxiliary,
-        setup.optimizer,
-        setup.scheduler,
-        scheduler_unit=setup.scheduler_unit,
-        reduce=method.reduce,
-        lr_factor=method.first_stage_rate if first else 1.0,
-        build_reduction=parts.reduction,
-    )
-    signal_updater = Updater(
-        auxiliary if deferred else [],
-        setup.optimizer,
-        setup.scheduler,
-        scheduler_unit=setup.scheduler_unit,
-        build_reduction=parts.reduction,
-    )
-    return updater, signal_updater
+@contextmanager
+def _seeded_and_cast(
+    seeded: AbstractContextManager[None], cast: torch.autocast
+) -> Iterator[None]:
+    with seeded, cast:
+        yield
+
+
+def _count_averaged(activation: Activation) -> int | Tensor:
+    """Return the number of class indices or samples that the mean loss of a batch is over."""
+    counted = count_targets(activation.targets)
+    if counted is not None:
+        return counted
+    return count_samples(activation.targets) or count_samples(activation.values)

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from hocket.errors import CutError
+from hocket.errors import CutError, OptionError
+from hocket.modes import evaluation_mode
 from hocket.partition import (
     Plan,
     build_stages,
+    call_network,
     cuts_between_layers,
     divide,
     is_sequential,
     layers_in_order,
     require_separate,
 )
-from hocket.tree import Tree
+from hocket.tree import Tree, copy_tensors
 
 Stages = int | Plan | Sequence[nn.Module]
 """Number of stages, where they begin, or the stages themselves."""
@@ -58,6 +60,20 @@ class CutNetwork:
         """Device of the network's parameters."""
         return find_device(self.network)
 
+    @torch.no_grad()
+    def accepts(self, sample: Tree) -> bool:
+        """Return True if the forward of the network, in evaluation mode, takes the sample."""
+        try:
+            with evaluation_mode(self.network):
+                if isinstance(self._stages, int | Plan):
+                    call_network(self.network, copy_tensors(sample))
+                else:
+                    for module in self.modules:
+                        sample = module(copy_tensors(sample))
+        except Exception:
+            return False
+        return True
+
     def cut(self, sample: Tree) -> Sequence[nn.Module]:
         """Cut the network, if it is not cut yet; return the modules of its stages.
 
@@ -78,10 +94,18 @@ def find_device(network: nn.Module) -> torch.device:
 
 
 def count_stages(stages: Stages) -> int:
-    """Return the number of stages that are asked for."""
-    if isinstance(stages, int):
+    """Return the number of stages that are asked for.
+
+    Raises:
+        OptionError: It is given in another form.
+    """
+    if isinstance(stages, int) and not isinstance(stages, bool):
         return stages
-    return stages.stages if isinstance(stages, Plan) else len(stages)
+    if isinstance(stages, Plan):
+        return stages.stages
+    if isinstance(stages, Sequence) and all(isinstance(each, nn.Module) for each in stages):
+        return len(stages)
+    raise OptionError(f"stages is {stages!r}; use a whole number, a Plan, or a list of modules")
 
 
 def _check_count(network: nn.Module, stages: int) -> None:

@@ -5,21 +5,20 @@ their own are detached: each counts its epochs for itself, and they meet at the 
 loop is the same; a `Pacing` ends the epochs in one of these two ways.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, Protocol
 
 from hocket.errors import DataError, OptionError
+from hocket.training.budget import Budget
 from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.progress_bar import Progress
 from hocket.training.resume import SaveCheckpoint
-from hocket.training.session import Session, count_samples
-from hocket.tree import Tree
-
-Batches = Iterable[tuple[Tree, Tree]]
+from hocket.training.session import Session
+from hocket.tree import count_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,24 +28,27 @@ class FitPlan:
     Attributes:
         train: The training data.
         validation: Data to evaluate on after each epoch; None for no evaluation.
-        epochs: Number of epochs.
+        budget: Length of the training, and where within epochs it is evaluated.
         length: Batches in an epoch; None if unknown.
         resumed: True if the epochs are those of a training that began before a restart.
         progress: Told of batches and epochs.
         interrupt: Knows whether the training is asked to stop.
         save: Leaves checkpoints.
         on_epoch: Called with the result of each epoch.
+        on_evaluation: Called with the number of updates and the result of each evaluation
+            within an epoch.
     """
 
-    train: Batches
-    validation: Batches | None
-    epochs: int
+    train: Iterable[Any]
+    validation: Iterable[Any] | None
+    budget: Budget
     length: int | None
     resumed: bool
     progress: Progress
     interrupt: Interrupt
     save: SaveCheckpoint
     on_epoch: Callable[[EpochResult], None]
+    on_evaluation: Callable[[int, EvaluationResult], None]
 
 
 def fit(session: Session, state: FitState, plan: FitPlan) -> None:
@@ -58,7 +60,8 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
         plan: Data and goal.
 
     Raises:
-        OptionError: Stages count their own epochs, of data whose length is not known.
+        OptionError: Stages count their own epochs, and there are data of unknown length, or a
+            number of updates.
         DataError: The training data have no batches.
         KeyboardInterrupt: The training was asked to stop; a checkpoint is left, if any is.
     """
@@ -67,6 +70,11 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
         raise OptionError(
             "each stage counts its own epochs, and the training data do not say how many "
             "batches they have; pass a list or a DataLoader"
+        )
+    if free and plan.budget.counts_updates:
+        raise OptionError(
+            f"the stages of method {session.setup.method.name!r} run freely, and each counts "
+            "its own updates; give epochs, and leave updates and evaluate_every out"
         )
     goal = _Goal(session, plan)
     goal.set()  # else a resumed engine would not know that it has reached its goal
@@ -112,7 +120,7 @@ class Together:
         An epoch that has begun is completed, even if stages have finished in it.
         """
         state = self._state
-        enough = len(state.history) >= self._plan.epochs
+        enough = self._plan.budget.is_spent(len(state.history), state.updates)
         return enough and not state.batches and self._session.engine.finished
 
     def end_epoch(self) -> bool:
@@ -120,12 +128,17 @@ class Together:
         session, state, plan = self._session, self._state, self._plan
         _stop_if_asked(session, plan)
         state.meter.add(session.drain())
-        if len(state.history) >= plan.epochs - 1 and session.engine.finished:
+        if session.setup.method.epoch_end == "drain":
+            state.drain()
+        is_last = plan.budget.is_spent(len(state.history) + 1, state.updates)
+        if is_last and session.engine.finished:
+            state.drain()
             state.meter.add(session.engine.finish())
         rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
-        validation = plan.validation
-        evaluation = session.evaluate(validation) if validation is not None else None
+        evaluation = _evaluate(session, plan)
         epoch = _merge_rows(session, rows, state.epoch, evaluation)
+        if not session.setup.method.free_running:
+            epoch = replace(epoch, updates=state.updates)
         state.end_epoch(epoch)
         error = epoch.evaluation.error if epoch.evaluation else None
         plan.progress.epoch(epoch.number, epoch.loss, error, max(epoch.skipped))
@@ -161,12 +174,11 @@ class Detached:
     def end_epoch(self) -> bool:
         """Keep the result of this stage's epoch; return False if asked to stop."""
         session, state, plan = self._session, self._state, self._plan
-        losses = state.meter.losses(None)
         if plan.interrupt.asked:
             session.engine.stop()
             return False
-        if losses or not state.rows:
-            plan.progress.epoch(state.epoch, sum(losses) / max(len(losses), 1), None)
+        if state.meter.newest_loss(None) or not state.rows:
+            plan.progress.epoch(state.epoch, state.meter.mean_loss(None) or 0.0, None)
             state.end_own_epoch()
             session.drain()
             plan.save(None)
@@ -184,9 +196,7 @@ class Detached:
         for number, rows in enumerate(zip_longest(*gathered), self._first):
             present = [row for row in rows if row is not None]
             epochs.append(_merge_rows(session, present, number, None))
-        if plan.validation is not None:
-            evaluation = session.evaluate(plan.validation)
-            epochs[-1] = replace(epochs[-1], evaluation=evaluation)
+        epochs[-1] = replace(epochs[-1], evaluation=_evaluate(session, plan))
         state.history = epochs
         for epoch in epochs:
             plan.on_epoch(epoch)
@@ -203,7 +213,8 @@ class _Goal:
     def set(self) -> None:
         session, plan = self._session, self._plan
         if session.prepared and not self._told:
-            session.engine.set_goal(plan.epochs, plan.length, again=plan.resumed)
+            epochs = plan.budget.passes(plan.length, session.setup.method.accumulate)
+            session.engine.set_goal(epochs, plan.length, again=plan.resumed)
             self._told = True
             if session.detached and not plan.resumed:
                 plan.save(None)  # for a process that is killed before the first one is due
@@ -214,23 +225,75 @@ def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) 
 
     Raises:
         DataError: The training data have no batches.
+        KeyboardInterrupt: This process was asked to stop before it had read a batch.
     """
     free, number = session.setup.method.free_running, state.epoch
-    batches = session.prepared_by(state.remaining_batches(plan.train))
+    session.training_mode.enter()
+    data = state.remaining_batches(plan.train)
     if session.world.reads_data:
-        batches = plan.interrupt.until_asked(batches, session.world.agreement_store())
+        data = plan.interrupt.until_asked(data, session.world.agreement_store())
+    batches = session.prepared_by(data)
+    if plan.interrupt.asked and not session.prepared:
+        raise KeyboardInterrupt(plan.interrupt.asked)  # there is nothing to save yet
     goal.set()
-    for inputs, targets in session.engine.ticks(batches):
-        state.batches += 1
-        state.add(session.step(inputs, targets, number), count_samples(inputs))
-        plan.progress.batch(state.meter.losses(None if free else number)[-1:])
-        plan.save(session.engine.tick_count)
+    while _train_until_stop(session, state, plan, batches):
+        pass
     expected = session.world.reads_data and not plan.interrupt.asked
     if state.samples == 0 and expected and not (free and session.engine.finished):
         raise DataError(
             f"epoch {number}: the training data have no batches; an iterator can be used "
             "once, so pass a list or a DataLoader"
         )
+
+
+def _train_until_stop(
+    session: Session, state: FitState, plan: FitPlan, batches: Iterator[Any]
+) -> bool:
+    """Train until an evaluation within the epoch is due, or the training or the epoch ends.
+
+    Args:
+        session: The network and its engine.
+        state: Epochs and batches that are done already.
+        plan: Data and goal.
+        batches: The remaining batches of the epoch.
+
+    Returns:
+        True if the epoch goes on.
+    """
+    budget, method = plan.budget, session.setup.method
+    if budget.evaluates_at(state.updates) and state.evaluated < state.updates:
+        with state.untimed():
+            evaluation = _evaluate(session, plan)
+        if evaluation is not None:
+            plan.progress.evaluation(state.updates, evaluation.loss, evaluation.error)
+            plan.on_evaluation(state.updates, evaluation)
+        state.evaluated = state.updates
+    updates = budget.updates_to_next_stop(state.updates)
+    count = None if updates is None else state.batches_until(updates, method.accumulate)
+    missing = count
+    shown = None if method.free_running else state.epoch
+    for inputs, targets in session.engine.ticks(islice(batches, count)):
+        state.enter(method.accumulate)
+        state.add(session.step(inputs, targets, state.epoch), count_samples(inputs))
+        plan.progress.batch(state.meter.newest_loss(shown))
+        plan.save(session.engine.tick_count)
+        missing = None if missing is None else missing - 1
+    # In processes that read no data as well: all count the batches that have entered.
+    return missing == 0 and not budget.is_spent(len(state.history), state.updates)
+
+
+def _evaluate(session: Session, plan: FitPlan) -> EvaluationResult | None:
+    """Return the result of an evaluation; None without data for one.
+
+    Raises:
+        KeyboardInterrupt: All processes were asked to stop, and drop the evaluation.
+        DataError: There are no batches.
+    """
+    if plan.validation is None:
+        return None
+    counts = session.predict(plan.interrupt.until_asked(plan.validation))
+    _stop_if_asked(session, plan)
+    return counts.result()
 
 
 def _stop_if_asked(session: Session, plan: FitPlan) -> None:

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
 from hocket.engine.event import Event
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
-from hocket.tree import Tree
 
 
 class FitState:
@@ -21,6 +21,8 @@ class FitState:
         epoch: The same number, now.
         history: Results of the epochs that are done.
         batches: Batches of the present epoch that have entered; whoever feeds them counts.
+        updates: Updates of a stage that the batches of this ``fit`` lead to.
+        evaluated: The same number, at the last evaluation within an epoch.
         samples: Samples of these batches; 0 in a process that reads no data.
         meter: Losses and staleness of the present epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
@@ -31,8 +33,10 @@ class FitState:
         self.epoch = epoch
         self.history: list[EpochResult] = []
         self.batches = self.samples = 0
+        self.updates = self.evaluated = 0
         self.meter = TrainingMeter()
         self.rows: list[Any] = []
+        self._ungathered = 0  # batches since the last of these updates
         self._seconds = 0.0  # of the present epoch before ``_start``
         self._start = time.perf_counter()
         self._loader_state: dict[str, Any] | None = None  # at the start of the present epoch
@@ -42,9 +46,16 @@ class FitState:
         """Time that the present epoch has taken so far."""
         return self._seconds + time.perf_counter() - self._start
 
-    def remaining_batches(
-        self, train: Iterable[tuple[Tree, Tree]]
-    ) -> Iterator[tuple[Tree, Tree]]:
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Context manager whose time, such as that of an evaluation, is not the epoch's."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._start += time.perf_counter() - start
+
+    def remaining_batches(self, train: Iterable[Any]) -> Iterator[Any]:
         """Return the batches of the present epoch that have not entered."""
         if self._loader_state is not None:
             restore_loader(self._loader_state, train)
@@ -52,6 +63,30 @@ class FitState:
             self._loader_state = loader_state(train)
         self._start = time.perf_counter()
         return remaining_batches(train, self.batches)
+
+    def enter(self, accumulate: int) -> None:
+        """Count a batch that enters.
+
+        Args:
+            accumulate: Batches in an update.
+        """
+        self.batches += 1
+        self._ungathered += 1
+        if self._ungathered == accumulate:
+            self.updates, self._ungathered = self.updates + 1, 0
+
+    def drain(self) -> None:
+        """Count the update of the remaining batches, if there are any, at a drained end."""
+        self.updates, self._ungathered = self.updates + (self._ungathered > 0), 0
+
+    def batches_until(self, updates: int, accumulate: int) -> int:
+        """Return the batches that are missing for a number of updates more.
+
+        Args:
+            updates: Number of updates, from now on.
+            accumulate: Batches in an update.
+        """
+        return updates * accumulate - self._ungathered
 
     def add(self, events: Sequence[Event], samples: int) -> None:
         """Count a tick at which a batch entered."""
@@ -97,6 +132,7 @@ class FitState:
             "batches": self.batches,
             "samples": self.samples,
             "seconds": self.seconds,
+            "updates": [self.updates, self._ungathered, self.evaluated],
         }
 
     def load_state_dict(
@@ -113,6 +149,7 @@ class FitState:
         self.history = [_parse_epoch(values) for values in summary["history"]]
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
+        self.updates, self._ungathered, self.evaluated = summary["updates"]
         self._loader_state = first["loader_state"]
         self.rows = [list(row) for row in first["rows"]]
         for values in meters:

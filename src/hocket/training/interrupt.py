@@ -1,5 +1,10 @@
-"""Orderly end of a training on Ctrl-C: the first signal asks for it, a second one forces it."""
+"""Orderly end of a training on Ctrl-C: the first signal asks for it, a second one forces it.
 
+A batch that is being read when the first signal comes is given up: reading may take longer
+than the process has to end in good order.
+"""
+
+import itertools
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +22,19 @@ Replicas wait for each other's gradients, and are never that far apart.
 """
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask for an end; SIGHUP comes when a terminal is closed.
+
+    Under ``nohup`` SIGHUP is ignored, and stays so.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+
+
+class _ReadingGivenUpError(KeyboardInterrupt):
+    """A first signal came while a batch was read; loaders that catch errors do not catch it."""
+
+
 class Interrupt:
     """Context manager in which a first signal only sets ``asked``.
 
@@ -32,6 +50,7 @@ class Interrupt:
 
     def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> None:
         self.asked = 0
+        self._reading = False  # a batch that may be given up
         self._signals = signals
         self._before: dict[int, Any] = {}
 
@@ -54,6 +73,8 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt(number)
         self.asked = number
+        if self._reading:
+            raise _ReadingGivenUpError(number)
 
     def until_asked(self, batches: Iterable[T], shared: Store | None = None) -> Iterator[T]:
         """Return the batches until a first signal.
@@ -62,9 +83,18 @@ class Interrupt:
             batches: The batches.
             shared: Store in which replicas, which go through the same batches and may be
                 asked one by one, agree on the last batch; a new one for each call. None
-                without replicas, to stop at once.
+                without replicas, to stop at once, even while a batch is read.
         """
-        for number, batch in enumerate(batches):
+        iterator = iter(batches)
+        for number in itertools.count():
+            try:
+                try:
+                    self._reading = shared is None
+                    batch = next(iterator)
+                finally:
+                    self._reading = False
+            except (StopIteration, _ReadingGivenUpError):
+                return
             if shared is None:
                 if self.asked:
                     return

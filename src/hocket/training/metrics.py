@@ -7,10 +7,9 @@ from typing import Any
 
 from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
-from hocket.signals.losses import Loss, count_errors
-from hocket.signals.targets import label_errors_as_data_errors
+from hocket.signals.losses import Loss, compute_loss, count_errors
 from hocket.stage.prediction import Prediction
-from hocket.tree import Tree, tensors
+from hocket.tree import Tree, count_samples
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,10 @@ class EvaluationResult:
     """Quality of a network on data it is not trained on.
 
     Attributes:
-        loss: Mean loss.
+        loss: Mean of the losses of batches, in which a batch counts as much as it has samples,
+            or predictions that are asked for if targets are class numbers.
         error: Share of wrong predictions, a fraction; None if targets are not class numbers.
+            Predictions whose target is not one of the classes (such as -100) do not count.
         samples: Number of samples it was measured on.
         exits: If stages have heads, the error of each head's predictions; the last one is that
             of the network. Empty without heads or class numbers.
@@ -40,13 +41,17 @@ class EpochResult:
 
     Attributes:
         number: Number of the epoch, from 0.
-        loss: Mean training loss of its batches that have reached the last stage.
+        loss: Mean training loss over the class indices, or else the samples, of its batches
+            that have reached the last stage: with delays not of the last few of an epoch,
+            unless it is the last epoch or the method drains.
         evaluation: Result on the validation data; None without such data.
         seconds: Time of training, without the evaluation.
         samples: Number of samples that were trained on.
         staleness: For each stage, the mean staleness measured.
         skipped: For each stage, the number of batches that came back and that it did not
             train on, as something was NaN or infinite.
+        updates: Updates of a stage that the batches of the ``fit`` lead to, this epoch
+            included; None if every stage counts its own.
     """
 
     number: int
@@ -56,13 +61,15 @@ class EpochResult:
     samples: int
     staleness: tuple[float, ...]
     skipped: tuple[int, ...]
+    updates: int | None = None
 
 
 class TrainingMeter:
     """Losses, staleness and skipped batches of the events of one epoch."""
 
     def __init__(self) -> None:
-        self._losses: dict[tuple[int, int], list[float]] = {}  # (stage, epoch of the batch)
+        # By stage and epoch of the batch: its loss, and the number of targets that it is over.
+        self._losses: dict[tuple[int, int], list[tuple[float, int]]] = {}
         self._staleness: dict[int, list[int]] = {}
         self._skipped: Counter[int] = Counter()
 
@@ -75,32 +82,47 @@ class TrainingMeter:
             elif event.action.kind == "B":
                 self._staleness.setdefault(stage, []).append(report.staleness or 0)
                 if report.loss is not None:
-                    self._losses.setdefault((stage, report.epoch), []).append(report.loss)
+                    loss = report.loss, report.targets or 0
+                    self._losses.setdefault((stage, report.epoch), []).append(loss)
 
     def values(self, stage: int | None = None) -> dict[str, Any]:
         """Return all counts, of all stages or of one, as plain values."""
         every = self._staleness.keys() | self._skipped.keys()
         chosen = every if stage is None else {stage}
         return {
-            "losses": [[*key, list(v)] for key, v in self._losses.items() if key[0] in chosen],
+            "losses": [
+                [*key, [list(pair) for pair in pairs]]
+                for key, pairs in self._losses.items()
+                if key[0] in chosen
+            ],
             "staleness": [[k, list(v)] for k, v in self._staleness.items() if k in chosen],
             "skipped": [[k, n] for k, n in self._skipped.items() if k in chosen],
         }
 
     def merge(self, values: dict[str, Any]) -> None:
         """Add the counts of another process."""
-        for stage, epoch, losses in values["losses"]:
-            self._losses.setdefault((stage, epoch), []).extend(losses)
+        for stage, epoch, pairs in values["losses"]:
+            self._losses.setdefault((stage, epoch), []).extend((x, n) for x, n in pairs)
         for stage, staleness in values["staleness"]:
             self._staleness.setdefault(stage, []).extend(staleness)
         for stage, count in values["skipped"]:
             self._skipped[stage] += count
 
-    def losses(self, epoch: int | None) -> list[float]:
-        """Return the losses of an epoch's batches (None: all), at the last stage with any."""
+    def newest_loss(self, epoch: int | None) -> list[float]:
+        """Return the newest loss of an epoch's batches (None: all); nothing without any."""
+        return [loss for loss, _ in self._last_losses(epoch)[-1:]]
+
+    def mean_loss(self, epoch: int | None) -> float | None:
+        """Return the mean loss over the targets of an epoch's batches (None: all), if any."""
+        pairs = [(loss, count) for loss, count in self._last_losses(epoch) if count]
+        total = sum(count for _, count in pairs)
+        return sum(loss * count for loss, count in pairs) / total if total else None
+
+    def _last_losses(self, epoch: int | None) -> list[tuple[float, int]]:
+        """Return losses and numbers of targets, at the last stage with any."""
         keys = [(s, e) for s, e in self._losses if epoch is None or e == epoch]
         last = max((s for s, _ in keys), default=0)
-        return [loss for s, e in keys if s == last for loss in self._losses[s, e]]
+        return [pair for s, e in keys if s == last for pair in self._losses[s, e]]
 
     def epoch(
         self,
@@ -133,11 +155,11 @@ class TrainingMeter:
                 "something was NaN or infinite in each; lower the learning rate, warm up, or "
                 "look at the data"
             )
-        losses = self.losses(None if all_losses else number)
+        loss = self.mean_loss(None if all_losses else number)
         staleness = [self._staleness.get(k, []) for k in range(stages)]
         return EpochResult(
             number=number,
-            loss=sum(losses) / len(losses) if losses else float("nan"),
+            loss=float("nan") if loss is None else loss,
             evaluation=evaluation,
             seconds=seconds,
             samples=samples,
@@ -156,33 +178,48 @@ class EvaluationMeter:
     def __init__(self, stages: int) -> None:
         self._last = stages - 1
         self._loss = 0.0
+        self._weight = 0  # sum of the weights of the losses
         self._samples = 0
         self._countable = True  # targets are class numbers
         self._errors: Counter[str] = Counter()  # wrong predictions, by who made them
         self._predictions: Counter[str] = Counter()  # all predictions
 
     def add(self, prediction: Prediction, loss: Loss) -> None:
-        """Count a stage's prediction for one batch."""
-        targets = prediction.targets
+        """Count a stage's prediction for one batch.
+
+        Raises:
+            DataError: Neither targets nor outputs show how many samples there are.
+        """
+        output, targets = prediction.output, prediction.targets
         if prediction.stage < self._last:
             self._count(f"stage {prediction.stage}", prediction.prediction, targets)
             return
-        count = len(tensors(targets)[0])
-        with label_errors_as_data_errors(prediction.output):
-            self._loss += float(loss(prediction.output, targets)) * count
-        self._samples += count
+        samples = count_samples(targets) or count_samples(output)
+        if not samples:
+            raise DataError(
+                "samples cannot be counted: neither the targets nor the network's outputs "
+                "hold a tensor of shape (B, ...); give the targets of each batch"
+            )
+        self._samples += samples
+        counts = count_errors(output, targets)
+        weight = samples if counts is None else counts[1]
+        value = float(compute_loss(loss, output, targets))
+        if weight:  # else it is a mean of nothing, which PyTorch takes for NaN
+            self._loss += value * weight
+            self._weight += weight
         self._count("ensemble", prediction.ensemble, targets)
-        self._countable &= self._count("network", prediction.output, targets)
+        self._countable &= self._count("network", output, targets)
 
     def values(self) -> list[Any]:
         """Return all counts as plain values."""
         counts = [dict(self._errors), dict(self._predictions)]
-        return [self._loss, self._samples, self._countable, *counts]
+        return [self._loss, self._weight, self._samples, self._countable, *counts]
 
     def merge(self, values: Sequence[Any]) -> None:
         """Add the counts of another process."""
-        loss, samples, countable, errors, predictions = values
+        loss, weight, samples, countable, errors, predictions = values
         self._loss += loss
+        self._weight += weight
         self._samples += samples
         self._countable = self._countable and countable
         self._errors.update(errors)
@@ -192,15 +229,21 @@ class EvaluationMeter:
         """Return means over all samples.
 
         Raises:
-            DataError: Nothing was counted.
+            DataError: Nothing was counted, or no target is asked for.
         """
         if not self._samples:
             raise DataError("there are no batches to evaluate on; an iterator can be used once")
-        errors = {who: self._errors[who] / made for who, made in self._predictions.items()}
+        if not self._weight:
+            raise DataError(
+                "there is nothing to evaluate on: no target of any batch is one of the classes"
+            )
+        errors = {
+            who: self._errors[who] / made for who, made in self._predictions.items() if made
+        }
         exits = [*(f"stage {k}" for k in range(self._last)), "network"]
         early = self._countable and errors.keys() >= {*exits, "ensemble"}
         return EvaluationResult(
-            loss=self._loss / self._samples,
+            loss=self._loss / self._weight,
             error=errors["network"] if self._countable else None,
             samples=self._samples,
             exits=tuple(errors[who] for who in exits) if early else (),

@@ -1,11 +1,9 @@
 """Progress of a training: a bar on a terminal, a line per epoch elsewhere."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,6 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+
+from hocket.training.standard_stream import StandardStream, plain_console
 
 
 class Progress(Protocol):
@@ -33,6 +33,15 @@ class Progress(Protocol):
             skipped: Batches that a stage has skipped.
         """
 
+    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+        """Show an evaluation within an epoch.
+
+        Args:
+            updates: Updates done.
+            loss: Mean loss on the validation data.
+            error: Test error, a fraction; None if targets are not class numbers.
+        """
+
 
 class NoProgress:
     """Display that shows nothing."""
@@ -48,6 +57,15 @@ class NoProgress:
             loss: Mean training loss.
             error: Test error, a fraction; None without an evaluation.
             skipped: Batches that a stage has skipped.
+        """
+
+    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+        """Show nothing.
+
+        Args:
+            updates: Updates done.
+            loss: Mean loss on the validation data.
+            error: Test error, a fraction; None if targets are not class numbers.
         """
 
 
@@ -70,16 +88,26 @@ class EpochLines:
             skipped: Batches that a stage has skipped.
         """
         line = _line(number, self._epochs, loss, error, skipped)
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=StandardStream("stderr"), flush=True)
+
+    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+        """Print the evaluation.
+
+        Args:
+            updates: Updates done.
+            loss: Mean loss on the validation data.
+            error: Test error, a fraction; None if targets are not class numbers.
+        """
+        line = _evaluation_line(updates, loss, error)
+        print(line, file=StandardStream("stderr"), flush=True)
 
 
 class ProgressBar:
     """Display of a bar over all batches, and of a line per epoch above it."""
 
-    def __init__(self, bar: RichProgress, epochs: int, batches: int | None) -> None:
+    def __init__(self, bar: RichProgress, epochs: int, total: int | None) -> None:
         self._bar = bar
         self._epochs = epochs
-        total = epochs * batches if batches is not None else None
         self._task: TaskID = bar.add_task("training", total=total, loss="")
 
     def batch(self, losses: Sequence[float]) -> None:
@@ -99,6 +127,21 @@ class ProgressBar:
         line = _line(number, self._epochs, loss, error, skipped)
         self._bar.console.print(line, highlight=False)
 
+    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+        """Print the evaluation above the bar.
+
+        Args:
+            updates: Updates done.
+            loss: Mean loss on the validation data.
+            error: Test error, a fraction; None if targets are not class numbers.
+        """
+        self._bar.console.print(_evaluation_line(updates, loss, error), highlight=False)
+
+
+def _evaluation_line(updates: int, loss: float, error: float | None) -> str:
+    rest = "" if error is None else f", test error {error:.2%}"
+    return f"update {updates}: test loss {loss:.4f}{rest}"
+
 
 def _line(number: int, epochs: int, loss: float, error: float | None, skipped: int) -> str:
     rest = "" if error is None else f", test error {error:.2%}"
@@ -108,15 +151,15 @@ def _line(number: int, epochs: int, loss: float, error: float | None, skipped: i
 
 
 @contextmanager
-def progress_bar(epochs: int, batches: int | None, *, shown: bool) -> Iterator[Progress]:
+def progress_bar(epochs: int, total: int | None, *, shown: bool) -> Iterator[Progress]:
     """Context manager that gives the display that fits standard error.
 
     Args:
         epochs: Number of epochs.
-        batches: Batches in an epoch; None if unknown.
+        total: Batches of all epochs; None if unknown.
         shown: False to show nothing.
     """
-    console = Console(stderr=True)
+    console = plain_console("stderr")
     if not shown:
         yield NoProgress()
     elif not console.is_terminal:
@@ -131,4 +174,4 @@ def progress_bar(epochs: int, batches: int | None, *, shown: bool) -> Iterator[P
             TimeRemainingColumn(),
         )
         with RichProgress(*columns, console=console) as bar:
-            yield ProgressBar(bar, epochs, batches)
+            yield ProgressBar(bar, epochs, total)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
 from hocket.checkpoint.directory import checkpoint_name, newest_first
+from hocket.distributed.phases import Phase
 from hocket.distributed.solo_world import SoloWorld
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostError
@@ -58,22 +59,26 @@ def saving(
     if session.detached:  # each stage saves after ticks of its own
         folder = checkpoints.folder / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
-    writer = CheckpointWriter(checkpoints, world)
+    with session.world.in_phase(Phase.SAVING):
+        writer = CheckpointWriter(checkpoints, world)
 
     def save(ticks: int | None) -> None:
         if ticks is None or writer.is_due(ticks):
             note = checkpoints.note() if checkpoints.note else None
-            _write(writer, session, state, train, note)
+            with session.world.in_phase(Phase.SAVING):
+                _write(writer, session, state, train, note)
 
     try:
         yield save
     except BaseException as error:
         # After a failure of another process nobody waits for the parts of the others.
         if world.size == 1 or isinstance(error, KeyboardInterrupt):
-            writer.wait()
+            with session.world.in_phase(Phase.SAVING):
+                writer.wait()
         raise
-    writer.wait()
-    session.world.gather(None)  # it is sealed for all
+    with session.world.in_phase(Phase.SAVING):
+        writer.wait()
+        session.world.gather(None)  # it is sealed for all
 
 
 def _write(
@@ -132,7 +137,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
-    session.prepare(first["sample"])
+    session.prepare(first["sample"], whole=True)
     engine = session.engine
     exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
     if exact:
@@ -155,10 +160,12 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     meters = [stage_state["fit"]["meter"] for stage_state in states]
     state.load_state_dict(manifest.fit, first["fit"], meters)
     note = first["note"] if exact or world.is_main else None
+    notes = tuple(part["note"] for part in snapshot.parts.values())
     return state, ResumePoint(
         epoch=state.epoch,
         batch=state.batches,
         note=note,
+        notes=notes,
         history=tuple(state.history),
         tick=manifest.tick,
     )

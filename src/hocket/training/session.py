@@ -4,14 +4,19 @@ The engine is built for the first batch, as cuts and auxiliary networks depend o
 """
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hocket.distributed.joined_worlds import join_world
+from hocket.distributed.phases import Phase
 from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.world import join_world
+from hocket.distributed.sync_batchnorm import restore_batchnorm
+from hocket.distributed.world import World
 from hocket.engine.build import EngineParts, build_engine
 from hocket.engine.build_stage import warn_of_biased_gradients
 from hocket.engine.engine import Engine
@@ -19,16 +24,24 @@ from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import OptionError
-from hocket.modes import evaluation_mode
+from hocket.modes import TrainingMode, evaluation_mode
 from hocket.signals import Delayed
 from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_shrink_cancels
 from hocket.stage.setup import Setup
+from hocket.stage.untrained import loss_weights, warn_of_untrained
 from hocket.timeline import Span, Timeline
+from hocket.training.batches import (
+    BatchSplitter,
+    SplitBatch,
+    as_inputs,
+    as_tree,
+    first_samples,
+)
 from hocket.training.cut_network import CutNetwork, Stages
 from hocket.training.metrics import EvaluationMeter, EvaluationResult
 from hocket.training.state import parameter_names
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, map_tensors
 
 
 class Session:
@@ -40,13 +53,18 @@ class Session:
         setup: Options that all stages share.
         watchers: Called after every action.
         meter: Compares late gradients with the true ones; None to compare none.
+        split_batch: Returns the inputs and targets of a batch of a loader; None for pairs and
+            mappings with labels.
 
     Attributes:
         cut: The network and its stages.
         setup: Options that all stages share.
         world: This process among the others, or alone.
         engine: Engine that executes the program; it has no stages before the first batch.
-        sample: A small part of the first batch.
+        training_mode: Training mode of the network.
+        sample: Inputs that the network was cut with: a small part of the first batch, or all.
+        collected: True if the network has the present weights of all stages.
+        closed: True once the session cannot be used any more.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -61,20 +79,28 @@ class Session:
         setup: Setup,
         watchers: Sequence[Watcher] = (),
         meter: GradientErrorMeter | None = None,
+        split_batch: SplitBatch | None = None,
     ) -> None:
         self.setup = setup
+        self.collected = True
         self.engine: Engine = UnbuiltEngine()
         self.sample: Tree = None
         self._watchers = list(watchers)
         self._meter = meter
+        self.closed = False
         if setup.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
-        self.world = join_world(self.cut.count, setup.replicas, setup.timeout_s)
+        self.training_mode = TrainingMode(network)
+        self._splitter = BatchSplitter(network, split_batch)
+        self.world = join_world(
+            self.cut.count, setup.replicas, setup.timeout_s, setup.slow_timeout_s
+        )
         if isinstance(self.world, SoloWorld):
             _check_alone(setup, self.cut.count)
             network.to(setup.device)  # else each process has room for its own stage only
         elif meter is not None:
+            self.world.close_in_background()
             raise OptionError(
                 "gradient_error_every needs all stages in one process, and there are "
                 f"{self.world.size}; train in one process, or leave it at 0"
@@ -98,22 +124,40 @@ class Session:
             for k, module in enumerate(self.cut.modules)
         ]
 
-    def prepare(self, inputs: Tree) -> None:
-        """Build the engine for inputs like these; later calls do nothing."""
-        if not self.prepared:
-            with self.reporting_failures(), preserve_rng(self.setup.device):
-                self.engine = self._build(inputs)
+    def prepare(self, inputs: Tree, *, whole: bool = False) -> None:
+        """Build the engine for inputs like these; later calls do nothing.
 
-    def prepared_by(self, batches: Iterable[tuple[Tree, Tree]]) -> Iterator[tuple[Tree, Tree]]:
-        """Return the batches that this process reads; the first one builds the engine."""
+        Args:
+            inputs: Inputs of a batch; not used in processes that read no data.
+            whole: Cut the network with all of the inputs, not with a few samples of them.
+        """
+        if not self.prepared:
+            building = self.world.in_phase(Phase.BUILDING)
+            with self.reporting_failures(), building, preserve_rng(self.setup.device):
+                self.engine = self._build(inputs, whole)
+
+    def prepared_by(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
+        """Return the inputs and targets of the batches that this process reads.
+
+        The first one builds the engine.
+        """
         reads = self.world.reads_data
-        batches = iter(batches) if reads else iter(())
+        pairs = self._splitter.pairs(self._read(iter(batches))) if reads else iter(())
         if self.prepared:
-            return batches
-        first = list(itertools.islice(batches, 1))
+            return pairs
+        first = list(itertools.islice(pairs, 1))
         if first or not reads:
             self.prepare(first[0][0] if first else None)
-        return itertools.chain(first, batches)
+        return itertools.chain(first, pairs)
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return the batches; other processes hear of the phase while one is read."""
+        while True:
+            with self.world.in_phase(Phase.READING):
+                batch = list(itertools.islice(batches, 1))
+            if not batch:
+                return
+            yield batch[0]
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Do one tick, at which a batch enters.
@@ -122,35 +166,51 @@ class Session:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
             targets: Targets of the batch.
             epoch: Epoch that the batch belongs to.
+
+        Raises:
+            DataError: There is no tensor among the inputs.
         """
         if self.world.reads_data:
-            inputs, targets = self._to_device((inputs, targets), self.setup.device)
+            pair = as_inputs(inputs, "the batch"), as_tree(targets)
+            inputs, targets = self._to_device(pair, self.setup.device)
         else:
             inputs = targets = None
+        self.collected = self.world.size == 1
         return self.engine.step(inputs, targets, epoch)
 
     def drain(self) -> list[Event]:
         """At the end of an epoch, complete what is in flight if the method asks for that."""
         return self.engine.finish() if self.setup.method.epoch_end == "drain" else []
 
-    @torch.no_grad()
-    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> EvaluationResult:
+    def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
         """Measure the network as it is now on other data; its training is not disturbed."""
+        return self.predict(batches).result()
+
+    @torch.no_grad()
+    def predict(self, batches: Iterable[Any]) -> EvaluationMeter:
+        """Evaluate on batches; return what was counted in all processes, perhaps nothing."""
         meter = EvaluationMeter(self.cut.count)
         device = self.setup.device
         with self.reporting_failures(), preserve_rng(device):
-            batches = self.prepared_by(batches)  # cuts the network, in its own mode
+            pairs = self.prepared_by(batches)  # cuts the network, in its own mode
         modules = (self.cut.network, *self.cut.modules)
-        with self.reporting_failures(), preserve_rng(device), evaluation_mode(*modules):
-            moved = (self._to_device(batch, device) for batch in batches)
+        evaluating = self.world.in_phase(Phase.EVALUATING)
+        with (
+            self.reporting_failures(),
+            evaluating,
+            preserve_rng(device),
+            evaluation_mode(*modules),
+        ):
+            moved = (self._to_device(pair, device) for pair in pairs)
             # Replicas differ in their statistics; the first one is the network that is saved.
             predictions = self.engine.predict(moved) if self.world.replica == 0 else ()
             for prediction in predictions:
-                meter.add(prediction, self.setup.loss)
+                with self.setup.autocast():
+                    meter.add(prediction, self.setup.loss)
             total = EvaluationMeter(self.cut.count)
             for values in self.world.gather(meter.values()):
                 total.merge(values)
-        return total.result()
+        return total
 
     def timeline(self) -> Timeline:
         """Return the time spans of all stages so far, on the clock of the first process."""
@@ -166,35 +226,55 @@ class Session:
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into the network."""
         self.world.collect_weights(self.cut.modules)
+        self.collected = True
 
-    @contextmanager
-    def reporting_failures(self) -> Iterator[None]:
-        """Context manager that tells the other processes of any error.
+    def close(self) -> None:
+        """Leave the world in good order, and give the network back."""
+        if not self.closed:
+            self.world.close()
+            self._release()
 
-        Raises:
-            Exception: The body raised it.
-            SystemExit: The body ended the process.
-        """
-        try:
-            yield
-        except (Exception, SystemExit) as error:
+    def abandon(self, error: BaseException) -> None:
+        """Leave the world because of an error, of which the other processes are told."""
+        if not self.closed:
             self.world.report_failure(error)
-            raise
+            self.world.close_in_background()
+            self._release()
 
-    def _build(self, inputs: Tree) -> Engine:
-        count = count_samples(inputs)
+    def _release(self) -> None:
+        """Undo what was done to the network, and forget the stages."""
+        self.closed = True
+        self.engine, self.sample, self._meter = UnbuiltEngine(), None, None
+        self._watchers.clear()
+        restore_batchnorm(nn.ModuleList([self.cut.network, *self.cut.modules]))
 
-        def first(value: Tensor) -> Tensor:
-            return value[:2] if value.dim() and len(value) == count else value
+    def reporting_failures(self) -> "_ReportingFailures":
+        """Return a context manager that tells the other processes of any error."""
+        return _ReportingFailures(self.world)
 
-        sample = map_tensors(first, inputs)
+    def _build(self, inputs: Tree, whole: bool) -> Engine:
+        sample = inputs
+        if self.world.reads_data:
+            sample = inputs = as_inputs(inputs, "the batch")
+            if not whole:
+                few = first_samples(inputs, 2)
+                accepted = self.cut.accepts(self._to_device(few, self.cut.device))
+                sample = few if accepted else inputs  # rows of graphs are no samples
         if not self.world.rejoined:
             sample = self.world.broadcast(sample)
         self.sample = sample
         sample = self._to_device(sample, self.cut.device)
-        setup, modules = self.setup, self.cut.cut(sample)
-        parts = EngineParts(setup, modules, sample, self._watchers, self.world, self._meter)
+        with warnings.catch_warnings():
+            if not self.world.is_main:
+                warnings.simplefilter("ignore")  # the main process warns of an uneven cut
+            setup, modules = self.setup, self.cut.cut(sample)
+        names = {parameter: name for name, parameter in self.cut.network.named_parameters()}
+        parts = EngineParts(
+            setup, modules, sample, self._watchers, self.world, self._meter, names
+        )
         engine = build_engine(parts)
+        if self.world.replica == 0:
+            self._warn_of_untrained(engine)
         if self.world.is_main:
             warn_of_biased_gradients(setup, stacklevel=6)
             signal = setup.method.signal
@@ -203,6 +283,13 @@ class Session:
                 shrunk = [s.updater.optimizer for s in engine.stages if s.index < last]
                 warn_if_shrink_cancels(signal.shrink, shrunk, stacklevel=5)
         return engine
+
+    def _warn_of_untrained(self, engine: Engine) -> None:
+        """Warn of weights of the stages here and of the loss that nobody trains."""
+        names = [name for stage in engine.stages for name in stage.untrained.names]
+        if self.world.is_main:
+            names += loss_weights(self.setup.loss, self.cut.network)
+        warn_of_untrained(names, stacklevel=6)
 
     def _to_device(self, values: Tree, device: torch.device) -> Tree:
         channels_last = self.setup.channels_last
@@ -215,10 +302,25 @@ class Session:
         return map_tensors(move, values)
 
 
-def count_samples(inputs: Tree) -> int:
-    """Return the number of samples of a batch; 0 for a placeholder."""
-    leaves = tensors(inputs)
-    return len(leaves[0]) if leaves else 0
+class _ReportingFailures:
+    """Context manager that tells the other processes of any error; every step enters one."""
+
+    __slots__ = ("_world",)
+
+    def __init__(self, world: World | SoloWorld) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception | SystemExit):
+            self._world.report_failure(error)
 
 
 def _check_alone(setup: Setup, stages: int) -> None:

@@ -21,6 +21,7 @@ from hocket.errors import CheckpointError, format_problems
 from hocket.stage.forward_state import set_tensors
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
+from hocket.training.fit_state import FitState
 from hocket.training.metrics import EpochResult
 from hocket.tree import Tree
 
@@ -33,6 +34,7 @@ class ResumePoint:
         epoch: Number of epochs done.
         batch: Batches of the next epoch that have entered already.
         note: Value that the caller gave when the checkpoint was written.
+        notes: Values that were given in all processes whose parts this one has read.
         history: Results of the epochs of the ``fit`` that are done.
         tick: Number of ticks done.
     """
@@ -40,6 +42,7 @@ class ResumePoint:
     epoch: int
     batch: int
     note: Any = None
+    notes: tuple[Any, ...] = ()
     history: tuple[EpochResult, ...] = ()
     tick: int = 0
 
@@ -59,6 +62,16 @@ class Snapshot:
     parts: dict[str, Tree]
 
 
+PART_FORM = {
+    "layers": dict,
+    "signal": dict,
+    "updater": dict,
+    "signal_updater": dict,
+    "names": dict,
+    "trained": list,
+    "fit": dict,
+}
+"""Types of the entries of a part that are read before a stage is."""
 WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
 """Chooses the files to read of a checkpoint."""
 
@@ -131,6 +144,10 @@ def setup_choices(setup: Setup) -> dict[str, str]:
             "precision",
             "batchnorm",
             "scheduler_unit",
+            "warmup_epochs",
+            "warmup_factor",
+            "warmup_updates",
+            "clip",
             "stage_speeds",
         )
     }
@@ -174,7 +191,36 @@ def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:
     """
     manifest = read_manifest(folder)
     parts = {name: read_part(folder, name, manifest) for name in wanted(manifest)}
+    for name, part in parts.items():
+        _require_form(str(folder / name), manifest, part)
     return Snapshot(folder, manifest, parts)
+
+
+def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
+    """Refuse a part whose entries have other types, which a forger may have sealed.
+
+    Args:
+        where: Path of the part.
+        manifest: Manifest of its checkpoint.
+        part: The state that was read.
+
+    Raises:
+        CheckpointError: It is not the state of a stage.
+    """
+    try:
+        wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
+        for name in ("layers", "signal"):
+            if not all(isinstance(value, Tensor) for value in part[name].values()):
+                wrong.append(name)
+        FitState().load_state_dict(manifest.fit, part["fit"], [part["fit"]["meter"]])
+        wrong += [name for name in ("note", "sample") if name not in part]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        wrong = [f"{type(error).__name__}: {error}"]
+    if wrong:
+        raise CheckpointError(
+            f"{where!r} is not the state of a stage ({', '.join(wrong)}); it was not written "
+            "by this version of Hocket"
+        )
 
 
 def require_same_setup(manifest: Manifest, setup: Setup) -> None:

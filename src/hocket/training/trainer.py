@@ -2,41 +2,49 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from hocket.checkpoint import Checkpoints
 from hocket.distributed.device import assign_device
+from hocket.distributed.phases import Phase
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_gradient_error_meter
 from hocket.errors import HocketError, OptionError
-from hocket.methods import FDG
+from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageTiming, build_stage_speeds
 from hocket.partition import Plan
 from hocket.signals.losses import Loss, cross_entropy
+from hocket.stage.clipping import as_clipping
 from hocket.stage.nonfinite import OnNaN
-from hocket.stage.optimizer import OptimizerFactory, SchedulerFactory, SchedulerUnit
+from hocket.stage.optimizer import SchedulerUnit
+from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
 from hocket.stage.setup import BatchNorm, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.cut_network import count_stages, find_device
+from hocket.training.batches import SplitBatch, length_of
+from hocket.training.budget import Budget
+from hocket.training.cut_network import Stages, count_stages, find_device
 from hocket.training.fit import FitPlan, fit
 from hocket.training.fit_state import FitState
-from hocket.training.interrupt import Interrupt
+from hocket.training.interrupt import Interrupt, stop_signals
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.progress_bar import progress_bar
 from hocket.training.resume import resume_from, saving
 from hocket.training.session import Session
 from hocket.training.state import ResumePoint
-from hocket.transport.codecs import Codec, Exact
+from hocket.transport.codecs import Codec, Exact, as_codec
 from hocket.tree import Tree
 
 
@@ -47,10 +55,19 @@ class Trainer:
         network: The network (see :func:`hocket.cut`), or the stages as a list of modules.
         stages: Number of stages to balance (2 if not given), a Plan, or the stages as a list
             of modules that together hold the network's parameters.
-        method: The method; FDG if not given.
-        optimizer: Builds an optimizer from the parameters of one stage.
+        method: The method, also as text such as ``fdg:shrink=0.5``; FDG if not given.
+        optimizer: Builds an optimizer from the list of the parameters of one stage. If it has
+            an argument ``stage`` it gets the number of the stage by it; if it has one named
+            ``named_parameters`` it gets pairs of name and parameter instead of the list.
         scheduler: Builds a scheduler from a stage's optimizer.
         scheduler_unit: Unit that the scheduler counts: ``epoch`` or ``update``.
+        warmup_epochs: Number of first epochs with a lower learning rate.
+        warmup_factor: Factor on the scheduler's learning rates in these epochs.
+        warmup_updates: Number W of first updates of a stage, of which number u (from 0) has
+            (u + 1) / (W + 1) of the scheduler's learning rates. A scheduler that counts updates
+            begins after them.
+        clip: Largest norm of the gradient of an update, over the weights of a stage; text such
+            as ``batch:1.0`` for that of each batch before it is accumulated.
         loss: The objective of the last stage, and of auxiliary heads.
         seed: Seed of the randomness of stages and of initial weights of heads.
         device: Device to compute on; by default that of the network's parameters.
@@ -60,29 +77,30 @@ class Trainer:
         gradient_error_every: Compare the gradients of every n-th batch with the true ones.
         on_gradient_error: Called with the result of each comparison.
         replicas: Number of processes that share the work of a stage, among several processes.
-        timeout_s: Seconds that a process may let another one wait before that is a hang.
+        timeout_s: Seconds that an action of a training step may let another process wait
+            before that is a hang.
+        slow_timeout_s: The same for all else: starting, reading data, evaluation, checkpoints,
+            and the first action of each kind, which may compile.
         checksum: Send tensors to other processes with a checksum.
         record_timeline: Keep the time span of every action, for ``timeline``.
         resumable: Keep what a checkpoint needs of batches in flight: with ``stash`` and
             ``live`` the weights and statistics of each of their forwards.
         batchnorm: Inputs over which BatchNorm takes its statistics where replicas share a
             batch: ``local`` for those of each, ``shared`` for all of them.
-        codec: Codec of what stages send to each other, such as ``VQ(groups=16)``; exact if
-            not given.
+        codec: Codec of what stages send to each other, such as ``VQ(groups=16)``, also as
+            text such as ``bf16``; exact if not given.
         stage_speeds: Speed of each stage, for a method whose stages run freely; equal speeds
             if not given.
         stage_timing: Intervals between the turns of such stages: ``regular`` or ``random``.
         on_nan: ``stop`` the training at a batch that makes something NaN or infinite, or
             ``skip`` that batch.
         skip_batches: Batches to skip in any case, by their number over all epochs.
+        split_batch: Returns the inputs and targets of what a loader gives for a batch; needed
+            unless that is a pair, or a mapping with ``labels``.
 
     Where torch.distributed has a world of several processes (``hocket launch``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read by the process of the
     first stage.
-
-    Attributes:
-        network: The network, with its own names; among processes ``collect`` brings its
-            weights.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -96,9 +114,13 @@ class Trainer:
         *,
         optimizer: OptimizerFactory,
         stages: int | Plan | Sequence[nn.Module] | None = None,
-        method: Method | None = None,
+        method: Method | str | None = None,
         scheduler: SchedulerFactory | None = None,
         scheduler_unit: SchedulerUnit = "epoch",
+        warmup_epochs: int = 0,
+        warmup_factor: float = 0.1,
+        warmup_updates: int = 0,
+        clip: float | str | None = None,
         loss: Loss = cross_entropy,
         seed: int = 0,
         device: torch.device | str | None = None,
@@ -109,56 +131,112 @@ class Trainer:
         on_gradient_error: GradientErrorListener | None = None,
         replicas: int = 1,
         timeout_s: float = 60.0,
+        slow_timeout_s: float = 1800.0,
         checksum: bool = True,
         record_timeline: bool = False,
-        codec: Codec | None = None,
+        codec: Codec | str | None = None,
         resumable: bool = False,
         batchnorm: BatchNorm = "local",
         stage_speeds: Sequence[float] | None = None,
         stage_timing: StageTiming = "regular",
         on_nan: OnNaN = "stop",
         skip_batches: Iterable[int] = (),
+        split_batch: SplitBatch | None = None,
     ) -> None:
-        method = method or FDG()
+        method = FDG() if method is None else as_method(method)
         meter = build_gradient_error_meter(
             method, gradient_error_every, loss, on_gradient_error
         )
-        if not isinstance(network, nn.Module):
-            if stages is not None:
-                raise OptionError(
-                    "the network is a list of stages; leave the option stages out"
-                )
-            stages = list(network)
-            network = nn.Sequential(*stages)
-        stages = 2 if stages is None else stages
+        network, stages = _network_and_stages(network, stages)
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         wanted = torch.device(device) if device is not None else find_device(network)
-        count = count_stages(stages)
+        method.require_stages(count := count_stages(stages))
         setup = Setup(
             method=method,
             loss=loss,
             optimizer=optimizer,
             scheduler=scheduler,
             scheduler_unit=scheduler_unit,
+            warmup_epochs=warmup_epochs,
+            warmup_factor=warmup_factor,
+            warmup_updates=warmup_updates,
+            clip=as_clipping(clip),
             seed=seed,
             device=assign_device(wanted, local_rank, torch.cuda.device_count()),
             precision=precision,
             channels_last=channels_last,
             record_timeline=record_timeline,
-            codec=codec or Exact(),
+            codec=Exact() if codec is None else as_codec(codec),
             checksum=checksum,
             resumable=resumable,
             batchnorm=batchnorm,
             replicas=replicas,
             timeout_s=timeout_s,
+            slow_timeout_s=slow_timeout_s,
             stage_speeds=build_stage_speeds(method, count, stage_speeds, stage_timing, seed),
             on_nan=on_nan,
             skip_batches=frozenset(skip_batches),
         )
-        self.network = network
-        self._session = Session(network, stages, setup, watchers, meter)
+        self._own_session = Session(network, stages, setup, watchers, meter, split_batch)
+        self._closer = weakref.finalize(self, self._own_session.world.close_in_background)
+        self._closer.atexit = False  # then all worlds are closed in good order
         self._fit_state = FitState()
         self._resumed = False  # True if the next fit continues the fit state
+        self._warned_of: set[str] = set()
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, with its own names.
+
+        Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
+        after a ``step`` each process has the present weights of its own stage only.
+        """
+        if not self._own_session.collected:
+            self._warn_once(
+                "this process has the present weights of its own stage only; call "
+                "Trainer.collect in all processes before the network is used or saved"
+            )
+        return self._own_session.cut.network
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closer.detach()
+        if error is None:
+            self._own_session.close()
+        else:
+            self._own_session.abandon(error)
+
+    def close(self) -> None:
+        """Give back threads, connections and memory; the network stays as it is.
+
+        Among several processes all should call it, and ``collect`` before it in a loop of
+        their own. Further calls do nothing. As a context manager the trainer closes itself,
+        and after an error it does so without waiting for others. One that is forgotten is
+        closed in the background.
+        """
+        self._closer.detach()
+        self._own_session.close()
+
+    @property
+    def _session(self) -> Session:
+        """The session of a trainer that is open.
+
+        Raises:
+            HocketError: The trainer is closed.
+        """
+        if self._own_session.closed:
+            raise HocketError(
+                "this trainer is closed: its network remains, and everything else has to be "
+                "done before close, or with a new trainer"
+            )
+        return self._own_session
 
     @property
     def engine(self) -> Engine:
@@ -168,12 +246,12 @@ class Trainer:
     @property
     def plan(self) -> Plan | None:
         """Cuts of the network once they are known; None for stages given as modules."""
-        return self._session.cut.plan
+        return self._own_session.cut.plan
 
     @property
     def stage_count(self) -> int:
         """Number of stages."""
-        return self._session.cut.count
+        return self._own_session.cut.count
 
     @property
     def epoch(self) -> int:
@@ -183,12 +261,12 @@ class Trainer:
     @property
     def is_main_process(self) -> bool:
         """True in the one process that should print and write files."""
-        return self._session.world.is_main
+        return self._own_session.world.is_main
 
     @property
     def process_name(self) -> str | None:
         """Name of this process among several, such as stage1; None if it is alone."""
-        return self._session.world.process_name
+        return self._own_session.world.process_name
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -209,31 +287,42 @@ class Trainer:
     def prepare(self, inputs: Tree) -> None:
         """Cut the network and build its stages for inputs like these; later calls do nothing.
 
+        ``fit``, ``step`` and ``evaluate`` do this with two samples of their first batch, or all
+        of it if the network does not take two.
+
         Args:
-            inputs: A batch of inputs, with tensors of shape (B, ...).
+            inputs: Inputs of a batch, which are used as they are.
 
         Raises:
             CutError: The network cannot be cut like this.
             OptionError: A stage is not compatible with the method.
+            DataError: There is no tensor among the inputs.
         """
-        self._session.prepare(inputs)
+        self._session.prepare(inputs, whole=True)
 
     def step(self, inputs: Tree, targets: Tree) -> float | None:
         """Do one tick, at which a batch enters; return the loss of the batch that left.
 
         With delays that is an earlier batch, and None until the first one has left. Among
-        several processes the batch is that of the first stage, and the last one has the loss.
+        several processes the batch is that of the first stage, and only the process of the last
+        stage has the loss: others would have to wait for it.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
             targets: Targets of the batch.
 
         Raises:
+            DataError: There is no tensor among the inputs.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
-        self.prepare(inputs)
+        if not self._session.cut.network.training:
+            self._warn_once(
+                "the network trains in evaluation mode, so that dropout and BatchNorm do not "
+                "work as in training; call its train(), which only fit does by itself"
+            )
+        self._session.prepare(inputs)
         with self._session.reporting_failures():
-            self._fit_state.batches += 1
+            self._fit_state.enter(self._session.setup.method.accumulate)
             events = self._session.step(inputs, targets, self.epoch)
         last = self.stage_count - 1
         losses = [
@@ -247,6 +336,8 @@ class Trainer:
         """Count an epoch: schedulers follow, and a method that drains completes its batches."""
         self._fit_state.epoch += 1
         self._fit_state.batches = 0
+        if self._session.setup.method.epoch_end == "drain":
+            self._fit_state.drain()
         return self._session.drain()
 
     def finish(self) -> list[Event]:
@@ -255,68 +346,92 @@ class Trainer:
 
     def fit(
         self,
-        train: Iterable[tuple[Tree, Tree]],
-        validation: Iterable[tuple[Tree, Tree]] | None = None,
+        train: Iterable[Any],
+        validation: Iterable[Any] | None = None,
         *,
-        epochs: int,
+        epochs: int | None = None,
+        updates: int | None = None,
+        evaluate_every: int = 0,
         on_epoch: Callable[[EpochResult], None] | None = None,
+        on_evaluation: Callable[[int, EvaluationResult], None] | None = None,
         progress: bool = True,
         checkpoints: Checkpoints | None = None,
     ) -> list[EpochResult]:
-        """Train, and evaluate after every epoch.
+        """Train in training mode for some epochs or updates, and evaluate after every epoch.
+
+        With ``updates=N`` as many batches enter as N updates of a stage take, from as many
+        passes through the data as needed, and all of them are completed: every stage makes N
+        updates (fewer if batches are skipped), and the last epoch ends there.
 
         After ``resume`` it continues with the epochs of the ``fit`` that was saved. With
-        checkpoints, Ctrl-C and SIGTERM end the training after the present tick.
+        checkpoints, Ctrl-C, SIGTERM and SIGHUP end the training after the present tick.
 
         Args:
-            train: Any iterable of (inputs, targets); iterated once for each epoch.
+            train: Any iterable of (inputs, targets), of mappings with ``labels``, or of what
+                ``split_batch`` takes; iterated once for each epoch.
             validation: The same for evaluation.
             epochs: Number of epochs. If stages run freely each counts for itself, and the data
                 are repeated until the slowest has trained for this number.
+            updates: Number of updates, in the place of epochs.
+            evaluate_every: Updates between evaluations within epochs; 0 for none. Such an
+                evaluation comes once as many batches have entered as so many updates take; with
+                delays early stages have made fewer.
             on_epoch: Called after each epoch with its result.
+            on_evaluation: Called after each evaluation within an epoch with the number of
+                updates and the result.
             progress: Show a bar on a terminal, or a line per epoch elsewhere.
             checkpoints: Folder and interval of checkpoints; none if not given.
 
         Raises:
-            OptionError: There is less than one epoch, or the trainer is not resumable.
+            OptionError: There are not either epochs or updates, at least one, or there are no
+                data to evaluate on, or the trainer is not resumable.
             CheckpointError: One cannot be written, and the training is to stop for that.
-            DataError: The training data have no batches.
+            DataError: The training data have no batches, or not of these forms.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
-        if epochs < 1:
-            raise OptionError(f"epochs is {epochs}; use at least 1")
-        length = len(train) if isinstance(train, Sized) else None
+        budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
+        budget.check_evaluation(validation, on_evaluation)
+        length = length_of(train)
         if not (resumed := self._resumed):
             self._fit_state = FitState(self.epoch)
         self._resumed, state, session = False, self._fit_state, self._session
-        signals = (signal.SIGINT, signal.SIGTERM)[: 1 if checkpoints is None else 2]
+        signals = (signal.SIGINT,) if checkpoints is None else stop_signals()
         orderly = session.world.size > 1 or checkpoints is not None
         shown = progress and self.is_main_process
         with (
             session.reporting_failures(),
-            progress_bar(self._passes(epochs), length, shown=shown) as bar,
+            progress_bar(
+                self._passes(budget, length), self._total(budget, length), shown=shown
+            ) as bar,
             Interrupt(signals if orderly else ()) as interrupt,
             saving(checkpoints, session, state, train) as save,
         ):
             plan = FitPlan(
                 train=train,
                 validation=validation,
-                epochs=epochs,
+                budget=budget,
                 length=length,
                 resumed=resumed,
                 progress=bar,
                 interrupt=interrupt,
                 save=save,
                 on_epoch=on_epoch or (lambda epoch: None),
+                on_evaluation=on_evaluation or (lambda updates, result: None),
             )
             fit(session, state, plan)
         return state.history
 
-    def _passes(self, epochs: int) -> int:
-        """Return the passes over the data until the slowest stage has done its epochs."""
+    def _passes(self, budget: Budget, length: int | None) -> int:
+        """Return the passes over the data until the slowest stage has done its budget."""
+        passes = budget.passes(length, self._session.setup.method.accumulate)
         if (speeds := self._session.setup.stage_speeds) is None:
-            return epochs
-        return ceil(epochs * speeds.speeds[0] / min(speeds.speeds))
+            return passes
+        return ceil(passes * speeds.speeds[0] / min(speeds.speeds))
+
+    def _total(self, budget: Budget, length: int | None) -> int | None:
+        """Return the batches that enter; None if unknown."""
+        accumulate = self._session.setup.method.accumulate
+        return budget.batches(self._passes(budget, length), length, accumulate)
 
     @contextmanager
     def saving(self, checkpoints: Checkpoints) -> Iterator[Callable[[], None]]:
@@ -377,15 +492,19 @@ class Trainer:
             CheckpointError: No checkpoint is complete, or it is of another training; nothing
                 has been changed then.
         """
-        with self._session.reporting_failures():
+        session = self._session
+        with session.reporting_failures(), session.world.in_phase(Phase.RESUMING):
             self._fit_state, point = resume_from(self._session, Path(folder))
         self._resumed = True
         return point
 
-    def evaluate(self, batches: Iterable[tuple[Tree, Tree]]) -> EvaluationResult:
+    def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
         """Measure the network as it is now on other data; its training is not disturbed.
 
         Among several processes all must call it, and all get the same result.
+
+        Args:
+            batches: Batches of the forms that ``fit`` takes.
 
         Raises:
             DataError: There are no batches.
@@ -418,3 +537,26 @@ class Trainer:
         self.collect()
         state: dict[str, Any] = self.network.state_dict()
         return state
+
+    def _warn_once(self, message: str) -> None:
+        """Warn the caller of the method that calls this; do nothing if it was warned before."""
+        if message not in self._warned_of:
+            self._warned_of.add(message)
+            warnings.warn(message, stacklevel=3)
+
+
+def _network_and_stages(
+    network: nn.Module | Sequence[nn.Module], stages: Stages | None
+) -> tuple[nn.Module, Stages]:
+    """Return the network and its stages; two of them if nothing is said.
+
+    Raises:
+        OptionError: The stages are given twice.
+    """
+    if isinstance(network, nn.Module):
+        return network, 2 if stages is None else stages
+    if stages is not None:
+        raise OptionError("the network is a list of stages; leave the option stages out")
+    chain = nn.Sequential(*network)
+    chain.training = any(stage.training for stage in network)
+    return chain, list(network)

@@ -3,8 +3,6 @@
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -12,7 +10,8 @@ from torch import Tensor, distributed
 
 from hocket.distributed import wire
 from hocket.distributed.membership import Group
-from hocket.distributed.world import NO_TIMEOUT, World
+from hocket.distributed.process_groups import NO_TIMEOUT, Edge
+from hocket.distributed.world import World
 
 SendHandle: TypeAlias = Any
 """A send that has started; torch has no public type for it."""
@@ -50,7 +49,7 @@ class HostBackend:
     device = torch.device("cpu")
 
     def __init__(self, world: World, rank: int, group: Group | None = None) -> None:
-        self._group = group if group is not None else world.packet_group
+        self._group = group if group is not None else world.groups.packets
         self._rank = rank
 
     def send(self, tensor: Tensor) -> SendHandle:
@@ -152,38 +151,22 @@ class Backends:
     def __init__(self, world: World, device: torch.device) -> None:
         self._world = world
         self._device = device
-        self._groups: dict[tuple[int, int], Group] = {}  # by sender and receiver
-        self.gradient_group: Group = world.replica_group if world.replicas > 1 else None
+        self._edges: dict[Edge, Group] = {}
+        self.gradient_group: Group = world.replica_group
         name = gpu_backend_name(device)
         devices = world.gather([name, platform.node(), _device_id(device)])
         # NCCL refuses two processes on one GPU.
         if name is None or len({tuple(entry) for entry in devices}) < world.size:
             return
-        # Every process must construct every group, whether it belongs to it or not.
-        chains = [range(r, world.size, world.replicas) for r in range(world.replicas)]
-        for before, after in (edge for chain in chains for edge in pairwise(chain)):
-            for ranks in ((before, after), (after, before)):
-                self._groups[ranks] = distributed.new_group(
-                    ranks, timeout=NO_TIMEOUT, backend=name
-                )
-        if world.replicas > 1:
-            groups = [
-                distributed.new_group(
-                    range(k * world.replicas, (k + 1) * world.replicas),
-                    timeout=timedelta(seconds=world.failures.timeout_s),
-                    backend=name,
-                )
-                for k in range(world.stages)
-            ]
-            self.gradient_group = groups[world.stage]
+        self._edges, self.gradient_group = world.groups.direct(name)
 
     def for_peer(self, rank: int) -> Backend:
         """Build the backend for a neighbour: direct if both have a GPU of their own."""
         here = self._world.rank
-        if (here, rank) not in self._groups:
+        if (here, rank) not in self._edges:
             return HostBackend(self._world, rank)
         return DirectBackend(
-            self._device, rank, self._groups[here, rank], self._groups[rank, here]
+            self._device, rank, self._edges[here, rank], self._edges[rank, here]
         )
 
 

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from hocket.distributed import wire
+from hocket.distributed.waits import Wait
 from hocket.distributed.world import World
-from hocket.errors import HocketError, PacketError
+from hocket.errors import HocketError, PacketError, TransitError
 from hocket.transport.backends import Backend, HostBackend
 from hocket.transport.inbox import Inbox
 from hocket.transport.outbox import Outbox
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.sequence_check import SequenceCheck
+from hocket.transport.sequence_check import ADVICE, SequenceCheck
 from hocket.tree import Tree, map_tensors
 
 IN_FLIGHT = 2
@@ -35,17 +36,47 @@ class Message:
     """A message as it was received.
 
     Attributes:
+        route: Receiver and sender, as error messages name them.
         header: Its values by name; nested tensors are references into ``tensors``.
         tensors: The tensors that were sent with it.
     """
 
+    route: str
     header: dict[str, Any]
     tensors: list[Tensor]
 
+    def value(self, name: str, kind: type) -> Any:
+        """Return the value of this name and type.
+
+        Raises:
+            TransitError: There is none.
+        """
+        try:
+            return wire.header_value(self.header, name, kind)
+        except PacketError as error:
+            raise self.error(str(error)) from None
+
     def tree(self, name: str, device: torch.device) -> Tree:
-        """Return the nested tensors of this name, on a device."""
-        return map_tensors(
-            lambda t: t.to(device), wire.decode_tree(self.header[name], self.tensors)
+        """Return the nested tensors of this name, on a device.
+
+        Raises:
+            TransitError: There are none.
+        """
+        structures = self.value("trees", dict)
+        if name not in structures:
+            raise self.error(f"a packet arrived with a malformed header: it has no {name!r}")
+        try:
+            tree = wire.decode_tree(structures[name], self.tensors)
+        except PacketError as error:
+            raise self.error(str(error)) from None
+        except RecursionError:
+            raise self.error("a packet has a structure that is too deep") from None
+        return map_tensors(lambda t: t.to(device), tree)
+
+    def error(self, text: str) -> TransitError:
+        """Build the error for contents that are not those of such a message."""
+        return TransitError(
+            f"{self.route}: {self.header['kind']} {self.header['number']}: {text}; {ADVICE}"
         )
 
 
@@ -126,9 +157,10 @@ class Connection:
         self._checksum = checksum
         self._sent_count = 0
         self._receive_error: Exception | None = None
-        route = f"{world.name}, from {self.peer_name}"
-        self._sequence_check = SequenceCheck(route)
-        self._inbox: Inbox[Message] = Inbox(route, capacity)
+        self._ended = False  # the neighbour has said that nothing more will come
+        self._route = f"{world.name}, from {self.peer_name}"
+        self._sequence_check = SequenceCheck(self._route)
+        self._inbox: Inbox[Message] = Inbox(self._route, capacity)
         self._outbox = Outbox(f"hocket-to-{rank}", IN_FLIGHT)
         world.failures.add_listener(self._inbox.fail)
         world.failures.add_listener(self._outbox.fail)
@@ -150,32 +182,12 @@ class Connection:
             PacketError: A tree holds a value that cannot be sent to another process.
             HocketError: The neighbour is lost or does not receive.
         """
-        collected: list[Tensor] = []
-        specs = {name: wire.encode_tree(tree, collected) for name, tree in trees.items()}
-        tensors = [wire.to_dense(tensor, self._backend.device) for tensor in collected]
-        first, rest = wire.encode_header(
-            header
-            | specs
-            | {
-                "kind": kind,
-                "number": number,
-                "sequence": self._sent_count,
-                "tensors": [wire.tensor_spec(tensor) for tensor in tensors],
-                "checksums": (
-                    [wire.checksum(tensor) for tensor in tensors] if self._checksum else None
-                ),
-            }
-        )
-        self._sent_count += 1
-        parts: list[tuple[Backend, Tensor]] = [(self._header_backend, first)]
-        if rest is not None:
-            parts.append((self._header_backend, rest))
-        parts += [(self._backend, tensor) for tensor in tensors if tensor.numel()]
-        message = OutgoingMessage(kind, number, parts)
+        message = self._encode(kind, number, header, trees)
         wanted = f"{self.peer_name} to take {kind} {number}"
-        with self._waiting_for_peer(f"sending {kind} {number} to {self.peer_name}", wanted):
-            self._outbox.add(message.begin, self._world.failures.timeout_s)
-        self.sent_bytes += message.nbytes
+        activity = f"sending {kind} {number} to {self.peer_name}"
+        with self._waiting_for_peer(activity, wanted) as wait:
+            wait.until(partial(self._outbox.add, message.begin))
+        self._count(message)
 
     @property
     def busy(self) -> bool:
@@ -190,8 +202,8 @@ class Connection:
             HocketError: The neighbour is lost, or sends nothing.
         """
         wanted = f"{kind} {number} from {self.peer_name}"
-        with self._waiting_for_peer(f"waiting for {wanted}", wanted):
-            return self._inbox.take((kind, number), self._world.failures.timeout_s)
+        with self._waiting_for_peer(f"waiting for {wanted}", wanted) as wait:
+            return wait.until(partial(self._inbox.take, (kind, number)))
 
     def wait_closed(self) -> Exception | None:
         """Block until the connection closes; return the error that closed it, if any."""
@@ -200,24 +212,30 @@ class Connection:
 
     def abort(self) -> None:
         """Close the connection to a neighbour that is lost, without waiting for anything."""
-        self._outbox.close(timeout_s=0)
+        self._outbox.close()
 
-    def close(self) -> None:
-        """Tell the neighbour that nothing more will come, and wait until it says the same."""
-        timeout_s = self._world.failures.timeout_s
-        try:
-            self.send("end", 0, {})
-            self._outbox.drain(timeout_s)
-        except Exception:
-            # The neighbour has ended already; a send that it did not receive may never finish.
-            self._outbox.close(timeout_s=0)
-            return
-        # A thread that is in a library when the interpreter ends would abort the process.
-        self._outbox.close(timeout_s)
-        self._thread.join(timeout_s)
+    def begin_close(self) -> None:
+        """Tell the neighbour that nothing more will come, without waiting for it.
+
+        Until it says the same, all that it has sent is received and dropped.
+        """
+        self._inbox.close()
+        message = self._encode("end", 0, {}, {})
+        self._outbox.close(message.begin)
+        self._count(message)
+
+    def finish_close(self, timeout_s: float) -> bool:
+        """Wait until the neighbour says the same; return True if nothing is under way.
+
+        A thread that is in a library when the interpreter ends would abort the process.
+        """
+        start = time.monotonic()
+        sent = self._outbox.join(timeout_s)
+        self._thread.join(max(timeout_s - (time.monotonic() - start), 0))
+        return sent and not self._thread.is_alive() and self._ended
 
     @contextmanager
-    def _waiting_for_peer(self, activity: str, wanted: str) -> Iterator[None]:
+    def _waiting_for_peer(self, activity: str, wanted: str) -> Iterator[Wait]:
         """Context manager that turns errors of its body into those of a failed neighbour.
 
         ``activity`` tells other processes what this one is doing, and ``wanted`` is the event
@@ -226,16 +244,43 @@ class Connection:
         Raises:
             HocketError: The neighbour failed, was lost or did not respond in time.
         """
-        failures, start = self._world.failures, time.monotonic()
         try:
-            with failures.waiting_for(activity, self.rank):
-                yield
+            with self._world.failures.waiting_for(activity, [self.rank], wanted) as wait:
+                yield wait
         except HocketError:
             raise
         except (RuntimeError, OSError) as error:
-            if time.monotonic() - start >= failures.timeout_s:
-                raise failures.peer_timed_out(self.rank, wanted) from None
             raise self._lost_error(str(error)) from None
+
+    def _encode(
+        self, kind: str, number: int, header: dict[str, Any], trees: dict[str, Tree]
+    ) -> OutgoingMessage:
+        """Build the next message; the arguments are those of `send`."""
+        collected: list[Tensor] = []
+        specs = {name: wire.encode_tree(tree, collected) for name, tree in trees.items()}
+        tensors = [wire.to_dense(tensor, self._backend.device) for tensor in collected]
+        first, rest = wire.encode_header(
+            header
+            | {
+                "trees": specs,
+                "kind": kind,
+                "number": number,
+                "sequence": self._sent_count,
+                "tensors": [wire.tensor_spec(tensor) for tensor in tensors],
+                "checksums": (
+                    [wire.checksum(tensor) for tensor in tensors] if self._checksum else None
+                ),
+            }
+        )
+        parts: list[tuple[Backend, Tensor]] = [(self._header_backend, first)]
+        if rest is not None:
+            parts.append((self._header_backend, rest))
+        parts += [(self._backend, tensor) for tensor in tensors if tensor.numel()]
+        return OutgoingMessage(kind, number, parts)
+
+    def _count(self, message: OutgoingMessage) -> None:
+        self._sent_count += 1
+        self.sent_bytes += message.nbytes
 
     def _receive_loop(self) -> None:
         try:
@@ -245,6 +290,7 @@ class Connection:
                     self._on_activation(read_activation(message, self.device))
                 else:
                     self._inbox.put((header["kind"], header["number"]), message)
+            self._ended = True
             self._inbox.fail(ConnectionError(f"{self.peer_name} has ended its training"))
         except Exception as error:
             self._receive_error = error
@@ -256,6 +302,7 @@ class Connection:
             length = wire.remaining_bytes(first)
             rest = self._header_backend.receive(["uint8", [length], [1]]) if length else None
             header = wire.decode_header(first, rest)
+            wire.check_header(header)
         except PacketError as error:
             raise self._sequence_check.header_error(error) from None
         self._sequence_check.check_header(header)
@@ -263,7 +310,7 @@ class Connection:
         self._sequence_check.check_tensors(header, tensors)
         parts = [first, *([rest] if rest is not None else []), *tensors]
         self.received_bytes += sum(part.nbytes for part in parts)
-        return Message(header, tensors)
+        return Message(self._route, header, tensors)
 
 
 def send_activation(connection: Connection, packet: Activation, end_tick: int) -> None:
@@ -285,14 +332,21 @@ def send_activation(connection: Connection, packet: Activation, end_tick: int) -
 
 
 def read_activation(message: Message, device: torch.device) -> Activation:
-    """Build the activation that a message holds, on a device."""
+    """Build the activation that a message holds, on a device.
+
+    Raises:
+        TransitError: The message does not hold one.
+    """
+    differentiable = message.value("differentiable", list)
+    if any(type(flag) is not bool for flag in differentiable):
+        raise message.error(f"'differentiable' is {differentiable!r:.60}, wanted booleans")
     return Activation(
-        batch=message.header["number"],
-        epoch=message.header["epoch"],
+        batch=message.value("number", int),
+        epoch=message.value("epoch", int),
         values=message.tree("values", device),
-        differentiable=tuple(message.header["differentiable"]),
+        differentiable=tuple(differentiable),
         targets=message.tree("targets", device),
-        share=message.header["share"],
+        share=message.value("share", float),
     )
 
 
@@ -302,5 +356,12 @@ def send_gradient(connection: Connection, packet: Gradient) -> None:
 
 
 def read_gradient(message: Message, device: torch.device) -> Gradient:
-    """Build the gradient that a message holds, on a device."""
-    return Gradient(message.header["number"], message.tree("values", device))
+    """Build the gradient that a message holds, on a device.
+
+    Raises:
+        TransitError: The message does not hold one.
+    """
+    values = message.tree("values", device)
+    if values is not None and not isinstance(values, tuple):
+        raise message.error(f"the gradients are a {type(values).__name__}, wanted a tuple")
+    return Gradient(message.value("number", int), values)

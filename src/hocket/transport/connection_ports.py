@@ -116,5 +116,5 @@ class ConnectionToPrevious(ConnectionPort[Gradient, Activation]):
 
     def _read(self, message: Message) -> Activation:
         lookahead = self._lookahead
-        lookahead.end_tick = max(lookahead.end_tick, message.header["end_tick"])
+        lookahead.end_tick = max(lookahead.end_tick, message.value("end_tick", int))
         return read_activation(message, self._connection.device)

@@ -11,6 +11,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
+from hocket.errors import NonFiniteError, OptionError
 from hocket.transport.codecs import Codec, Decoder, Encoder
 from hocket.transport.port import Port, Received, Sent
 from hocket.transport.stats import SendStats
@@ -24,7 +25,8 @@ class EncodedPort(Generic[Sent, Received]):
     """Port that encodes the values it sends and decodes those it receives.
 
     Only floating point tensors are encoded, each position in the packet by its own encoder.
-    Targets are sent as they are.
+    Targets are sent as they are, and so are complex tensors, those without elements and those
+    with numbers that a codec cannot encode, such as the infinities of a mask.
 
     Args:
         port: The port that is wrapped.
@@ -34,6 +36,7 @@ class EncodedPort(Generic[Sent, Received]):
         stats: Statistics to update with every packet sent; none if not given.
         self_contained: Whether each packet must be readable without those before it, because
             packets may be lost or read twice.
+        edge: Name of the edge, for messages.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class EncodedPort(Generic[Sent, Received]):
         stats: SendStats | None = None,
         *,
         self_contained: bool = False,
+        edge: str = "this edge",
     ) -> None:
+        self._edge = edge
         self._port: Port[Sent, Received] = port
         self._send_codec = send_codec
         self._receive_codec = receive_codec
@@ -57,7 +62,11 @@ class EncodedPort(Generic[Sent, Received]):
         self._decoders: list[Decoder] = []
 
     def send(self, packet: Sent) -> None:
-        """Send a packet with its values encoded."""
+        """Send a packet with its values encoded.
+
+        Raises:
+            OptionError: The codec cannot encode values of these shapes.
+        """
         if packet.skipped:
             self._port.send(packet)
             return
@@ -65,10 +74,13 @@ class EncodedPort(Generic[Sent, Received]):
         while len(self._encoders) < len(plain):
             self._encoders.append(self._build_encoder())
             self._local_decoders.append(self._send_codec.decoder())
-        encoded = [
-            encoder.encode(tensor)
-            for encoder, tensor in zip(self._encoders, plain, strict=False)
-        ]
+        try:
+            encoded = [
+                _encode(encoder, tensor)
+                for encoder, tensor in zip(self._encoders, plain, strict=False)
+            ]
+        except OptionError as error:
+            raise OptionError(f"cannot encode what {self._edge} sends: {error}") from error
         if self._stats is not None:
             self._update_stats(self._stats, packet.batch, plain, encoded)
         # An empty tensor keeps the position of one that is encoded.
@@ -86,7 +98,7 @@ class EncodedPort(Generic[Sent, Received]):
         while len(self._decoders) < len(encoded):
             self._decoders.append(self._receive_codec.decoder())
         decoded = iter(
-            decoder.decode(codes)
+            _decode(decoder, codes)
             for decoder, codes in zip(self._decoders, encoded, strict=False)
         )
 
@@ -130,13 +142,36 @@ class EncodedPort(Generic[Sent, Received]):
         stats.encoded_bytes += sum(tensor.nbytes for tensor in tensors(encoded))
         # Every packet is decoded, for decoders remember codebooks.
         decoded = [
-            decoder.decode(codes)
+            _decode(decoder, codes)
             for decoder, codes in zip(self._local_decoders, encoded, strict=False)
         ]
         if batch % MEASURE_EVERY == 0 and plain:
-            lost = [a.float() - b.float() for a, b in zip(plain, decoded, strict=True)]
-            stats.error = _norm(lost) / (_norm([tensor.float() for tensor in plain]) or 1.0)
+            # Infinities, which are sent as they are, have no size to compare with.
+            holes = [~tensor.isfinite() for tensor in plain]
+            whole = [
+                a.float().masked_fill(hole, 0) for a, hole in zip(plain, holes, strict=True)
+            ]
+            lost = [
+                (a - b.float()).masked_fill(hole, 0)
+                for a, b, hole in zip(whole, decoded, holes, strict=True)
+            ]
+            stats.error = _norm(lost) / (_norm(whole) or 1.0)
             stats.perplexity = _perplexity(encoded)
+
+
+def _encode(encoder: Encoder, tensor: Tensor) -> Tree:
+    """Return what is sent in place of a tensor: the tensor itself if it cannot be encoded."""
+    if not tensor.numel():
+        return tensor
+    try:
+        return encoder.encode(tensor)
+    except NonFiniteError:
+        # A stage has refused all that a training turned infinite; this is meant to be.
+        return tensor
+
+
+def _decode(decoder: Decoder, encoded: Tree) -> Tensor:
+    return encoded if isinstance(encoded, Tensor) else decoder.decode(encoded)
 
 
 def _placeholder(tensor: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ class Inbox(Generic[P]):
         self._capacity = capacity
         self._packets: dict[PacketKey, P] = {}
         self._error: Exception | None = None
+        self._closed = False
         self._changed = threading.Condition()
 
     def put(self, key: PacketKey, packet: P) -> None:
@@ -34,8 +35,16 @@ class Inbox(Generic[P]):
         with self._changed:
             if key in self._packets:
                 raise TransitError(f"{self._name}: {_describe(key)} arrived twice")
-            self._changed.wait_for(lambda: len(self._packets) < self._capacity)
-            self._packets[key] = packet
+            self._changed.wait_for(lambda: self._closed or len(self._packets) < self._capacity)
+            if not self._closed:
+                self._packets[key] = packet
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop all packets, and those that come later, so that no thread waits for room."""
+        with self._changed:
+            self._packets.clear()
+            self._closed = True
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:

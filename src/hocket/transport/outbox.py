@@ -21,6 +21,7 @@ class Outbox:
         self._waits: deque[Callable[[], None]] = deque()
         self._error: Exception | None = None
         self._closed = False
+        self._last: Callable[[], Callable[[], None]] | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -36,7 +37,13 @@ class Outbox:
             TimeoutError: There was no room in time.
             Exception: The error of an earlier send, or that given to ``fail``.
         """
-        self._wait_until_at_most(self._capacity - 1, timeout_s)
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._error or len(self._waits) < self._capacity, timeout_s
+            ):
+                raise TimeoutError
+            if self._error is not None:
+                raise self._error
         wait = begin()
         with self._changed:
             self._waits.append(wait)
@@ -48,55 +55,42 @@ class Outbox:
         with self._changed:
             return len(self._waits) >= self._capacity
 
-    def drain(self, timeout_s: float) -> None:
-        """Wait until all sends are finished.
+    def close(self, last: Callable[[], Callable[[], None]] | None = None) -> None:
+        """End the thread after the sends that have started and a last one.
 
-        Raises:
-            TimeoutError: They did not finish in time.
-            Exception: The error of a send, or that given to ``fail``.
+        Args:
+            last: Starts the last send, also if ``fail`` was called, and returns a function that
+                waits until it is finished.
         """
-        self._wait_until_at_most(0, timeout_s)
-
-    def close(self, timeout_s: float) -> None:
-        """End the thread after the sends that have started; wait for it at most this long."""
         with self._changed:
-            self._closed = True
+            self._last, self._closed = last, True
             self._changed.notify_all()
-        self._thread.join(timeout_s)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the thread; return True if it came in time."""
+        self._thread.join(max(timeout_s, 0))
+        return not self._thread.is_alive()
 
     def fail(self, error: Exception) -> None:
-        """Raise this error in all calls of ``add`` and ``drain``, now and later."""
+        """Raise this error in all calls of ``add``, now and later."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
-    def _wait_until_at_most(self, count: int, timeout_s: float) -> None:
-        """Wait until at most this many sends are unfinished.
-
-        Raises:
-            TimeoutError: More sends are unfinished after this time.
-            Exception: A send failed; this is its error.
-        """
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._error or len(self._waits) <= count, timeout_s
-            ):
-                raise TimeoutError
-            if self._error is not None:
-                raise self._error
-
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waits or self._closed)
-                if not self._waits:
-                    return
-                wait = self._waits[0]
-            try:
+        try:
+            while (wait := self._next_wait()) is not None:
                 wait()
-            except Exception as error:
-                self.fail(error)
-                return
-            with self._changed:
-                self._waits.popleft()
-                self._changed.notify_all()
+                with self._changed:
+                    self._waits.popleft()
+                    self._changed.notify_all()
+            if self._last is not None:
+                self._last()()
+        except Exception as error:
+            self.fail(error)
+
+    def _next_wait(self) -> Callable[[], None] | None:
+        """Wait for a send that has started and return its wait; None once there are no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waits or self._closed)
+            return self._waits[0] if self._waits else None

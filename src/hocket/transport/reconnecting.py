@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from hocket.distributed.world import World
-from hocket.errors import HocketError
+from hocket.errors import HangError, HocketError, PeerLostError
 from hocket.transport.backends import HostBackend
 from hocket.transport.connection import Connection, send_activation
 from hocket.transport.packet import Activation
@@ -48,7 +48,7 @@ class ReconnectingLink:
         self._world = world
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
-        self._lost = False
+        self._lost = self._closing = False
         self._failure: HocketError | None = None
         self._thread: threading.Thread | None = None
 
@@ -82,13 +82,8 @@ class ReconnectingLink:
         Raises:
             HocketError: The neighbour is lost and does not come back.
         """
-        end = time.monotonic() + self._world.failures.timeout_s
         while self.connection is None:
-            self.raise_if_lost()
-            if time.monotonic() >= end:
-                raise self._world.failures.peer_timed_out(
-                    self.rank, f"{self.peer_name} to come back"
-                )
+            self.raise_if_lost()  # the thread that reconnects has the time limit
             time.sleep(POLL_S)
         return self.connection
 
@@ -106,10 +101,20 @@ class ReconnectingLink:
             assert self._failure is not None
             raise self._failure
 
-    def close(self) -> None:
-        """Close the present connection."""
+    def begin_close(self) -> None:
+        """Begin to close the present connection, and make no other one."""
+        self._closing = True
         if self.connection is not None:
-            self.connection.close()
+            self.connection.begin_close()
+
+    def finish_close(self, timeout_s: float) -> bool:
+        """Wait until the neighbour has closed it, too; return True if nothing is under way."""
+        start = time.monotonic()
+        connection = self.connection
+        quiet = connection is not None and connection.finish_close(timeout_s)
+        if self._thread is not None:
+            self._thread.join(max(timeout_s - (time.monotonic() - start), 0))
+        return quiet
 
     def _lost_error(self, text: str) -> HocketError:
         """Build the error to raise when the connection fails with an error of this text."""
@@ -117,14 +122,19 @@ class ReconnectingLink:
             return _ConnectionCutError(text)
         return self._world.failures.peer_lost(self.rank, text)
 
+    @property
+    def _detached(self) -> bool:
+        """True while this process waits for a neighbour that is killed to come back."""
+        return self._world.membership.detached and not self._closing
+
     def _reconnect_loop(self) -> None:
         """Wait for the end of each connection and make the next one, until all reunite."""
-        while self._world.membership.detached and not self._lost:
+        while self._detached and not self._lost:
             if self.connection is None:
                 self._reconnect()
                 continue
             error = self.connection.wait_closed()
-            if error is None or not self._world.membership.detached:
+            if error is None or not self._detached:
                 return
             if isinstance(error, HocketError):  # not cut: it has brought an invalid packet
                 self._failure, self._lost = error, True
@@ -138,12 +148,16 @@ class ReconnectingLink:
 
     def _reconnect(self) -> None:
         """Connect once the neighbour, or this process, was started again."""
-        start = time.monotonic()
         failures, membership = self._world.failures, self._world.membership
-        while membership.detached:
+        start_s = failures.running_s
+        while self._detached:
             group = None
-            with suppress(RuntimeError):  # the neighbour was killed once more
-                group = membership.pair_group(self.rank)
+            try:
+                with suppress(RuntimeError, HangError):  # the neighbour was killed once more
+                    group = membership.pair_group(self.rank)
+            except PeerLostError as error:
+                self._failure, self._lost = error, True
+                return
             if group is not None:
                 backend = HostBackend(self._world, int(self.rank > self._world.rank), group)
                 self.connection = self._connect(self._lost_error, backend)
@@ -154,10 +168,9 @@ class ReconnectingLink:
                     self.rank, "no process comes back in its place"
                 )
                 return
-            if time.monotonic() - start >= failures.timeout_s:
+            waited_s = failures.running_s - start_s
+            if waited_s >= failures.limits.slow_timeout_s:
                 self._lost = True
-                self._failure = failures.peer_timed_out(
-                    self.rank, f"{self.peer_name} to come back"
-                )
+                self._failure = failures.timed_out(waited_s, f"{self.peer_name} to come back")
                 return
             time.sleep(POLL_S)

@@ -71,6 +71,20 @@ def create(name: str, **options: object) -> nn.Module:
     >>> [name for name, _ in create("mlp", hidden=[32]).named_children()]
     ['hidden0', 'head']
     """
+    check(name, **options)
+    return _builder(name)(**options)
+
+
+def check(name: str, **options: object) -> None:
+    """Check that there is a network of this name with these options, without building it.
+
+    Args:
+        name: One of `NETWORKS` or `HUGGING_FACE`.
+        options: Keyword arguments of its builder.
+
+    Raises:
+        OptionError: There is no such network, or its builder has no such option.
+    """
     if name not in names():
         raise OptionError(unknown_name("network", name, names()))
     builder = _builder(name)
@@ -78,7 +92,6 @@ def create(name: str, **options: object) -> nn.Module:
     known = options if name in HUGGING_FACE else list(inspect.signature(builder).parameters)
     if problems := wrong_options(options, known, argument_hints(builder)):
         raise OptionError(format_problems(f"cannot build network {name!r}", problems))
-    return builder(**options)
 
 
 def create_fitted(
@@ -135,6 +148,7 @@ __all__ = [
     "HUGGING_FACE",
     "NETWORKS",
     "PLANS",
+    "check",
     "create",
     "create_fitted",
     "dgl6",

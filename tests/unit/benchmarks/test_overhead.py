@@ -8,6 +8,8 @@ from benchmarks.harness.pairs import PairedTimes, time_pairs
 from benchmarks.harness.record import Record
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.overhead import ROWS, OverheadSettings, measure_overhead, time_row
+from benchmarks.peers.by_hand import step_by_hand
+from benchmarks.short_steps import SHORT_ROWS, short_step_row, short_trainer, short_workload
 from hocket.errors import HocketError, OptionError
 from hocket.methods import BP
 from hocket.options import Named
@@ -52,6 +54,30 @@ def test_the_plain_loop_and_bp_do_the_same_work() -> None:
     assert [plain() for _ in range(5)] == [trained() for _ in range(5)]
 
 
+@pytest.mark.parametrize(("name", "stages"), SHORT_ROWS)
+def test_a_row_of_short_steps_compares_the_same_work(name: str, stages: int) -> None:
+    """The loop by hand leaves the bits that the engine leaves."""
+    work = short_workload(stages)
+    trainer = short_trainer(name, stages)
+    by_hand = work.plain_step()
+    if stages > 1:
+        by_hand = step_by_hand(trainer.stages, work.optimizer, work.noise_batch())
+    step = work.trainer_step(trainer)
+    expected = [by_hand() for _ in range(2 * stages + 2)]
+    losses = [loss for _ in expected if (loss := step()) is not None]
+    wanted = [loss for loss in expected if loss is not None][: len(losses)]
+    assert losses == wanted
+    assert len(set(losses)) > 1
+
+
+def test_short_steps_are_timed_in_turns() -> None:
+    row = short_step_row("fdg", 2, rounds=3, steps=1)
+    assert row["row"] == "fdg on 2"
+    assert row["goal"] == 1.5
+    assert row["above_min_ms"] <= row["above_ms"] <= row["above_max_ms"]
+    assert row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
+
+
 def test_predictions_are_summed_over_stages() -> None:
     assert predicted_memory(WORK, "fdg:order=forward-first") == {
         "graphs": 4,
@@ -71,6 +97,7 @@ def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[
         network="mlp",
         shape=(64,),
         memory=False,
+        short_rounds=0,
     )
     measure_overhead(settings)
     record = Record.read(tmp_path)

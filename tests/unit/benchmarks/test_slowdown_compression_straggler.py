@@ -13,6 +13,8 @@ from benchmarks.slowdown import SlowdownSettings, measure_slowdown
 from benchmarks.straggler import StragglerSettings, measure_straggler
 from hocket.errors import OptionError
 
+# Most work of so small a network is in its first layer.
+pytestmark = pytest.mark.filterwarnings("ignore:stage 0, with layer:UserWarning")
 TINY = {"data": "digits", "subset": None, "epochs": 1, "batch": 256, "seeds": (0,), "nice": 0}
 SLOWDOWN = partial(
     SlowdownSettings, network="mlp:hidden=[8,8]", stages=3, slowed=1, buffers=(2,), **TINY

@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,13 +136,16 @@ def test_a_part_that_is_not_visible_is_a_failure_too(tmp_path, monkeypatch):
 
 
 class WaitingWorld:
-    """Rank 0 of two processes, of which the other one never writes its part."""
+    """One of two processes, the first of which does not wait long for the other one's part."""
 
-    is_main = True
-    timeout_s = 0.1
+    size = 2
+    names = ("stage 0", "stage 1")
+    slow_timeout_s = 0.1
 
-    def __init__(self):
-        self.flags = StoreFlags(HashStore(), failures=None, rank=0, size=2)
+    def __init__(self, rank=0, store=None):
+        self.is_main = rank == 0
+        failures = SimpleNamespace(timeout_s=60)
+        self.flags = StoreFlags(store or HashStore(), failures, rank, size=2)
 
     def gather(self, value):
         return [value]
@@ -150,9 +154,37 @@ class WaitingWorld:
 def test_a_missing_part_ends_in_a_timeout(tmp_path):
     saver = writer.CheckpointWriter(Checkpoints(tmp_path, on_error="stop"), WaitingWorld())
     saver.save("tick", {"stage0.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
-    with pytest.raises(CheckpointError, match="did not write its part of a checkpoint in time"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"stage 1 has not written its part of the checkpoint tick for 0\.1 s; ",
+    ):
         saver.wait()
     assert newest_first(tmp_path) == []
+
+
+def test_a_part_that_is_written_after_rank_0_has_given_up_is_removed(tmp_path, monkeypatch):
+    original, may_write = writer.write_file, threading.Event()
+
+    def write(folder, name, content):
+        if name == "stage1.pt":
+            may_write.wait(60)
+        return original(folder, name, content)
+
+    monkeypatch.setattr(writer, "write_file", write)
+    store, savers = HashStore(), []
+    for rank in range(2):
+        savers.append(
+            writer.CheckpointWriter(
+                Checkpoints(tmp_path, on_error="stop"), WaitingWorld(rank, store)
+            )
+        )
+        manifest = Manifest(1, [], 1, {}, {}, 1, {}, {})
+        savers[rank].save("tick", {f"stage{rank}.pt": {}}, manifest)
+    with pytest.raises(CheckpointError, match="stage 1 has not written its part of the check"):
+        savers[0].wait()
+    may_write.set()
+    savers[1].wait()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypatch):
@@ -181,3 +213,24 @@ def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypat
     resumed.fit(batches, epochs=1, progress=False)
     assert not different(weights(resumed), weights(trainers[1]))
     assert torch.is_tensor(weights(resumed)[0])
+
+
+def test_a_training_that_returns_to_an_earlier_checkpoint_keeps_its_own(tmp_path):
+    def fit(every):
+        checkpoints = Checkpoints(tmp_path, every=every, keep=3)
+        trainer.fit(data(mlp, 9), epochs=1, progress=False, checkpoints=checkpoints)
+
+    trainer = build_trainer()
+    fit(4)
+    before = names(tmp_path)
+    assert before == [checkpoint_name(4, 0), checkpoint_name(8, 0), checkpoint_name(11, 1)]
+    trainer = build_trainer()
+    trainer.resume(tmp_path / before[0])
+    with pytest.warns(UserWarning, match=r"after .*000006-.* they are set aside as 'aside-1-"):
+        fit(3)
+    assert [path.name for path in newest_first(tmp_path)] == [
+        checkpoint_name(*each) for each in ((11, 1), (9, 0), (6, 0))
+    ]
+    assert [name for name in names(tmp_path) if "aside" in name] == [
+        f"aside-1-{name}" for name in before[1:]
+    ]

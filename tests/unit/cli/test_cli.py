@@ -17,7 +17,9 @@ from hocket.cli.main import main
 from hocket.methods import METHODS
 from hocket.runs.config import RunConfig
 
-RUN_FILES = {"run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json"}
+RUN_FILES = {
+    *(".lock", "run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json")
+}
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
 
 
@@ -129,6 +131,22 @@ def test_a_run_file_repeats_the_training_bit_by_bit(call):
     assert same_tensors(read_weights("first"), read_weights(third))
 
 
+def test_a_number_of_updates_wins_over_the_epochs_of_a_run_file(call):
+    words = ("--updates", 30, "--evaluate-every", 12)
+    assert call("train", *QUICK, "--run-dir", "first")[0] == 0
+    code, _, err = call("train", "--config", "first/run.json", *words, "--run-dir", "second")
+    assert code == 0
+    assert "update 24: test loss" in err
+    rows = read_metrics("second")
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    assert [(row["updates"], row["tick"]) for row in evaluations] == [(12, 12), (24, 24)]
+    assert [row["updates"] for row in rows if row["kind"] == "epoch"][-1] == 30
+    back = ("--config", "second/run.json", "--epochs", 1, "--run-dir", "third")
+    assert call("train", *back, "--evaluate-every", 0)[0] == 0
+    assert same_tensors(read_weights("third"), read_weights("first"))
+
+
+@pytest.mark.filterwarnings("ignore:stage 0, with layer:UserWarning")  # most work is in it
 def test_options_win_over_the_run_file(call):
     assert call("train", *QUICK, "--stages", 3, "--run-dir", "first")[0] == 0
     words = ("--seed", 1, "--method", "ddg", "--run-dir", "second")
@@ -252,8 +270,8 @@ BAD = {
     "missing option of a scheduler": ("--scheduler StepLR", "'step_size'"),
     "scheduler with a metric": ("--scheduler ReduceLROnPlateau", "needs a validation metric"),
     "warm-up without epochs": (
-        "--warmup-epochs 1 --scheduler-unit update",
-        "warmup_epochs counts epochs",
+        "--scheduler-unit update",
+        "which has no effect without scheduler; give both",
     ),
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
     "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
@@ -265,7 +283,10 @@ BAD = {
     "shrink of 0": ("--method fdg:shrink=0", "shrink is 0; use a number in (0, 1]"),
     "shrink above 1": ("--method fdg:shrink=1.5", "shrink is 1.5; use a number in (0, 1]"),
     "negative shrink": ("--method fdg:shrink=-1", "shrink is -1; use a number in (0, 1]"),
-    "accumulate of 0": ("--method adl:accumulate=0", "accumulate is 0; use a whole number"),
+    "accumulate of 0": (
+        "--method adl:accumulate=0",
+        "accumulate is 0; use a number of at least 1",
+    ),
     "half a gradient": (
         "--method adl:accumulate=1.5",
         "accumulate is 1.5; wanted a whole number",
@@ -288,10 +309,16 @@ BAD = {
     "no run file": ("--config", "--config requires an argument"),
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
     "no batches": ("--batch-size 0", "batch_size is 0; use a number of at least 1"),
-    "epochs in words": ("--epochs many", "Invalid value for --epochs"),
+    "epochs in words": ("--epochs many", "Invalid value for --epochs: wanted a whole number"),
+    "endless patience": ("--timeout-s inf", "timeout_s is inf; wanted a finite number"),
+    "seed of many digits": ("--seed 1000000000000000000000", "use a number in [0, 92233"),
     "warm-up at no rate": ("--warmup-factor 0", "use a number in (0, 1]"),
     "unknown precision": ("--precision fp16", '"fp32", "bf16"'),
+    "two lengths": ("--updates 3 --epochs 3", "a training ends after one of the two"),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
+    "learning rate": ("--lr 0.1", "has its learning rate: --optimizer SGD:lr=0.1"),
+    "workers": ("--workers 4", "data sets of the command line are read without workers"),
+    "clipping across stages": ("--clip network:1.0", "every stage would have to wait"),
     "a word too much": ("twice", "twice"),
 }
 

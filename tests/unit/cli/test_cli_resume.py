@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hocket.checkpoint.directory import checkpoint_name
-from hocket.cli.main import main
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.train import train
@@ -20,22 +19,7 @@ from hocket.timeline import Timeline
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Change to an empty folder, and print without wrapping lines."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
-
-
-@pytest.fixture
-def call(capsys):
-    """Return a function that runs a command: exit code and standard error."""
-
-    def run(*words):
-        code = main([str(word) for word in words])
-        return code, capsys.readouterr().err
-
-    return run
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
@@ -84,9 +68,13 @@ def test_a_run_that_died_goes_on_from_its_last_checkpoint(call, whole):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["ctrl-c", "sigterm", "closed terminal"],
 )
 def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, number, code):
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_DFL)  # nohup leaves it ignored
     stop_at(monkeypatch, 17, number)
     ended, told = call("train", *QUICK, "--run-dir", "stopped")
     assert ended == code
@@ -104,7 +92,7 @@ def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
     stop_at(monkeypatch, 17, signal.SIGINT)
     assert call("train", *words)[0] == 130
     before = Timeline.read(Path("trace.json"))
-    assert call("train", "--resume", "stopped")[0] == 0
+    assert call("train", "--resume", "stopped", "--timeline", "trace.json")[0] == 0
     whole = Timeline.read(Path("trace.json"))
     assert whole.before_tick(18).spans == before.spans
     done = [(s.stage, s.kind, s.batch) for s in whole.spans if s.kind in "FBU"]
@@ -195,7 +183,7 @@ class Launched:
         ((137, 0), ["a process was killed by SIGKILL"]),
         ((137, 139, 137), [f"a process was killed by {n}" for n in ("SIGKILL", "SIGSEGV")]),
         ((75, 0), ["a process hung"]),
-        ((72, 0), ["the folder in which processes meet was deleted"]),
+        ((72, 0), ["the folder in which processes meet was deleted, or its disk is full"]),
         ((76, 69, 0), ["a packet was lost or damaged", "a process was gone"]),
         ((137, 2), ["a process was killed by SIGKILL"]),
         ((143,), []),

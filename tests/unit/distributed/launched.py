@@ -1,10 +1,9 @@
 """Work of the processes in the tests of the launcher; each process imports it by name."""
 
+import atexit
 import contextlib
 import ctypes
-import fcntl
 import json
-import multiprocessing
 import os
 import select
 import shutil
@@ -14,12 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing import forkserver
 from pathlib import Path
 
 import torch
 from torch import distributed
 
+from hocket.distributed import launch as launch_module
 from hocket.distributed import worker_main
 
 
@@ -97,12 +96,25 @@ def raise_error(kind):
     raise kind("the reason")
 
 
+def raise_without_stderr(stream):
+    """Raise an error in a process whose standard error cannot be written."""
+    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w", buffering=1)
+    sys.stderr = {"none": None, "full": full}[stream]
+    raise Hung("the reason")
+
+
 def die(number):
     """End the last process by a signal, while the others wait for it."""
     if rank() == distributed.get_world_size() - 1:
         os.kill(os.getpid(), number)
     distributed.barrier()
     return 0
+
+
+def note_the_exit(file):
+    """Leave a function to call at the end of the program."""
+    atexit.register(Path(file).touch)
+    sys.exit(0)
 
 
 def leave_a_thread_behind():
@@ -129,6 +141,23 @@ def hang_after_peer_failure(fifo):
     distributed.barrier()
     os.kill(os.getpid(), signal.SIGSTOP)
     return 0
+
+
+def fill_the_disk(folder):
+    """Let the next write to the folder of the launch fail, and end as if others had failed."""
+    (launch_folder,) = Path(folder).glob("hocket-*")
+    with contextlib.suppress(FileExistsError):
+        (launch_folder / "probe").symlink_to("/dev/full")
+    raise PeerFailure
+
+
+def fill_the_disk_of_a_healthy_launch(folder):
+    """Let writes to the folder of the launch fail while no process has failed."""
+    if rank() == 1:
+        (launch_folder,) = Path(folder).glob("hocket-*")
+        (launch_folder / "full").symlink_to("/dev/full")
+        (launch_folder / "full").rename(launch_folder / "probe")
+    hang()
 
 
 def kill_the_server(fifo):
@@ -256,13 +285,13 @@ def socket_addresses(pid, states=None):
 
 def forked_processes():
     """Return the processes of all launches that still run, from tables of Linux."""
-    server = str(forkserver._forkserver._forkserver_pid)
+    servers = [str(server._process.pid) for server in launch_module._servers]
     pids = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             # Before it is a name in parentheses, which may contain anything.
             state, parent = file.read_text().rpartition(")")[2].split()[:2]
-            if parent == server and state != "Z":
+            if parent in servers and state != "Z":
                 pids.append(int(file.parent.name))
     return pids
 
@@ -290,26 +319,6 @@ class NamedPipe:
             assert select.select([self.end], [], [], 60)[0], text
             text += os.read(self.end, 4096)
         return text.decode().splitlines()
-
-
-# Where the kernel sends no signal.
-
-
-def launch_and_die(fifo):
-    """Start a process, wait until it watches this one, and die."""
-    context = multiprocessing.get_context("forkserver")
-    receiver, sender = context.Pipe(duplex=False)
-    context.Process(target=watch_by_thread, args=(fifo, sender)).start()
-    receiver.recv()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def watch_by_thread(fifo, sender):
-    del fcntl.F_SETSIG
-    worker_main._exit_with_launcher()
-    os.open(fifo, os.O_WRONLY)  # closes with the process
-    sender.send("watching")
-    hang()
 
 
 def hold_the_interpreter():

@@ -1,5 +1,7 @@
 """The first failure and the process that hangs, as every process reports them."""
 
+import math
+import re
 import threading
 import time
 from queue import Empty, Queue
@@ -7,19 +9,27 @@ from queue import Empty, Queue
 import pytest
 from torch.distributed import HashStore
 
-from hocket.distributed import failures
-from hocket.distributed.failures import FailureDetector
-from hocket.errors import HangError, PeerFailedError, PeerLostError
+from hocket.distributed import failures, phases, store_client
+from hocket.distributed.failures import FAILURE_KEY, STATUS_REQUEST_KEY, FailureDetector
+from hocket.distributed.phases import Phase, Status, TimeLimits
+from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
 NAMES = ["stage 0", "stage 1", "stage 2"]
 TIMEOUT_S = 0.32  # every process looks for requests 50 times a second
+SLOW_TIMEOUT_S = 60.0
+silent = []
+"""Ranks of processes that a detector has found silent."""
 
 
 @pytest.fixture
 def detectors():
     """The failure detectors of three processes; one that is closed does not answer."""
     store = HashStore()
-    built = [FailureDetector(store, NAMES, rank, TIMEOUT_S) for rank in range(3)]
+    silent.clear()
+    built = [
+        FailureDetector(store, NAMES, rank, TIMEOUT_S, SLOW_TIMEOUT_S, on_silent=silent.append)
+        for rank in range(3)
+    ]
     yield built
     for detector in built:
         detector.close()
@@ -27,8 +37,10 @@ def detectors():
 
 @pytest.fixture(autouse=True)
 def _short_timeouts(monkeypatch):
+    monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(failures, "RECORD_TIMEOUT_S", 10.0)
 
 
 def build_error(message="the reason", note=""):
@@ -40,7 +52,22 @@ def build_error(message="the reason", note=""):
 
 def wait_forever(detector, activity, rank):
     """Make a process wait for another one until the test ends."""
-    detector.waiting_for(activity, rank).__enter__()
+    detector.waiting_for(activity, [rank], "it").__enter__()
+
+
+def end_of_wait(detector, rank, awaited="gradient 3"):
+    """Return the error in which a wait for a process ends."""
+    with (
+        pytest.raises(HocketError) as caught,
+        detector.waiting_for(f"waiting for {awaited}", [rank], awaited) as wait,
+    ):
+        wait.until(sleep_and_time_out)
+    return caught.value
+
+
+def sleep_and_time_out(seconds):
+    time.sleep(seconds)
+    raise TimeoutError
 
 
 # The first failure.
@@ -90,7 +117,7 @@ def test_listeners_are_called_after_a_failure(detectors):
 
 
 def test_a_process_that_dies_silently_is_named_with_the_current_activity(detectors):
-    with detectors[0].waiting_for("waiting for gradient 3 from stage 1", 1):
+    with detectors[0].waiting_for("waiting for gradient 3 from stage 1", [1], "it"):
         error = detectors[0].peer_lost(1, "reset by peer")
     assert type(error) is PeerLostError
     assert str(error).startswith("the connection to stage 1 is gone, and it did not say why")
@@ -107,7 +134,7 @@ def test_a_collective_does_not_tell_which_process_is_gone(detectors):
 @pytest.mark.parametrize("rank", [1, None])
 def test_a_process_that_has_left_was_not_killed(detectors, rank):
     detectors[1].announce_exit()
-    with detectors[0].waiting_for("gathering", None):
+    with detectors[0].waiting_for("gathering", [1, 2], "all"):
         message = str(detectors[0].peer_lost(rank, "x"))
     assert message == (
         "the connection to stage 1 is gone, and it has already left the training; call fit, "
@@ -119,47 +146,78 @@ def test_a_process_that_has_left_was_not_killed(detectors, rank):
 # Hangs.
 
 
-def test_a_process_that_computes_for_too_long_is_named_with_its_activity(detectors):
+def test_an_action_has_a_limit(detectors):
     detectors[1].set_activity("executing F1.4 in tick 5")
-    error = detectors[0].peer_timed_out(1, "gradient 3 from stage 1")
+    error = end_of_wait(detectors[0], 1, "gradient 3 from stage 1")
     assert type(error) is HangError
-    assert str(error) == (
-        "stage 0 waited 0.32 s for gradient 3 from stage 1; stage 1 has been executing F1.4 in "
-        "tick 5 for 0 s; if nothing hangs, increase timeout_s"
+    assert re.fullmatch(
+        r"stage 0 waited \d+ s for gradient 3 from stage 1; stage 1 has been executing F1.4 in "
+        r"tick 5 for \d+ s; if nothing hangs, increase timeout_s \(0.32\)",
+        str(error),
     )
+    assert silent == []
 
 
-def test_the_chain_of_waits_is_followed_to_its_end(detectors):
-    wait_forever(detectors[1], "waiting for gradient 5 from stage 2", 2)
-    detectors[2].set_activity("reading a file")
-    message = str(detectors[0].peer_timed_out(1, "gradient 3"))
-    assert "; stage 2 has been reading a file for" in message
+def test_a_slow_phase_has_a_limit(detectors):
+    detectors[0].limits = TimeLimits(TIMEOUT_S, 2 * TIMEOUT_S)
+    with detectors[1].in_phase(Phase.READING):
+        message = str(end_of_wait(detectors[0], 1))
+    assert "; stage 1 has been reading the data for" in message
+    assert message.endswith("if nothing hangs, increase slow_timeout_s (0.64)")
 
 
-def test_the_chain_of_waits_may_end_at_a_process_that_does_not_answer(detectors):
+def requests(detector):
+    return int(detector._store.get(STATUS_REQUEST_KEY) or 0)
+
+
+def wait_for_requests(detector, rank, count):
+    """Wait until this many status requests were made, in the wait for a process."""
+    with detector.waiting_for("waiting for it", [rank], "it") as wait:
+        while requests(detector) < count:
+            time.sleep(detector.slice_s)
+            wait.look()
+
+
+def test_a_process_in_a_slow_phase_is_asked_again_and_again(detectors):
+    with detectors[1].in_phase(Phase.READING):
+        wait_for_requests(detectors[0], 1, count=3)
+    assert detectors[0]._store.get(FAILURE_KEY) is None
+
+
+def test_a_process_that_makes_progress_does_not_hang(detectors):
+    stop = threading.Event()
+
+    def go_on():
+        while not stop.wait(TIMEOUT_S / 16):
+            detectors[1].set_activity("executing one action after the other")
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        wait_for_requests(detectors[0], 1, count=2)
+    finally:
+        stop.set()
+        thread.join()
+    assert detectors[0]._store.get(FAILURE_KEY) is None
+
+
+def test_a_process_that_does_not_answer_is_reported_to_the_launcher(detectors):
     wait_forever(detectors[1], "waiting for gradient 5 from stage 2", 2)
     detectors[2].close()
-    message = str(detectors[0].peer_timed_out(1, "gradient 3"))
+    message = str(end_of_wait(detectors[0], 1))
     assert "; stage 2 does not answer: it is stopped, or cut off; if nothing" in message
+    assert silent == [2]
 
 
-def test_a_chain_of_waits_that_comes_back_names_the_process_before(detectors):
+def test_processes_that_wait_for_each_other_hang(detectors):
     wait_forever(detectors[1], "waiting for stage 2", 2)
     wait_forever(detectors[2], "waiting for stage 0", 0)
-    message = str(detectors[0].peer_timed_out(1, "gradient"))
-    assert "; stage 2 has been waiting for stage 0 for" in message
-
-
-def test_a_loop_of_waits_among_others_ends(detectors):
-    wait_forever(detectors[1], "waiting for stage 2", 2)
-    wait_forever(detectors[2], "waiting for stage 1", 1)
-    message = str(detectors[0].peer_timed_out(1, "gradient"))
-    assert "; stage 2 has been waiting for stage 1 for" in message
+    assert "; stage 2 has been waiting for stage 0 for" in str(end_of_wait(detectors[0], 1))
 
 
 def test_two_processes_that_notice_a_hang_report_the_same(detectors):
-    first = detectors[0].peer_timed_out(2, "gradient 3")
-    second = detectors[1].peer_timed_out(2, "activation 4")
+    detectors[2].set_activity("executing F2.0")
+    first, second = end_of_wait(detectors[0], 2), end_of_wait(detectors[1], 2)
     assert type(first) is HangError
     assert type(second) is PeerFailedError
     assert str(second) == str(first)
@@ -167,61 +225,52 @@ def test_two_processes_that_notice_a_hang_report_the_same(detectors):
 
 def test_a_known_failure_is_reported_instead_of_a_hang(detectors):
     detectors[2].report(build_error())
-    message = str(detectors[0].peer_timed_out(2, "x"))
-    assert message == "stage 2 failed: ValueError: the reason"
+    assert str(end_of_wait(detectors[0], 2)) == "stage 2 failed: ValueError: the reason"
+    with pytest.raises(PeerFailedError, match="stage 2 failed: ValueError: the reason"):
+        detectors[1].examine(Status("waiting", (2,)), "it", 1.0)
 
 
 def test_the_activity_before_a_wait_returns_after_it(detectors):
     detectors[1].set_activity("going on")
-    with detectors[1].waiting_for("waiting for stage 2", 2):
+    with detectors[1].waiting_for("waiting for stage 2", [2], "it"):
         pass
-    message = str(detectors[0].peer_timed_out(1, "gradient 3"))
-    assert "; stage 1 has been going on for" in message
+    assert "; stage 1 has been going on for" in str(end_of_wait(detectors[0], 1))
 
 
 def test_a_wait_that_ended_in_an_error_stays_the_activity(detectors):
+    detectors[2].set_activity("executing F2.0")
     with (
         pytest.raises(ValueError, match="inside"),
-        detectors[1].waiting_for("waiting for 2", 2),
+        detectors[1].waiting_for("waiting for 2", [2], "it"),
     ):
         raise ValueError("inside")
-    message = str(detectors[0].peer_timed_out(1, "gradient 3"))
-    assert "; stage 2 has been starting for" in message
+    assert "; stage 2 has been executing F2.0 for" in str(end_of_wait(detectors[0], 1))
 
 
 def test_a_process_that_has_left_is_not_called_stopped(detectors):
     detectors[1].announce_exit()
     detectors[1].close()
-    message = str(detectors[0].peer_timed_out(1, "gradient 3"))
+    message = str(end_of_wait(detectors[0], 1))
     assert "; stage 1 is not there any more: it has already left the training; call " in message
+    assert silent == []
 
 
-# Collectives.
+def test_a_wait_may_have_a_limit_of_its_own(detectors):
+    """It begins again when the process waited for is started again."""
+    with detectors[0].waiting_for("waiting", [1], "anything from stage 1") as wait:
+        time.sleep(0.05)
+        wait.restart()
+        wait.look(most_s=math.inf)
+        with pytest.raises(HangError, match="for anything from stage 1; if nothing hangs, inc"):
+            wait.look(most_s=0.0)
 
 
-def test_a_process_that_does_not_take_part_is_named(detectors):
-    wait_forever(detectors[1], "gathering", None)
-    detectors[2].set_activity("executing F2.0 in tick 0")
-    error = detectors[0].peers_missing("gathering")
-    assert type(error) is HangError
-    assert str(error).startswith(
-        "stage 0 waited 0.32 s for all processes to take part in gathering; stage 2 has been "
-        "executing F2.0 in tick 0 for"
+def test_a_process_that_never_comes_back_is_a_hang_of_the_slow_limit(detectors):
+    error = detectors[0].timed_out(60.0, "stage 1 to come back")
+    assert str(error) == (
+        "stage 0 waited 60 s for stage 1 to come back; if nothing hangs, increase "
+        "slow_timeout_s (60)"
     )
-
-
-def test_a_process_that_does_not_answer_does_not_take_part(detectors):
-    wait_forever(detectors[1], "gathering", None)
-    detectors[2].close()
-    message = str(detectors[0].peers_missing("gathering"))
-    assert "all processes to take part in gathering; stage 2 does not answer" in message
-
-
-def test_some_process_is_named_even_if_all_take_part_after_all(detectors):
-    for detector in detectors:
-        wait_forever(detector, "gathering", None)
-    message = str(detectors[0].peers_missing("gathering"))
-    assert "; stage 1 has been gathering for" in message
 
 
 # Barriers.
@@ -262,16 +311,20 @@ def test_a_failure_before_the_barrier_ends_the_wait_of_all(detectors):
         assert str(outcome[0]) == "stage 1 failed: ValueError: early"
 
 
-def test_a_process_that_does_not_arrive_is_named(detectors):
-    thread, outcome = wait_in_thread(detectors[2])
+def test_a_process_without_a_trainer_is_starting():
+    store = HashStore()
+    detector = FailureDetector(store, NAMES[:2], 0, TIMEOUT_S, 2 * TIMEOUT_S)
     with pytest.raises(
-        (HangError, PeerFailedError), match=r"stage [02] waited 0.32 s for all processes to"
+        HangError,
+        match=r"stage 0 waited \d+ s for all processes to build their Trainer; stage 1 has "
+        r"been starting, without a Trainer yet, for \d+ s; if nothing hangs, increase slow_t",
     ):
-        detectors[0].wait_for_all()
-    thread.join()
-    assert "build their Trainer; stage 1 has not done so; if nothing" in str(outcome[0])
-    with pytest.raises(PeerFailedError, match="stage 1 has not done so"):
-        detectors[1].wait_for_all()  # too late
+        detector.wait_for_all()
+    late = FailureDetector(store, NAMES[:2], 1, TIMEOUT_S)
+    with pytest.raises(PeerFailedError, match="stage 1 has been starting"):
+        late.wait_for_all()
+    for each in (detector, late):
+        each.close()
 
 
 # Without a store.
@@ -286,6 +339,9 @@ class LostStore:
     def set(self, key, value):
         raise RuntimeError("connection refused")
 
+    def add(self, key, amount):
+        raise RuntimeError("connection refused")
+
     def compare_set(self, *_):
         raise RuntimeError("connection refused")
 
@@ -293,9 +349,80 @@ class LostStore:
 def test_without_a_store_every_process_reports_what_it_knows():
     detector = FailureDetector(LostStore(), NAMES, 0, TIMEOUT_S)
     assert type(detector.peer_lost(1, "reset")) is PeerLostError
-    assert type(detector.peer_timed_out(1, "gradient 3")) is HangError
-    assert "stage 1 does not answer" in str(detector.peers_missing("gathering"))
+    assert "stage 1 does not answer" in str(end_of_wait(detector, 1))
     assert detector.report(build_error())
-    with pytest.raises(HangError, match="stage 0, stage 1, stage 2 have not done so"):
+    with pytest.raises(HangError, match="build their Trainer; stage 1 does not answer"):
         detector.wait_for_all()
+    detector.close()
+
+
+class SlowStore:
+    """A store whose next answer comes when the test lets it."""
+
+    def __init__(self):
+        self.store, self.answers = HashStore(), threading.Event()
+        self.answers.set()
+
+    def __getattr__(self, name):
+        self.answers.wait()
+        return getattr(self.store, name)
+
+
+def test_a_store_that_answers_late_is_asked_again():
+    """All that was not told meanwhile is told then."""
+    slow = SlowStore()
+    detector = FailureDetector(slow, NAMES[:2], 0, TIMEOUT_S, SLOW_TIMEOUT_S)
+    other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, SLOW_TIMEOUT_S)
+    slow.answers.clear()
+    thread, outcome = wait_in_thread(detector)
+    while detector._store.reachable:
+        time.sleep(0.01)
+    slow.answers.set()
+    other.wait_for_all()
+    thread.join()
+    assert outcome == ["met"]
+    for each in (detector, other):
+        each.close()
+
+
+def test_a_consequence_is_not_reported_while_the_store_is_slow():
+    """The cause is read as soon as the store answers."""
+    slow = SlowStore()
+    detector = FailureDetector(slow, NAMES[:2], 0, TIMEOUT_S, SLOW_TIMEOUT_S)
+    other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, SLOW_TIMEOUT_S)
+    slow.answers.clear()
+    other.report(build_error("the cause"))
+    late = threading.Timer(4 * store_client.STORE_TIMEOUT_S, slow.answers.set)
+    late.start()
+    assert str(detector.peer_lost(1, "reset")) == "stage 1 failed: ValueError: the cause"
+    assert not detector.report(build_error("a consequence"))
+    late.join()
+    for each in (detector, other):
+        each.close()
+
+
+def test_a_store_is_waited_for_through_a_suspension(monkeypatch):
+    """All threads have stood still, and the store answers a little after they go on."""
+    answers, real = threading.Event(), time.monotonic
+    suspended = iter([0.0, 0.0])
+
+    def clock():
+        late = next(suspended, 10 * store_client.STORE_TIMEOUT_S)
+        if late:
+            answers.set()
+        return real() + late
+
+    monkeypatch.setattr(phases.time, "monotonic", clock)
+    answer, _ = store_client.ask_store(answers.wait)
+    assert answer is True
+
+
+def test_a_store_that_does_not_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(failures, "RECORD_TIMEOUT_S", 0.1)
+    slow = SlowStore()
+    detector = FailureDetector(slow, NAMES, 0, TIMEOUT_S, SLOW_TIMEOUT_S)
+    slow.answers.clear()
+    assert detector.report(build_error())
+    assert type(detector.peer_lost(1, "reset")) is PeerLostError
+    slow.answers.set()
     detector.close()

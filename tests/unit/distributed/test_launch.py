@@ -1,10 +1,10 @@
 """Launched processes form a world, end with the right code, and leave nothing behind."""
 
+import errno
 import json
-import multiprocessing
 import os
 import re
-import shutil
+import resource
 import signal
 import socket
 import subprocess
@@ -19,24 +19,31 @@ import pytest
 
 import hocket
 from hocket.cli.main import main
+from hocket.distributed import launch as launch_module
+from hocket.distributed import supervisor
+from hocket.distributed.fork_server import ForkServer
 from hocket.distributed.launch import PEER_FAILED, launch
+from hocket.distributed.launch_folder import LaunchFolder
+from hocket.distributed.restart import describe_loss
 from hocket.distributed.supervisor import Supervisor
-from hocket.errors import OptionError
+from hocket.errors import HangError, OptionError, PeerLostError
 from unit.distributed import launched
 
 SOURCE = str(Path(hocket.__file__).parents[1])
 PROC = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc of Linux")
-KERNEL = pytest.mark.skipif(
-    sys.platform != "linux", reason="needs a signal of the Linux kernel"
-)
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Folder for temporary folders, so that one left behind is found."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    yield tmp_path
-    assert not list(tmp_path.glob("hocket-*"))
+    """Folder for temporary folders, so that one left behind is found.
+
+    Its path is longer than that of a socket may be.
+    """
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    yield long
+    assert not list(tmp_path.rglob("hocket-*"))
 
 
 @pytest.fixture(autouse=True)
@@ -152,12 +159,7 @@ def test_no_other_machine_can_reach_a_process(capfd):
         (launched.exit_at_once, 6, 6, ""),
         (launched.raise_error, KeyboardInterrupt, 130, ""),
         (launched.raise_error, launched.PeerFailure, PEER_FAILED, ""),
-        (
-            launched.return_code,
-            255,
-            255,
-            "hocket: process 0 ended with code 255; unless that is",
-        ),
+        (launched.exit_with, -1, 255, ""),
     ],
 )
 def test_the_exit_code_is_kept(capfd, work, argument, code, message):
@@ -176,11 +178,18 @@ def test_an_exception_is_printed_once(capfd, kind, code):
     assert err.endswith("the reason\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
+@pytest.mark.parametrize("stream", ["none", "full"])
+def test_the_exit_code_is_kept_if_nothing_can_be_printed(stream):
+    assert launch(launched.raise_without_stderr, stream, processes=1) == 75
+
+
 @pytest.mark.parametrize(
     ("number", "code", "message"),
     [
         (signal.SIGKILL, 137, "hocket: process 1 was ended by SIGKILL, perhaps by the kernel"),
         (signal.SIGSEGV, 139, "hocket: process 1 was ended by SIGSEGV\n"),
+        (40, 168, "hocket: process 1 was ended by signal 40\n"),
     ],
 )
 def test_a_death_by_signal_is_reported(capfd, number, code, message):
@@ -189,11 +198,11 @@ def test_a_death_by_signal_is_reported(capfd, number, code, message):
 
 
 def test_a_death_by_signal_is_the_cause_of_a_failure_at_the_same_time(tmp_path):
-    with Supervisor(grace_s=0, rendezvous=tmp_path) as supervisor:
+    with Supervisor(grace_s=0, folder=LaunchFolder(tmp_path)) as supervising:
         for code in (1, -signal.SIGSEGV):
-            supervisor.start(EndedProcess(code))
+            supervising.add(EndedProcess(code))
         reading, writing = os.pipe()
-        assert supervisor.wait(reading) == 128 + signal.SIGSEGV
+        assert supervising.wait(reading) == 128 + signal.SIGSEGV
     os.close(reading)
     os.close(writing)
 
@@ -201,21 +210,24 @@ def test_a_death_by_signal_is_the_cause_of_a_failure_at_the_same_time(tmp_path):
 class EndedProcess:
     """A process that has already ended when the supervisor first looks."""
 
-    pid = None
-
     def __init__(self, code):
-        self.exitcode = code
+        self.code = code
         self.sentinel, other = os.pipe()
         os.close(other)
 
-    def start(self):
-        pass
+    def wait(self):
+        return self.code
 
-    def join(self):
+    def send(self, number):
         pass
 
     def close(self):
         os.close(self.sentinel)
+
+
+def test_functions_for_the_end_of_a_program_are_called(folder):
+    assert launch(launched.note_the_exit, str(folder / "ended"), processes=1) == 0
+    assert (folder / "ended").exists()
 
 
 def test_a_thread_left_behind_does_not_keep_the_process_alive():
@@ -320,36 +332,125 @@ def test_other_signals_are_left_to_the_caller():
     assert heard == ["USR1"]
 
 
-# No process is left behind.
+# No process is left behind, and a server that is lost is replaced.
 
 
-@KERNEL
-def test_the_next_launch_restarts_a_server_that_was_killed(capfd, pipe):
-    assert launch(launched.kill_the_server, pipe.name, processes=2) == 255
-    assert pipe.closes_within(2), "a process outlived the server"
-    assert "the server process that had forked it was killed" in capfd.readouterr().err
+def test_a_server_that_is_killed_is_a_loss_after_which_a_new_one_starts(capfd, pipe):
+    assert launch(launched.kill_the_server, pipe.name, processes=2) == 137
+    assert pipe.closes_within(20), "a process outlived the server"
+    (message,) = capfd.readouterr().err.splitlines()
+    assert message.startswith("hocket: the server process that had forked all others was kill")
+    assert describe_loss(137) == "a process was killed by SIGKILL"
     assert launch(launched.add, processes=2) == 0
 
 
-def test_a_thread_ends_the_process_if_the_kernel_cannot(pipe):
-    assert (
-        launch(launched.return_code, 0, processes=1) == 0
-    )  # start the server outside, where it serves other tests too
-    context = multiprocessing.get_context("forkserver")
-    launcher = context.Process(target=launched.launch_and_die, args=(pipe.name,))
-    launcher.start()
-    launcher.join()
-    assert launcher.exitcode == -signal.SIGKILL
-    launcher.close()
-    assert pipe.closes_within(2)
+def test_a_server_that_is_lost_before_it_forks_is_told(capfd, monkeypatch):
+    assert launch(launched.return_code, 0, processes=1) == 0
+    original = ForkServer.fork
+
+    def fork(server, spec):
+        server._process.kill()
+        return original(server, spec)
+
+    monkeypatch.setattr(ForkServer, "fork", fork)
+    assert launch(launched.add, processes=2) == PeerLostError.exit_code
+    expected = "hocket: the server process that forks all others was to fork process 0, and was"
+    assert capfd.readouterr().err.startswith(expected)
+
+
+def test_a_server_that_cannot_start_or_is_not_wanted_any_more_is_stopped():
+    reading, writing = os.pipe()
+    broken = ForkServer({"PYTHONHOME": "/nowhere"}, [])
+    with pytest.raises(PeerLostError, match="others was importing PyTorch, and was killed"):
+        broken.wait_until_ready(reading)
+    early = ForkServer(os.environ, [])
+    os.write(writing, bytes([signal.SIGUSR1, signal.SIGTERM]))
+    assert early.wait_until_ready(reading) == signal.SIGTERM
+    assert not broken.runs
+    assert not early.runs
+    os.close(reading)
+    os.close(writing)
+
+
+# The start.
+
+
+@pytest.fixture
+def at_birth(monkeypatch):
+    """Function that lets something happen when the first process has just been forked."""
+    original = ForkServer.fork
+
+    def install(happen):
+        def fork(server, spec):
+            process = original(server, spec)
+            if spec.rank == 0:
+                happen(process)
+            return process
+
+        monkeypatch.setattr(ForkServer, "fork", fork)
+
+    return install
+
+
+def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
+    capfd, monkeypatch, at_birth
+):
+    monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 3.0)
+    at_birth(lambda process: process.send(signal.SIGSTOP))
+    assert launch(launched.add, processes=2, grace_s=1000) == HangError.exit_code
+    message = "hung: it was not connected to the others 3 s after its start, and was killed"
+    assert capfd.readouterr().err == f"hocket: process 0 {message}\n"
+
+
+def test_a_process_that_is_killed_at_birth_is_the_only_thing_told(capfd, at_birth):
+    at_birth(lambda process: process.send(signal.SIGKILL))
+    assert launch(launched.add, processes=2, grace_s=1000) == 137
+    (message,) = capfd.readouterr().err.splitlines()
+    assert message.startswith("hocket: process 0 was ended by SIGKILL, perhaps")
+
+
+def test_ctrl_c_at_the_start_ends_all_without_a_word(capfd, at_birth):
+    at_birth(lambda _: os.kill(os.getpid(), signal.SIGINT))
+    assert launch(launched.add, processes=2, grace_s=1000) == 130
+    assert capfd.readouterr().err == ""
+
+
+def test_processes_that_cannot_connect_say_why(capfd, monkeypatch):
+    monkeypatch.setattr(launch_module, "loopback_interface", lambda: "no_such_interface")
+    assert launch(launched.add, processes=2) == PeerLostError.exit_code
+    (message,) = capfd.readouterr().err.splitlines()
+    assert re.match(r"hocket: process [01] of 2 could not connect to the others: ", message)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
+    with pytest.raises(OptionError, match=r"No such file.*or set TMPDIR to a folder in which"):
+        launch(launched.add, processes=1)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    problem = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(LaunchFolder, "find_problem", lambda _: problem)
+    with pytest.raises(OptionError, match="No space left on device; make room there"):
+        launch(launched.add, processes=1)
+
+
+@pytest.mark.parametrize(
+    "work", [launched.fill_the_disk, launched.fill_the_disk_of_a_healthy_launch]
+)
+def test_a_disk_that_became_full_is_told_as_the_cause(capfd, folder, work):
+    assert launch(work, str(folder), processes=2) == 72
+    expected = r"hocket: nothing can be written to '.*', through .*: .*No space left on device"
+    assert re.match(expected, capfd.readouterr().err)
 
 
 SCRIPT = """
 import os, signal, sys, time
 from torch import distributed
+from torch.utils.data import DataLoader
 from unit.distributed import launched
 
 pipe = os.open(sys.argv[2], os.O_WRONLY)
+loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
+assert sum(map(int, loader)) == 6  # its worker has the pipe as well
 distributed.barrier()
 os.write(pipe, b"here\\n")
 if sys.argv[1:2] == ["--hang"] and distributed.get_rank() == 1:
@@ -373,7 +474,10 @@ if __name__ == "__main__":
 
 @contextmanager
 def started(folder, *words, **variables):
-    """Context manager that starts a launcher of a script as the leader of a process group."""
+    """Context manager that starts a launcher of a script as the leader of a process group.
+
+    Its folder for temporary files has a short path, as the workers of a `DataLoader` need.
+    """
     (folder / "script.py").write_text(SCRIPT)
     (folder / "console.py").write_text(CONSOLE)
     outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -382,7 +486,7 @@ def started(folder, *words, **variables):
         subprocess.Popen(
             [sys.executable, *words],
             cwd=folder,
-            env=outside | {"TMPDIR": str(folder)} | variables,
+            env=outside | {"TMPDIR": str(folder.parent)} | variables,
             stderr=err,
             start_new_session=True,
         ) as launcher,
@@ -393,18 +497,18 @@ def started(folder, *words, **variables):
             launcher.kill()
 
 
-@KERNEL
-def test_no_process_outlives_a_launcher_that_is_killed(folder, pipe):
+def test_no_process_or_folder_outlives_a_launcher_that_is_killed(folder, pipe):
     words = ("-m", "hocket", "launch", "--processes", "2", "script.py", "--hang", pipe.name)
     path = os.pathsep.join([SOURCE, str(Path(__file__).parents[2])])
     with started(folder, *words, PYTHONPATH=path) as launcher:
         # Process 1 is in C code that never releases the interpreter.
         assert sorted(pipe.rows(3)) == ["here", "here", "ready"]
+        assert list(folder.parent.glob("hocket-*"))
         launcher.kill()
-        assert pipe.closes_within(2)
-    # No process was left to remove it.
-    for left in folder.glob("hocket-*"):
-        shutil.rmtree(left)
+        assert pipe.closes_within(20)
+    end = time.monotonic() + 20
+    while list(folder.parent.glob("hocket-*")) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_imported_once(
@@ -419,7 +523,7 @@ def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_importe
         assert launcher.wait(timeout=20) == 143
     rows = (folder / "err").read_text().splitlines()
     imported = [row.split("|")[-1].strip() for row in rows]
-    for module in ("torch", "hocket.distributed.worker_main", "hocket.cli.main"):
+    for module in ("torch", "hocket.distributed.worker_main", "cyclopts"):
         assert imported.count(module) == 2, "in the launcher and in the server, not in workers"
 
 
@@ -439,6 +543,14 @@ def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(OptionError, match="cannot start processes") as refusal:
         launch(launched.add, **options)
     assert message in str(refusal.value)
+
+
+def test_too_few_open_files_are_refused(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (30, 4096))
+    with pytest.raises(
+        OptionError, match="may have 30 files and connections open, and needs 56; raise the"
+    ):
+        launch(launched.add, processes=2)
 
 
 def test_a_launch_outside_the_main_thread_is_refused():
@@ -463,6 +575,12 @@ def test_work_that_no_other_process_can_import_is_refused():
         launch(lambda: 0, processes=1)
 
 
+def test_work_of_the_program_that_runs_is_refused(monkeypatch):
+    monkeypatch.setattr(launched.add, "__module__", "__main__")
+    with pytest.raises(OptionError, match="the program that runs is no module that they could"):
+        launch(launched.add, processes=1)
+
+
 @pytest.mark.parametrize(
     ("names", "listed"), [(["eth0", "wlan0"], "eth0, wlan0"), ([], "none")]
 )
@@ -471,6 +589,15 @@ def test_a_machine_without_loopback_is_refused(monkeypatch, names, listed):
     with pytest.raises(
         OptionError, match=f"lo or lo0, and there are only {listed}; bring it up"
     ):
+        launch(launched.add, processes=1)
+
+
+def test_a_loopback_interface_that_is_down_is_refused(monkeypatch):
+    def answer(*_):
+        return bytes(32)  # no flag is set
+
+    monkeypatch.setattr("fcntl.ioctl", answer)
+    with pytest.raises(OptionError, match="lo is down; bring it up with `ip link set lo up`"):
         launch(launched.add, processes=1)
 
 

@@ -12,6 +12,7 @@ from hocket.distributed.world import World
 def test_everything_in_a_solo_world_is_in_a_world_too():
     names = {name for name in [*dir(SoloWorld), *vars(SoloWorld())] if name[0] != "_"}
     set_when_built = {"rank", "size", "stage", "replica", "replicas", "rejoined", "flags"}
+    set_when_built.add("names")
     assert names - set_when_built <= set(dir(World))
 
 
@@ -23,7 +24,7 @@ def test_a_solo_world_has_all_stages():
     assert world.reads_data
     assert not world.rejoined
     assert world.process_name is None
-    assert world.timeout_s == math.inf
+    assert world.slow_timeout_s == math.inf
     assert list(world.local_stages(3)) == [0, 1, 2]
     assert world.agreement_store() is None
 

@@ -213,7 +213,7 @@ def test_a_tensor_that_is_not_dense_is_refused():
     with pytest.raises(
         PacketError, match=r"layout torch.sparse_coo .*let the stage return dense"
     ):
-        wire.encode_tree(torch.eye(2).to_sparse(), [])
+        wire.to_dense(torch.eye(2).to_sparse())
 
 
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, True])
@@ -224,7 +224,12 @@ def test_a_key_that_json_would_change_is_refused(key):
         wire.encode_tree({key: 1}, [])
 
 
-@pytest.mark.parametrize("name", ["float33", "nn", "Tensor"])
+def test_a_tensor_without_memory_is_refused():
+    with pytest.raises(PacketError, match=r"float32 and shape \[4611686018427387904\], which"):
+        wire.empty_tensor(["float32", [2**62], [1]])
+
+
+@pytest.mark.parametrize("name", ["float33", "nn", "Tensor", "qint8"])
 def test_an_unknown_dtype_is_refused(name):
     with pytest.raises(
         PacketError, match=f"a packet has a tensor of the unknown type '{name}'"

@@ -1,14 +1,16 @@
 """Processes know their stage and replica, and have the same values after a collective."""
 
 import json
+import os
 import re
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from hocket.distributed import world
+from hocket.distributed import joined_worlds
 from hocket.distributed.launch import launch
 from hocket.distributed.solo_world import SoloWorld
 from unit.distributed import world_worker
@@ -87,8 +89,28 @@ def test_on_one_machine_all_clocks_are_nearly_the_same():
     assert max(map(abs, others)) < 0.05  # half of the quickest exchange, on a busy machine
 
 
-def test_functions_for_the_close_of_a_world_are_called():
-    assert by_rank("callbacks") == [["closed"]] * 4
+def test_a_world_closes_its_connections_once():
+    assert by_rank("link") == [["begin", "finish"]] * 4
+
+
+def test_a_world_uses_the_groups_of_one_that_was_closed_by_all_in_good_order():
+    assert (
+        by_rank("groups")
+        == [
+            {
+                "first": 1,
+                "again": 1,
+                "another shape": 2,
+                "once more": 1,
+                "after a packet that one did not receive": 3,
+                "after an operation that one broke off": 4,
+                "after an operation that one did alone": 5,
+                "while another one is open": 6,
+                "afterwards": 5,
+            }
+        ]
+        * 4
+    )
 
 
 def test_gradients_are_summed_in_buckets_of_any_dtype():
@@ -102,28 +124,45 @@ def test_gradients_are_summed_in_buckets_of_any_dtype():
 
 def test_a_process_without_others_has_a_solo_world(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert type(world.join_world(2, 1, 60.0)) is SoloWorld
+    assert type(joined_worlds.join_world(2, 1, 60.0, 1800.0)) is SoloWorld
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert type(world.join_world(2, 1, 60.0)) is SoloWorld
-    assert world.is_main()
+    assert type(joined_worlds.join_world(2, 1, 60.0, 1800.0)) is SoloWorld
+    assert joined_worlds.is_main()
 
 
 def test_without_other_processes_there_is_nothing_to_report_or_leave(monkeypatch):
-    monkeypatch.setattr(world, "_joined", [])
-    assert world.report_failure(ValueError("mine"))
-    world.exit_process(1)  # does nothing
-    world.shutdown()
+    monkeypatch.setattr(joined_worlds, "_joined", joined_worlds._Joined())
+    assert joined_worlds.report_failure(ValueError("mine"))
+    joined_worlds.exit_process(1)  # does nothing
+    joined_worlds.shutdown()
+
+
+def test_an_exit_code_is_kept_if_nobody_reads_the_output(monkeypatch):
+    codes = []
+    monkeypatch.setattr(joined_worlds, "_joined", joined_worlds._Joined(count=1))
+    monkeypatch.setattr(os, "_exit", codes.append)
+    reading, writing = os.pipe()
+    os.close(reading)
+    unread = os.fdopen(writing, "w")
+    monkeypatch.setattr(sys, "stdout", unread)
+    monkeypatch.setattr(sys, "stderr", unread)
+    unread.write("buffered")
+    error = joined_worlds.PeerFailedError("stage 1 failed")
+    joined_worlds._report_uncaught(type(error), error, None)
+    assert codes == [74]
+    with pytest.raises(BrokenPipeError):
+        unread.close()
 
 
 def test_an_uncaught_error_is_printed_in_one_piece(capsys, monkeypatch):
     codes = []
-    monkeypatch.setattr(world, "exit_process", codes.append)
+    monkeypatch.setattr(joined_worlds, "exit_process", codes.append)
     for error in (
         ValueError("mine"),
-        world.PeerFailedError("stage 1 failed"),
+        joined_worlds.PeerFailedError("stage 1 failed"),
         KeyboardInterrupt(),
     ):
-        world._report_uncaught(type(error), error, None)
+        joined_worlds._report_uncaught(type(error), error, None)
     assert codes == [1, 74, 130]
     assert re.fullmatch(
         r"ValueError: mine\nhocket.errors.PeerFailedError: stage 1 failed\nKeyboardInterrupt\n",

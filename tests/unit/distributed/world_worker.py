@@ -1,5 +1,6 @@
 """Work of the processes in the tests of World; each process writes its results to a file."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -53,12 +54,64 @@ def run_four_processes(folder):
     results["synced"] = sync_replicas(world)
     results["clock offset"] = world.clock_offset()
     results["gradient sums"] = sum_gradients(world)
-    callbacks = []
-    world.on_close(lambda: callbacks.append("closed"))
+    link = Link()
+    world.add_link(link)
     world.close()
-    results["callbacks"] = callbacks
+    world.close()
+    results["link"] = link.calls
+    results["groups"] = reuse_groups(world)
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     return 0
+
+
+class Link:
+    """A connection that notes how it is closed."""
+
+    def __init__(self, quiet=True):
+        self.quiet = quiet
+        self.calls = []
+
+    def begin_close(self):
+        self.calls.append("begin")
+
+    def finish_close(self, timeout_s):
+        self.calls.append("finish" if 0 < timeout_s <= 20 else f"finish within {timeout_s}")
+        return self.quiet
+
+
+def reuse_groups(first):
+    """Close worlds after various trainings; return which groups the next one has."""
+    numbers = {"first": first.groups.number}
+
+    def note(name, *shape):
+        world = build_world(name, *shape)
+        numbers[name] = world.groups.number
+        return world
+
+    world = note("again", 2, 2)
+    world.close()
+    world = note("another shape", 4, 1)
+    world.close()
+    world = note("once more", 2, 2)
+    if world.rank == 3:
+        world.add_link(Link(quiet=False))
+    world.close()
+    world = note("after a packet that one did not receive", 2, 2)
+    if world.rank == 1:
+        with contextlib.suppress(ValueError), world.collective("nothing"):
+            raise ValueError
+    world.close()
+    world = note("after an operation that one broke off", 2, 2)
+    if world.rank == 2:
+        with world.collective("nothing"):
+            pass
+    world.close()
+    world = note("after an operation that one did alone", 2, 2)
+    still_open = note("while another one is open", 2, 2)
+    world.close()
+    still_open.close()
+    note("afterwards", 2, 2).close()
+    return numbers
 
 
 def broadcast(world):

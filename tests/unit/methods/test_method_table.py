@@ -16,6 +16,7 @@ from hocket.methods import (
     FDG,
     FR,
     METHODS,
+    PipeDream,
     build_method,
     method_options,
 )
@@ -29,14 +30,15 @@ def table(**choices) -> Method:
 
 
 WRONG = {
-    "order": ("update-first", "order is 'update-first'; use 'forward-first' or 'backward"),
-    "linearize": ("stale", "linearize is 'stale'; use 'stash' or 'live' or 'recompute'"),
-    "reduce": ("max", "reduce is 'max'; use 'mean' or 'sum'"),
-    "statistics": ("twice", "statistics is 'twice'; use 'forward' or 'both'"),
-    "epoch_end": ("stop", "epoch_end is 'stop'; use 'carry' or 'drain'"),
-    "accumulate": (0, "accumulate is 0; use a whole number of at least 1"),
-    "forward_delay": (-1, "forward_delay is -1; use a whole number of at least 0"),
-    "backward_delay": (1.5, "backward_delay is 1.5; use a whole number of at least 0"),
+    "order": ("update-first", "order is 'update-first'; wanted 'forward-first' or 'backward"),
+    "linearize": ("stale", "linearize is 'stale'; wanted 'stash' or 'live' or 'recompute'"),
+    "reduce": ("max", "reduce is 'max'; wanted 'mean' or 'sum'"),
+    "hold": ("oldest", "hold is 'oldest'; wanted 'newest' or 'vertical' or 'double'"),
+    "statistics": ("twice", "statistics is 'twice'; wanted 'forward' or 'both'"),
+    "epoch_end": ("stop", "epoch_end is 'stop'; wanted 'carry' or 'drain'"),
+    "accumulate": (0, "accumulate is 0; use a number of at least 1"),
+    "forward_delay": (-1, "forward_delay is -1; use a number in [0, 1000]"),
+    "backward_delay": (1.5, "backward_delay is 1.5; wanted a whole number"),
     "first_stage_rate": (0.0, "first_stage_rate is 0.0; use a number above 0"),
 }
 
@@ -50,10 +52,16 @@ def test_a_choice_out_of_its_range_is_refused(field):
     assert "method 'table' cannot be built" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan")])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), True, "2"])
 def test_a_rate_that_is_not_positive_is_refused(value):
     with pytest.raises(OptionError, match="first_stage_rate is"):
         table(first_stage_rate=value)
+
+
+@pytest.mark.parametrize("linearize", ["live", "recompute"])
+def test_old_weights_are_held_for_the_backward_as_well(linearize):
+    with pytest.raises(OptionError, match=r"hold='vertical' with linearize=.*leave hold at"):
+        PipeDream(linearize=linearize, hold="vertical")
 
 
 def test_all_wrong_choices_are_reported_at_once():
@@ -130,9 +138,11 @@ def test_memory_is_that_of_the_papers():
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        ({"buffer": 0}, "buffer is 0; it holds at least 1 batch"),
-        ({"reuse": -1}, "reuse is -1; use a limit of at least 1, or 0 for none"),
-        ({"sampler": "best"}, "sampler is 'best'; use 'freshest' or 'official'"),
+        ({"buffer": 0}, "buffer is 0; use a number of at least 1"),
+        ({"reuse": -1}, "reuse is -1; use a number of at least 0"),
+        ({"sampler": "best"}, "sampler is 'best'; wanted 'freshest' or 'official'"),
+        ({"buffer": 2.5}, "buffer is 2.5; wanted a whole number"),
+        ({"reuse": 1.5}, "reuse is 1.5; wanted a whole number"),
         ({"sampler": "official", "reuse": 1}, "nothing could ever be drawn"),
     ],
     ids=str,

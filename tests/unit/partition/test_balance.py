@@ -8,13 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
-from hocket import cut
+from hocket import Plan, cut
 from hocket.errors import CutError, OptionError
 from hocket.partition import cutting
 from hocket.partition.balance import balance
 from hocket.partition.cutting import fastest_cut
 from hocket.partition.link import Link
 from hocket.partition.profile import LayerCost
+from hocket.planner.predict import cut_by_time
 from unit.partition.networks import Block, skips
 
 numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
@@ -167,3 +168,68 @@ def test_text_that_is_no_link_is_refused(text):
 def test_a_link_without_bandwidth_is_refused():
     with pytest.raises(OptionError, match="the link '0Gbit' has a bandwidth of 0"):
         Link.parse("0Gbit")
+
+
+class SharedLayer(nn.Module):
+    """Network that calls one layer several times."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(4, 4)
+        self.layer = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for _ in range(8):
+            x = self.layer(x).relu()
+        return self.head(x)
+
+
+@pytest.fixture
+def _profiled(monkeypatch):
+    """Replace measured times, of which the first layer has most."""
+
+    def profile(layers, sample):
+        times_s = [9.0] + [1.0] * (len(layers) - 1)
+        pairs = zip(layers, times_s, strict=True)
+        return {name: LayerCost(t, 0.0, 8, kept_bytes=0, weight_bytes=0) for name, t in pairs}
+
+    monkeypatch.setattr(cutting, "profile", profile)
+
+
+@pytest.mark.usefixtures("_profiled")
+@pytest.mark.parametrize("by", ["operations", "time"])
+def test_an_uneven_cut_is_explained_once(by):
+    sample = torch.randn(2, 4)
+    with pytest.warns(UserWarning, match="has 1.* times the mean work") as told:
+        cutting.cut(SharedLayer(), stages=2, sample=sample, by=by)
+    assert [
+        "not before 'layer': module 'layer' is called 8 times" in str(warning.message)
+        for warning in told
+    ] == [True]
+    cutting.cut(SharedLayer(), stages=Plan(("head",)), sample=sample)  # as the user wants it
+
+
+@pytest.mark.usefixtures("_profiled")
+def test_a_plan_of_a_network_that_cannot_be_cut_evenly_has_the_reasons():
+    with pytest.warns(UserWarning, match="module 'layer' is called 8 times"):
+        cut_by_time(lambda: (SharedLayer(), torch.randn(2, 4), None), [2], ["bp", "dgl"])
+
+
+def test_a_layer_of_a_sequence_with_most_of_the_work_is_named():
+    class Backbone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+
+        def forward(self, x):
+            for part in self.parts:
+                x = part(x)
+            return x
+
+    network, sample = nn.Sequential(Backbone(), nn.Linear(32, 2)), torch.randn(2, 32)
+    text = r"not inside layer '0', .*; name modules inside it, such as Plan\(\('0.parts.1',\)\)"
+    with pytest.warns(UserWarning, match=text):
+        cutting.cut(network, stages=2, sample=sample)
+    cutting.cut(network, stages=Plan(("0.parts.2",)), sample=sample)

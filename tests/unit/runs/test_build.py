@@ -105,16 +105,40 @@ def test_an_optimizer_by_name_with_its_options():
     assert list(adam.param_groups[0]["betas"]) == [0.8, 0.9]
 
 
+def test_weight_decay_on_matrices_leaves_out_biases_and_norms():
+    build = build_optimizer(
+        RunConfig(optimizer="AdamW:weight_decay=0.1", weight_decay_on="matrices")
+    )
+    network = nn.Sequential(nn.Embedding(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    groups = build(list(network.parameters())).param_groups
+    matrices = {id(network[0].weight), id(network[2].weight)}
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert {id(p) for p in groups[0]["params"]} == matrices
+    assert len(groups[1]["params"]) == 3
+    (only,) = build(list(network[1].parameters())).param_groups
+    assert only["weight_decay"] == 0
+
+
+@pytest.mark.parametrize("optimizer", ["SGD:lr=0.1", "Adam", "Rprop"])
+def test_weight_decay_of_nothing_is_refused(optimizer):
+    said = refusal(build_optimizer, optimizer=optimizer, weight_decay_on="matrices")
+    assert f"the optimizer '{optimizer}' has no weight_decay; give it one, or leave" in said
+
+
 def test_wrong_optimizers_are_refused():
     assert "did you mean 'AdamW'" in refusal(build_optimizer, optimizer="AdmW")
+    assert "did you mean 'AdamW'" in refusal(build_optimizer, optimizer="Adamw")
     said = refusal(build_optimizer, optimizer="SGD:lrr=1")
     assert "SGD:lrr=1" in said
     assert "unexpected keyword argument 'lrr'" in said
     assert "Invalid learning rate" in refusal(build_optimizer, optimizer="SGD:lr=-1")
+    assert "unexpected keyword argument 'rate'" in refusal(
+        build_optimizer, optimizer="Muon:rate=1"
+    )
     assert "'Optimizer'" in refusal(build_optimizer, optimizer="Optimizer")
 
 
-def test_without_a_scheduler_and_a_warm_up_there_is_none():
+def test_without_a_scheduler_there_is_none():
     assert build_scheduler(RunConfig()) is None
 
 
@@ -124,32 +148,8 @@ def test_wrong_schedulers_are_refused():
     assert "gama" in refusal(build_scheduler, scheduler="StepLR:step_size=1,gama=2")
 
 
-def test_a_warm_up_counts_epochs_only():
-    said = refusal(build_scheduler, warmup_epochs=2, scheduler_unit="update")
-    assert "warmup_epochs counts epochs" in said
-
-
-def rates(epochs, **choices):
-    """Return the learning rate of each epoch."""
-    run = RunConfig(optimizer="SGD:lr=0.1", **choices)
-    optimizer = build_optimizer(run)(weight())
-    scheduler = build_scheduler(run)(optimizer)
-    rates_by_epoch = []
-    for _ in range(epochs):
-        rates_by_epoch.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return pytest.approx(rates_by_epoch)
-
-
 WARM = {"warmup_epochs": 3, "warmup_factor": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}
 WARM_RATES = [0.01] * 3 + [0.1] * 3 + [0.01] * 2 + [0.001]
-
-
-def test_warm_up_then_milestones():
-    assert rates(9, **WARM) == WARM_RATES
-    assert rates(5, warmup_epochs=2) == [0.01, 0.01, 0.1, 0.1, 0.1]
-    assert rates(3, scheduler="StepLR:step_size=1") == [0.1, 0.01, 0.001]
 
 
 def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
@@ -166,6 +166,8 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
         method=FDG(),
         optimizer=build_optimizer(run),
         scheduler=build_scheduler(run),
+        warmup_epochs=run.warmup_epochs,
+        warmup_factor=run.warmup_factor,
         watchers=[watch],
     )
     batches = [(torch.ones(1, 3), torch.tensor([0]))] * 3

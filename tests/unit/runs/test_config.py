@@ -2,10 +2,14 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.runs.config import RunConfig, parse_config, write_json
 
@@ -52,6 +56,7 @@ def test_as_a_dict_it_is_plain_json():
             optimizer="Adam",
             scheduler="StepLR:step_size=2",
             scheduler_unit="update",
+            warmup_epochs=1,
             warmup_factor=0.5,
             seed=9,
             device="cuda:0",
@@ -71,9 +76,9 @@ def test_what_is_written_is_read_back(run, tmp_path):
 
 
 def test_what_a_file_leaves_out_has_its_default(tmp_path):
-    (tmp_path / "run.json").write_text('{"epochs": 2, "warmup_factor": 1, "data_dir": "d"}')
+    (tmp_path / "run.json").write_text('{"epochs": 2, "timeout_s": 1, "data_dir": "d"}')
     config = RunConfig.read(tmp_path / "run.json")
-    assert config == RunConfig(epochs=2, warmup_factor=1, data_dir=Path("d"))
+    assert config == RunConfig(epochs=2, timeout_s=1, data_dir=Path("d"))
 
 
 def test_an_unknown_key_is_named_with_what_was_probably_meant():
@@ -96,8 +101,8 @@ def test_an_unknown_key_like_no_other_is_named_alone():
         ("stages", 2.0, "a whole number"),
         ("stages", True, "a whole number"),
         ("method", 3, "text"),
-        ("warmup_factor", "0.1", "a number"),
-        ("warmup_factor", True, "a number"),
+        ("warmup_factor", "0.1", "a finite number"),
+        ("warmup_factor", True, "a finite number"),
         ("channels_last", 1, "true or false"),
         ("data_dir", 3, "a path or null"),
         ("precision", "fp16", "'fp32' or 'bf16'"),
@@ -134,10 +139,32 @@ def test_all_numbers_out_of_range_are_told_at_once():
     assert said.startswith("this run is impossible:")
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("rate", [0, -0.1, 1.1])
 def test_the_warm_up_factor_is_in_0_to_1(rate):
     with pytest.raises(OptionError, match=r"warmup_factor is .*; use a number in \(0, 1\]"):
         RunConfig(warmup_factor=rate)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"timeout_s": math.inf}, "timeout_s is inf; wanted a finite number"),
+        ({"timeout_s": math.nan}, "timeout_s is nan; wanted a finite number"),
+        ({"timeout_s": 1e300}, "timeout_s is 1e+300; use a number in (0, 1000000]"),
+        ({"timeout_s": 1e10}, "timeout_s is 10000000000.0; use a number in (0, 1000000]"),
+        ({"timeout_s": 0.0}, "timeout_s is 0.0; use a number in (0, 1000000]"),
+        ({"seed": 10**30}, f"seed is {10**30}; use a number in [0, {2**63 - 1}]"),
+        ({"precision": "fp16"}, "precision is 'fp16'; wanted 'fp32' or 'bf16'"),
+    ],
+)
+def test_numbers_that_pytorch_cannot_take_are_refused_in_words(choices, said):
+    """In a run and in a trainer, by one check."""
+    with pytest.raises(OptionError) as caught:
+        RunConfig(**choices)
+    assert said in str(caught.value)
+    with pytest.raises(OptionError) as caught:
+        Trainer(nn.Linear(1, 1), optimizer=torch.optim.SGD, **choices)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

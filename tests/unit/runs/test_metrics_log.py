@@ -1,16 +1,26 @@
 """Rows of metrics that can be read while a training runs, and files for TensorBoard."""
 
+import errno
 import json
+import os
 import sys
+from io import FileIO
 
 import pytest
 import torch
 from torch import nn
 
 from hocket import DGL, DNI, FDG, Trainer
-from hocket.errors import OptionError
+from hocket.errors import OptionError, RunFolderError
+from hocket.runs import metrics_log
 from hocket.runs.config import RunConfig
-from hocket.runs.metrics_log import MetricsLog, tensorboard_writer
+from hocket.runs.metrics_log import (
+    MetricsLog,
+    cut_logs,
+    cut_unknown_logs,
+    remove_logs,
+    tensorboard_writer,
+)
 from hocket.runs.train import train
 
 BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
@@ -147,8 +157,9 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     reading = "tensorboard.backend.event_processing.event_accumulator"
     EventAccumulator = pytest.importorskip(reading).EventAccumulator
 
-    def write(steps, after=None, note_at=None):
-        with MetricsLog(tmp_path, 1, tensorboard=True, after=after) as logs:
+    def write(steps, after, note_at=None):
+        cut_logs(tmp_path, after)
+        with MetricsLog(tmp_path, 1, tensorboard=True) as logs:
             for step in steps:
                 logs._write_row("backward", batch=step, stage=0, loss=float(step))
                 if step == note_at:
@@ -156,7 +167,7 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
         return after
 
     (tmp_path / "events.out.tfevents.1.host.metrics.stage1").write_text("another process's")
-    at = write(range(6), note_at=3)
+    at = write(range(6), {}, note_at=3)
     again = write(range(4, 9), at, note_at=5)
     write(range(6, 10), again)
     assert len(list(tmp_path.glob("events*.metrics"))) == 3
@@ -164,5 +175,56 @@ def test_after_a_restart_tensorboards_files_hold_every_step_once(tmp_path):
     (tmp_path / "events.out.tfevents.1.host.metrics.stage1").unlink()
     scalars = EventAccumulator(str(tmp_path)).Reload().Scalars("backward/loss/stage0")
     assert [scalar.step for scalar in scalars] == list(range(10))
-    write([0])
-    assert len(list(tmp_path.glob("events*"))) == 1, "a run that begins anew"
+    remove_logs(tmp_path)
+    assert list(tmp_path.iterdir()) == [], "a run that begins anew"
+
+
+def test_files_that_a_checkpoint_does_not_know_are_cut_by_tick_and_epoch(tmp_path):
+    def rows(*places):
+        return "".join(json.dumps(place) + "\n" for place in places)
+
+    kept = rows({"tick": 1}, {"cosine": 0.5}, {"number": 0}, {"tick": 7})
+    later = {
+        "tick": rows({"tick": 8}, {"tick": 2}),
+        "epoch": rows({"number": 1}),
+        "half a row": '{"tick": 7}',
+        "no row": "[]\n",
+        "no JSON": "7:\n",
+    }
+    for name, text in later.items():
+        (tmp_path / f"metrics.{name}.jsonl").write_text(kept + text)
+    (tmp_path / "metrics.jsonl").write_text(rows({"tick": 9}))
+    cut_unknown_logs(tmp_path, {"metrics.jsonl"}, tick=8, epoch=1)
+    assert {(tmp_path / f"metrics.{name}.jsonl").read_text() for name in later} == {kept}
+    assert (tmp_path / "metrics.jsonl").read_text() == rows({"tick": 9})
+
+
+@pytest.mark.filterwarnings("default")
+def test_rows_that_a_full_disk_does_not_take_end_the_log_once_and_leave_whole_rows(
+    tmp_path, monkeypatch
+):
+    class Full(FileIO):
+        def write(self, row):
+            if self.tell() > 150:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(row[:20])
+
+    monkeypatch.setattr(metrics_log, "open_to_append", lambda path: Full(path, "a"))
+
+    def write():
+        with MetricsLog(tmp_path, 1, tensorboard=False) as logs:
+            for number in range(9):
+                logs._write_row("epoch", number=number, evaluation=None)
+
+    with pytest.warns(UserWarning, match="No space left on device; the training goes") as told:
+        write()
+    assert len(told) == 1
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["number"] for row in rows] == list(range(len(rows)))
+    assert 1 <= len(rows) < 9
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_of_its_folder(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(RunFolderError, match=r"cannot write .*metrics.jsonl': it is not a reg"):
+        MetricsLog(tmp_path, 1, tensorboard=False)

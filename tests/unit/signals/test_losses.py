@@ -1,14 +1,16 @@
-"""Cross-entropy and errors, for classes of samples and for tokens of sequences."""
+"""Losses and errors of samples, tokens and pixels, and of targets that are ignored."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from hocket.signals.losses import count_errors, cross_entropy
+from hocket.errors import DataError, OptionError
+from hocket.signals.losses import compute_loss, count_errors, count_targets, cross_entropy
 
 torch.manual_seed(0)
 SCORES_BC = torch.randn(6, 4)
 SCORES_BTC = torch.randn(2, 3, 4)
+SCORES_BCHW = torch.randn(2, 4, 4, 4)  # all sizes equal, so that only their order tells
 
 
 def test_samples():
@@ -20,6 +22,83 @@ def test_tokens_are_all_counted_equally():
     targets = torch.tensor([[0, 1, 2], [3, 0, 1]])
     by_hand = F.cross_entropy(SCORES_BTC.transpose(1, 2), targets)
     torch.testing.assert_close(cross_entropy(SCORES_BTC, targets), by_hand)
+
+
+def test_pixels_have_their_classes_in_dimension_1():
+    targets = SCORES_BCHW.argmax(1)
+    by_hand = F.cross_entropy(SCORES_BCHW, targets)
+    torch.testing.assert_close(cross_entropy(SCORES_BCHW, targets), by_hand)
+    assert count_errors(SCORES_BCHW, targets) == (0, 32)
+    assert count_errors(SCORES_BCHW[:, :, :3], targets[:, :3]) == (0, 24)
+
+
+def test_classes_are_where_the_targets_say_if_only_one_dimension_fits():
+    assert count_errors(SCORES_BTC.mT, SCORES_BTC.argmax(-1)) == (0, 6)
+    last = SCORES_BCHW[:, :3].movedim(1, -1)
+    assert count_errors(last, last.argmax(-1)) == (0, 32)
+    assert cross_entropy(last, last.argmax(-1)) < cross_entropy(last, last.argmin(-1))
+
+
+def test_ignored_targets_are_neither_errors_nor_part_of_a_mean():
+    targets = SCORES_BC.argmax(-1)
+    loss = cross_entropy(SCORES_BC[:3], targets[:3])
+    targets[3:] = -100
+    assert count_errors(SCORES_BC, targets) == (0, 3)
+    torch.testing.assert_close(cross_entropy(SCORES_BC, targets), loss)
+    targets[3:] = 255
+    assert count_errors(SCORES_BC, targets) == (0, 3)
+
+
+@pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC, SCORES_BCHW])
+def test_a_batch_of_ignored_targets_has_no_loss_and_no_gradient(scores):
+    scores = scores.clone().requires_grad_()
+    shape = scores[:, 0].shape if scores.dim() == 4 else scores.shape[:-1]
+    loss = cross_entropy(scores, torch.full(shape, -100))
+    loss.backward()
+    assert loss == 0
+    assert not scores.grad.any()
+
+
+def test_counted_targets_are_class_indices_that_are_not_ignored():
+    assert count_targets(torch.tensor([[3, -100], [-100, 0]])) == 2
+    assert count_targets(torch.tensor([0.5, -100.0])) is None
+    assert count_targets({"labels": torch.tensor([1])}) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "targets", "said"),
+    [
+        ({"logits": SCORES_BC}, torch.zeros(6), "an output of type dict and targets of shape"),
+        (SCORES_BC, torch.zeros(6), r"targets of shape \(6,\); it takes one tensor of class"),
+        (SCORES_BTC, torch.zeros(2).long(), r"an output of shape \(2, 3, 4\) and targets"),
+        (SCORES_BC, None, r"targets of type NoneType.*cross_entropy\(output.logits, targets\)"),
+    ],
+)
+def test_what_cross_entropy_cannot_take_is_refused(output, targets, said):
+    with pytest.raises(DataError, match=f"cross_entropy got .*{said}"):
+        cross_entropy(output, targets)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda o, t: (o.mean(), {"part": o.sum()}), "the loss gives a value of type tuple"),
+        (lambda o, t: (o - 1).square(), r"the loss gives a value of shape \(6, 4\)"),
+        (lambda o, t: None, "value of type NoneType .* must return a tensor of one number"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_is_refused(loss, said):
+    with pytest.raises(OptionError, match=said):
+        compute_loss(loss, SCORES_BC, None)
+
+
+def test_an_error_inside_a_loss_names_the_shapes_it_was_called_with():
+    scores = SCORES_BC.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="must match") as caught:
+        compute_loss(lambda o, t: (o - t).square().mean(), scores, torch.zeros(6, 3))
+    assert caught.value.__notes__ == [
+        "(the loss was called with an output of shape (6, 4) and targets of shape (6, 3))"
+    ]
 
 
 @pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC])

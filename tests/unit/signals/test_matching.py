@@ -114,3 +114,10 @@ def test_targets_that_are_not_class_indices_are_refused(targets, got):
 def test_outputs_that_cannot_be_compared_are_refused(shape, classes, said):
     with pytest.raises(OptionError, match=said):
         build_matching(shape, classes)
+
+
+def test_ignored_samples_are_not_taken_for_a_class():
+    with pytest.raises(
+        DataError, match="some are below 0, as ignored ones are; leave those samples out"
+    ):
+        build_matching((6,), 3)(torch.zeros(4, 6), torch.tensor([0, 1, -100, -100]))

@@ -26,11 +26,12 @@ SIGNALS = [
 ]
 
 
-@pytest.mark.parametrize("shrink", [0, -0.5, 1.5, math.nan, math.inf])
+@pytest.mark.parametrize("shrink", [0, -0.5, 1.5, math.nan, math.inf, True, "0.5"])
 def test_shrink_outside_its_range_is_refused(shrink):
-    with pytest.raises(OptionError, match=r"shrink is .*; use a number in \(0, 1\]"):
+    said = r"shrink is .*; (use a number in \(0, 1\]|wanted a finite number)"
+    with pytest.raises(OptionError, match=said):
         Delayed(shrink)
-    with pytest.raises(OptionError, match=r"use a number in \(0, 1\]"):
+    with pytest.raises(OptionError, match=said):
         build_method("fdg", shrink=shrink)
 
 
@@ -39,10 +40,10 @@ def test_shrink_outside_its_range_is_refused(shrink):
     [
         ({"width": 0.0}, "width is 0.0; use a number above 0"),
         ({"width": -1.0}, "width is -1.0; use a number above 0"),
-        ({"width": math.inf}, "width is inf; use a number above 0"),
-        ({"width": math.nan}, "width is nan; use a number above 0"),
-        ({"depth": -1}, "depth is -1; use a whole number of at least 0"),
-        ({"depth": 1.5}, "depth is 1.5; use a whole number of at least 0"),
+        ({"width": math.inf}, "width is inf; wanted a finite number"),
+        ({"width": math.nan}, "width is nan; wanted a finite number"),
+        ({"depth": -1}, "depth is -1; use a number of at least 0"),
+        ({"depth": 1.5}, "depth is 1.5; wanted a whole number"),
         ({"head": "cnn", "depth": 2}, "'cnn' has no hidden layers that width=1.0 and depth=2"),
         ({"head": "cnn", "width": 2.0}, "could change; leave them out, or use 'mlp'"),
         ({"depth": 0, "width": 2.0}, "depth=0 leaves no hidden layers that width=2.0"),
@@ -61,16 +62,21 @@ def test_all_problems_of_a_head_are_reported_at_once():
 def test_sizes_of_heads_reach_them_by_name():
     signal = build_method("dgl", head="mlp", width=0.5, depth=1).signal
     assert signal == Local("mlp", 0.5, 1)
-    assert signal.build_network((8,), 3).readout[0].out_features == 4
+    assert signal.build_network((8,), (3,)).readout[0].out_features == 4
 
 
-@pytest.mark.parametrize("weight", [-0.1, 1, 1.5, math.nan, math.inf])
+@pytest.mark.parametrize("weight", [-0.1, 1, 1.5, math.nan, math.inf, True])
 def test_similarity_outside_its_range_is_refused(weight):
     said = r"similarity is .*; use a number in \(0, 1\), or 0 to leave it off"
     with pytest.raises(OptionError, match=said):
-        build_method("dgl", similarity=weight)
+        DGL(similarity=weight)
     with pytest.raises(OptionError, match=said):
         Similarity(weight)
+
+
+def test_labels_are_seen_or_not():
+    with pytest.raises(OptionError, match="labels is 1; wanted true or false"):
+        DNI(labels=1)
 
 
 def test_without_similarity_there_is_only_the_head():
@@ -84,7 +90,7 @@ def test_a_head_with_similarity_matching_starts_as_it_would_alone():
     states = []
     for signal in (Local(), Similarity()):
         torch.manual_seed(0)
-        states.append(signal.build_network((4, 6, 6), 3).state_dict())
+        states.append(signal.build_network((4, 6, 6), (3,)).state_dict())
     alone, with_matching = states
     assert all(
         torch.equal(value, with_matching[f"head.{name}"]) for name, value in alone.items()
@@ -96,7 +102,7 @@ def test_a_head_with_similarity_matching_starts_as_it_would_alone():
 
 def test_a_local_loss_is_weighted_with_that_of_similarities():
     signal = Similarity(0.75)
-    network = signal.build_network((6,), 3).eval()
+    network = signal.build_network((6,), (3,)).eval()
     output, targets = torch.randn(4, 6), torch.tensor([0, 1, 1, 2])
     inputs = SignalInput(output, targets, (), cross_entropy)
     roots = signal.backward_roots(network, inputs)
@@ -121,7 +127,7 @@ def test_a_signal_needs_the_gradient_or_learns_from_it_or_neither(signal):
 
 @pytest.mark.parametrize("signal", [Delayed(), Objective()])
 def test_signals_without_a_network_have_no_parameters(signal):
-    assert not list(signal.build_network((4,), 3).parameters())
+    assert not list(signal.build_network((4,), (3,)).parameters())
 
 
 def test_a_delayed_gradient_is_shrunk_and_only_used_roots_are_returned():
@@ -145,7 +151,7 @@ def test_a_gradient_that_is_not_shrunk_is_passed_on_as_it_is():
 
 @pytest.mark.parametrize("signal", [Objective(), Local()])
 def test_a_label_out_of_range_is_an_error_of_the_data(signal):
-    network = signal.build_network((3,), 3)
+    network = signal.build_network((3,), (3,))
     output = torch.randn(4, 3, requires_grad=True)
     inputs = SignalInput(output, torch.tensor([0, 1, 2, 3]), (), cross_entropy)
     with pytest.raises(
@@ -167,7 +173,7 @@ def test_the_objective_of_a_structure_is_computed_by_its_loss():
 
 def test_a_synthetic_gradient_starts_at_zero_and_learns_from_its_target():
     signal = Synthetic()
-    network = signal.build_network((3,), 3)
+    network = signal.build_network((3,), (3,))
     output = torch.randn(4, 3, requires_grad=True)
     inputs = SignalInput(output, None, (), cross_entropy)
     roots = signal.backward_roots(network, inputs)
@@ -204,3 +210,57 @@ def test_heads_have_the_dtype_of_their_stage():
         assert dtypes == {torch.double}
         assert stage.signal_network(torch.zeros(4, 5, dtype=torch.double)).shape == (4, 3)
     assert not list(trainer.stages[-1].signal_network.parameters())
+
+
+@pytest.mark.parametrize("signal", [Local(), Local("mlp", depth=0)])
+@pytest.mark.parametrize(
+    ("shape", "output_shape"),
+    [
+        ((6,), ()),
+        ((6,), (3,)),
+        ((4, 6, 6), ()),
+        ((4, 6, 6), (3,)),
+        ((7, 6), ()),
+        ((7, 6), (3,)),
+        ((7, 6), (7, 3)),
+    ],
+)
+def test_a_head_predicts_in_the_shape_of_the_networks_output(signal, shape, output_shape):
+    head = signal.build_network(shape, output_shape)
+    assert signal.predict(head, torch.randn(5, *shape)).shape == (5, *output_shape)
+
+
+def test_a_network_with_one_number_a_sample_trains_its_heads_towards_each_target():
+    """A head of shape (B, 1) would broadcast against (B,), and learn the mean of the batch."""
+    modules = [mlp(2)[0], nn.Sequential(nn.Linear(5, 1).double(), nn.Flatten(0))]
+    shapes = []
+
+    def loss(output, targets):
+        shapes.append(output.shape)
+        return (output - targets).square().mean()
+
+    trainer = Trainer(modules, method=DGL(), optimizer=sgd, loss=loss)
+    trainer.step(data(mlp, 1)[0][0], torch.zeros(4, dtype=torch.double))
+    trainer.finish()
+    assert shapes == [(4,)] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "output_shape", "said"),
+    [
+        ((6,), None, "heads call the loss with one tensor of predictions as the network's"),
+        ((4, 8, 8), (3, 8, 8), r"shape \(4, 8, 8\) predict \(B, O\).*shape \(B, 3, 8, 8\)"),
+        ((7, 6), (5, 3), r"shape \(7, 6\) predict \(B, O\).*shape \(B, 5, 3\); cut"),
+    ],
+)
+def test_heads_that_cannot_predict_the_networks_output_are_refused(shape, output_shape, said):
+    for signal in (Local(), Similarity()):
+        with pytest.raises(OptionError, match=said):
+            signal.build_network(shape, output_shape)
+
+
+@pytest.mark.parametrize("output_shape", [None, ()])
+def test_labels_for_a_synthesizer_need_a_network_that_predicts_classes(output_shape):
+    with pytest.raises(OptionError, match="output is not one tensor of class scores; leave"):
+        Synthetic(labels=True).build_network((6,), output_shape)
+    Synthetic().build_network((6,), output_shape)

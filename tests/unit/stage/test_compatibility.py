@@ -1,15 +1,17 @@
 """Stages whose late gradients would not be those asked for are refused by name."""
 
+import random
 from functools import partial
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from contract.small import data, mlp, sgd
+from contract.small import data, different, mlp, sgd, train
 from hocket import Trainer
-from hocket.errors import OptionError
+from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
 from hocket.stage.compatibility import check_compatible
 
@@ -115,3 +117,130 @@ def test_a_trainer_checks_stages_with_delay_before_it_trains():
     with pytest.raises(OptionError, match="stage 0 is not compatible with linearize='live'"):
         Trainer([recurrent, last], method=method, optimizer=sgd).prepare(x)
     Trainer([first, nn.Sequential(recurrent, last)], method=method, optimizer=sgd).prepare(x)
+
+
+class Drawing(nn.Module):
+    """A layer that drops by random numbers of its own, or of a global generator."""
+
+    def __init__(self, generator=None, draw=None) -> None:
+        super().__init__()
+        self.generator, self.draw = generator, draw
+
+    def forward(self, values):
+        return values * self.draw()
+
+
+OWN = {
+    "torch": torch.Generator,
+    "random": random.Random,
+    "numpy": numpy.random.default_rng,
+    "old numpy": numpy.random.RandomState,
+}
+
+
+@pytest.mark.parametrize("build", OWN.values(), ids=OWN.keys())
+def test_a_generator_of_a_layers_own_is_refused_where_forwards_are_repeated(build):
+    module = nn.Sequential(Drawing(build()))
+    said = r"layer '0' draws random numbers from a generator of its own \('generator'\)"
+    with pytest.raises(OptionError, match=said) as caught:
+        check_compatible(module, "recompute", 1, 0, "fp32")
+    assert "stage 0 is not compatible with linearize='recompute'" in str(caught.value)
+    assert "draw from the global generator of torch, numpy or random" in str(caught.value)
+    with pytest.raises(OptionError, match=r"linearize='stash', resumable:"):
+        check_compatible(module, "stash", 0, 0, "fp32", resumable=True)
+    check_compatible(module, "recompute", 0, 0, "fp32")
+    check_compatible(module, "stash", 1, 0, "fp32")
+
+
+def test_a_trainer_that_is_resumable_checks_generators():
+    modules = [nn.Sequential(Drawing(random.Random(0), lambda: 1.0), *mlp(1))]
+    trainer = Trainer(modules, optimizer=sgd, resumable=True)
+    with pytest.raises(OptionError, match="from a generator of its own"):
+        trainer.prepare(data(mlp, 1)[0][0])
+
+
+GLOBAL = {
+    "torch": lambda: torch.rand(()).item(),
+    "random": random.random,
+    "numpy": numpy.random.rand,
+}
+
+
+@pytest.mark.parametrize("draw", GLOBAL.values(), ids=GLOBAL.keys())
+def test_a_repeated_forward_draws_the_numbers_of_the_first(draw):
+    """From all global generators, whose states afterwards are those of before."""
+    drawn, batches = [], data(mlp, 6)
+
+    def record() -> float:
+        drawn.append(draw())
+        return 1.0
+
+    modules = mlp(2)
+    modules[0].insert(0, Drawing(draw=record))
+    trainer = Trainer(modules, method="fr", optimizer=sgd)
+    trainer.prepare(batches[0][0])
+    drawn.clear()
+    states = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state())
+    for batch in batches:
+        trainer.step(*batch)
+    trainer.finish()
+    assert len(drawn) == 12
+    assert sorted(drawn[0::2] + drawn[1::2]) == sorted(2 * list(set(drawn)))
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), str(numpy.random.get_state())) == states[1:]
+
+
+def test_what_layers_draw_does_not_depend_on_the_state_before():
+    """So processes, which have other states, train as one process does."""
+    results = []
+    for seed in (1, 2):
+        random.seed(seed)
+        numpy.random.seed(seed)
+        modules = mlp(2)
+        modules[1].insert(0, Drawing(draw=lambda: random.random() + numpy.random.rand()))
+        results.append(train(FDG(), modules, data(mlp, 4)).state)
+    assert not different(*results)
+
+
+class Keeping(torch.autograd.Function):
+    """A product that keeps its weight as an attribute, or as PyTorch asks for."""
+
+    properly = False
+
+    @classmethod
+    def forward(cls, ctx, values, weight):
+        ctx.weight = {"views": [weight.t()]} if not cls.properly else None
+        ctx.save_for_backward(values, weight)
+        return values @ weight
+
+    @classmethod
+    def backward(cls, ctx, gradient):
+        values, weight = ctx.saved_tensors
+        return gradient @ weight.t(), values.t() @ gradient
+
+
+class KeepingProperly(Keeping):
+    properly = True
+
+
+class Product(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.weight, self.function = nn.Parameter(torch.ones(5, 5).double()), function
+
+    def forward(self, values):
+        return torch.tanh(self.function.apply(values, self.weight))
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
+def test_a_weight_that_a_function_keeps_as_an_attribute_is_refused_by_stash(linearize):
+    first, last = mlp(2)
+    method, batches = FDG(linearize=linearize), data(mlp, 3)
+    train(method, [nn.Sequential(Product(KeepingProperly), first), last], batches)
+    modules = [nn.Sequential(Product(Keeping), first), last]
+    if linearize != "stash":
+        train(method, modules, batches)
+        return
+    said = r"KeepingBackward keeps the weight '0.weight' as ctx.weight, .*save_for_backward"
+    with pytest.raises(LinearizeError, match=said):
+        train(method, modules, batches)

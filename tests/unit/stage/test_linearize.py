@@ -334,6 +334,62 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
     assert x.grad.item() == pytest.approx(second * slope * back, rel=1e-12)
 
 
+class Replacing(torch.optim.SGD):
+    """An optimizer that puts new tensors into the place of the weights."""
+
+    strided = False
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    new = p - group["lr"] * p.grad
+                    p.data = new.t().contiguous().t() if self.strided else new
+
+
+class ReplacingStrides(Replacing):
+    strided = True
+
+
+@every_linearization
+@pytest.mark.parametrize("net", [mlp, conv])
+def test_an_optimizer_may_replace_the_memory_of_the_weights(net, linearize):
+    """Bit-equal to one that writes into it."""
+
+    class InPlace(Replacing):
+        @torch.no_grad()
+        def step(self, closure=None):
+            memory = [p.data for group in self.param_groups for p in group["params"]]
+            super().step()
+            for group in self.param_groups:
+                for p, old in zip(group["params"], memory, strict=True):
+                    p.data = old.copy_(p.data)
+
+    states = [
+        train(
+            FDG(linearize=linearize),
+            net(3),
+            data(net, 8),
+            optimizer=partial(optimizer, lr=0.1),
+        ).state
+        for optimizer in (InPlace, Replacing)
+    ]
+    assert not different(*states)
+
+
+def test_live_refuses_weights_that_are_replaced_by_others_of_another_layout():
+    with pytest.raises(
+        LinearizeError, match=r"a weight of shape \(\d, \d\) was replaced by one"
+    ):
+        train(
+            FDG(linearize="live"),
+            mlp(3),
+            data(mlp, 8),
+            optimizer=partial(ReplacingStrides, lr=0.1),
+        )
+
+
 def test_stash_copies_a_weight_once_for_each_version():
     module, linearizer = (
         nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)),

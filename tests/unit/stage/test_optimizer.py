@@ -1,11 +1,19 @@
 """Gradients become updates at the learning rate of their own epoch; nothing else moves."""
 
+import inspect
+import warnings
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, ReduceLROnPlateau
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import (
+    ExponentialLR,
+    LRScheduler,
+    MultiStepLR,
+    ReduceLROnPlateau,
+)
 
 from contract.small import data, different, mlp, sgd, train
 from hocket import Trainer
@@ -80,7 +88,7 @@ def test_total_norm_is_euclidean_over_all():
 
 def test_an_updater_counts_its_updates():
     p = parameter(1.0)
-    updater = Updater([p], partial(torch.optim.SGD, lr=0.5))
+    updater = Updater([p], torch.optim.SGD([p], lr=0.5))
     for version in range(3):
         assert updater.version == version
         backward(p, 1.0)
@@ -90,17 +98,15 @@ def test_an_updater_counts_its_updates():
 
 
 def test_a_stage_without_weights_counts_updates():
-    updater = Updater([], sgd, partial(MultiStepLR, milestones=[1]))
+    updater = Updater([], None)
     updater.accumulate()
     assert updater.update(epoch=3) == 0.0
     assert updater.version == 1
 
 
 def test_plateaus_are_refused():
-    with pytest.raises(OptionError, match="ReduceLROnPlateau needs a validation metric"):
-        Updater([parameter(0.0)], sgd, ReduceLROnPlateau)
     trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, scheduler=ReduceLROnPlateau)
-    with pytest.raises(OptionError, match="use a scheduler that counts epochs or updates"):
+    with pytest.raises(OptionError, match="ReduceLROnPlateau needs a validation metric"):
         trainer.prepare(data(mlp, 1)[0][0])
 
 
@@ -181,12 +187,184 @@ def test_a_scheduler_may_count_updates():
         assert used == [0.1 * 0.5**n for n in range(5)]
 
 
-def test_the_first_stage_may_have_a_rate_of_its_own():
+# Every scheduler of torch, with options that let it move within some epochs.
+SCHEDULERS = {
+    "constant": partial(lr_scheduler.ConstantLR, factor=0.5, total_iters=3),
+    "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=5, eta_min=0.02),
+    "cosine restarts": partial(lr_scheduler.CosineAnnealingWarmRestarts, T_0=4),
+    "cyclic": partial(
+        lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=2, cycle_momentum=False
+    ),
+    "exponential": partial(ExponentialLR, gamma=0.7),
+    "lambda": partial(lr_scheduler.LambdaLR, lr_lambda=lambda epoch: 1 / (1 + epoch)),
+    "linear": partial(lr_scheduler.LinearLR, total_iters=3),
+    "milestones": partial(MultiStepLR, milestones=[2, 5], gamma=0.3),
+    "multiplicative": partial(lr_scheduler.MultiplicativeLR, lr_lambda=lambda epoch: 0.9),
+    "one cycle": partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=9),
+    "polynomial": partial(lr_scheduler.PolynomialLR, total_iters=6, power=2.0),
+    "steps": partial(lr_scheduler.StepLR, step_size=2, gamma=0.5),
+    "sequential": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [ExponentialLR(optimizer, gamma=0.5), lr_scheduler.LinearLR(optimizer)],
+        milestones=[3],
+    ),
+    "chained": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [ExponentialLR(optimizer, gamma=0.9), lr_scheduler.ConstantLR(optimizer)], optimizer
+    ),
+}
+
+
+def test_all_schedulers_of_torch_are_tried():
+    classes = {
+        value
+        for name, value in vars(lr_scheduler).items()
+        if inspect.isclass(value) and issubclass(value, LRScheduler) and name[0] != "_"
+    }
+    tried = {type(build(sgd([parameter(1.0)]))) for build in SCHEDULERS.values()}
+    untried = {each.__name__ for each in classes - tried}
+    assert untried <= {"LRScheduler", "ReduceLROnPlateau", "SWALR"}
+
+
+def rates_of_updates(scheduler, method, unit="epoch", **options):
+    """Return the learning rates of each stage, update after update."""
     rates = RateRecorder(lr=0.1)
-    scheduler = partial(MultiStepLR, milestones=[1], gamma=0.5)
-    method = FR(first_stage_rate=2.0)
-    train(method, mlp(3), data(mlp, 2), epochs=2, optimizer=rates, scheduler=scheduler)
-    assert rates.used == [[0.2, 0.2, 0.1, 0.1], [0.1, 0.1, 0.05, 0.05], [0.1, 0.1, 0.05, 0.05]]
+    trainer = Trainer(
+        mlp(2),
+        method=method,
+        optimizer=rates,
+        scheduler=scheduler,
+        scheduler_unit=unit,
+        **options,
+    )
+    batches = data(mlp, 1 if unit == "update" else 2)
+    trainer.fit(batches, epochs=8, progress=False)
+    return rates.used
+
+
+@pytest.mark.parametrize("unit", ["epoch", "update"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS.keys())
+def test_a_warm_up_and_a_first_rate_scale_the_rates_of_every_scheduler(scheduler, unit):
+    """Bit-equal: they are factors on the rates that the scheduler gives by itself."""
+    plain = rates_of_updates(scheduler, FR(), unit)[1]
+    method = FR(first_stage_rate=3.0)
+    used = rates_of_updates(scheduler, method, unit, warmup_epochs=3, warmup_factor=0.1)
+    warm = len(plain) * 3 // 8
+    factors = [0.1] * warm + [1.0] * (len(plain) - warm)
+    assert len(set(plain)) > 1
+    assert used[1] == [rate * factor for rate, factor in zip(plain, factors, strict=True)]
+    first = [rate * (f * 3.0) for rate, f in zip(plain, factors, strict=True)]
+    assert used[0] == first
+
+
+@pytest.mark.parametrize("scheduler", ["one cycle", "cosine"])
+def test_a_warm_up_goes_on_after_a_checkpoint(scheduler, tmp_path):
+    """Bit-equal to a training without a stop."""
+    batches, weights = data(mlp, 3), []
+
+    def build(modules):
+        return Trainer(
+            modules,
+            method=FR(first_stage_rate=2.0),
+            optimizer=sgd,
+            scheduler=SCHEDULERS[scheduler],
+            warmup_epochs=3,
+            resumable=True,
+        )
+
+    for resumed in (False, True):
+        modules = mlp(2)
+        trainer = build(modules)
+        for epoch in range(5):
+            if resumed and epoch == 2:
+                trainer.save(tmp_path)
+                modules = mlp(2, seed=1)
+                trainer = build(modules)
+                trainer.resume(tmp_path)
+            for batch in batches:
+                trainer.step(*batch)
+            trainer.end_epoch()
+        trainer.finish()
+        weights.append([p for module in modules for p in module.parameters()])
+    assert not different(*weights)
+
+
+def test_a_warm_up_needs_no_scheduler():
+    used = rates_of_updates(None, FDG(), warmup_epochs=2, warmup_factor=0.5)
+    assert used == [[0.05] * 4 + [0.1] * 12] * 2
+
+
+@pytest.mark.parametrize("name", ["cosine", "steps", "one cycle"])
+def test_a_scheduler_that_counts_updates_begins_after_a_warm_up_in_updates(name):
+    """Bit-equal to its own rates from then on, at every stage and for every delay."""
+    plain = rates_of_updates(SCHEDULERS[name], FDG(), "update")[0]
+    for used in rates_of_updates(SCHEDULERS[name], FDG(), "update", warmup_updates=3):
+        assert used == [plain[0] * (n + 1) / 4 for n in range(3)] + plain[:5]
+
+
+def test_a_warm_up_in_updates_scales_the_rates_of_epochs():
+    plain = rates_of_updates(SCHEDULERS["exponential"], FDG())[0]
+    for used in rates_of_updates(SCHEDULERS["exponential"], FDG(), warmup_updates=3):
+        factors = [0.25, 0.5, 0.75, *[1.0] * 13]
+        assert used == [rate * factor for rate, factor in zip(plain, factors, strict=True)]
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_warm_up_in_updates_goes_on_after_a_checkpoint(at, stages, tmp_path):
+    """Of the same stages bit by bit, and of others at the same rate."""
+    batches = data(mlp, 8)
+
+    def build(stages):
+        return Trainer(
+            nn.Sequential(*mlp(3)),
+            stages=stages,
+            method=BP(),
+            optimizer=sgd,
+            scheduler=SCHEDULERS["cosine"],
+            scheduler_unit="update",
+            warmup_updates=4,
+            resumable=True,
+        )
+
+    rates, weights = [], []
+    for resumed in (False, True):
+        trainer = build(2)
+        for number, batch in enumerate(batches):
+            if resumed and number == at:
+                trainer.save(tmp_path)
+                trainer = build(stages)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of other stages
+                    trainer.resume(tmp_path)
+            trainer.step(*batch)
+        rates.append(
+            [stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages]
+        )
+        weights.append(list(trainer.network.parameters()))
+    assert not different(*weights)
+    assert set(rates[0]) == set(rates[1])
+
+
+def test_a_warm_up_is_in_epochs_or_in_updates():
+    with pytest.raises(
+        OptionError, match="warmup_updates is 3 and warmup_epochs is 1; warm up"
+    ):
+        Trainer(mlp(2), optimizer=sgd, warmup_updates=3, warmup_epochs=1)
+
+
+def test_groups_keep_their_rates_between_updates():
+    """Also rates that are tensors, as those of capturable optimizers."""
+    p, q = parameter(1.0), parameter(1.0)
+    rate = torch.tensor(0.4)
+    optimizer = torch.optim.SGD([{"params": [p], "lr": rate}, {"params": [q], "lr": 0.2}])
+    updater = Updater([p, q], optimizer, lr_factor=lambda epoch, update: 0.5)
+    for weight in (p, q):
+        backward(weight, 1.0)
+    updater.accumulate()
+    assert updater.update(epoch=0) == pytest.approx(0.2)
+    assert [p.item(), q.item()] == pytest.approx([0.8, 0.9])
+    assert [group["lr"] for group in optimizer.param_groups] == [rate, 0.2]
+    assert optimizer.param_groups[0]["lr"] is rate
 
 
 def test_synthesizers_follow_the_schedule_too():
@@ -206,7 +384,8 @@ def test_synthesizers_follow_the_schedule_too():
 def test_a_first_update_in_a_later_epoch_does_not_warn():
     """Warnings are errors here; torch warns of schedulers that step before any update."""
     weight = nn.Parameter(torch.ones(1))
-    updater = Updater([weight], sgd, partial(ExponentialLR, gamma=0.5))
+    optimizer = sgd([weight])
+    updater = Updater([weight], optimizer, ExponentialLR(optimizer, gamma=0.5))
     weight.grad = torch.ones(1)
     updater.accumulate()
     assert updater.update(epoch=2) == pytest.approx(0.1 / 4)

@@ -6,7 +6,10 @@ import threading
 import pytest
 from torch.distributed import HashStore
 
-from hocket.training.interrupt import AHEAD, Interrupt
+from contract.small import data, mlp, sgd
+from hocket import Checkpoints, Trainer
+from hocket.methods import METHODS
+from hocket.training.interrupt import AHEAD, Interrupt, stop_signals
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +101,90 @@ def test_replicas_stop_at_the_same_batch_whoever_is_asked(heard, first):
         gone = [list(replicas[first])]
         gone.append(list(replicas[1 - first]))
         assert gone[0][-1] == gone[1][-1] == (3, 4)[first] + AHEAD - 1
+
+
+def test_a_batch_that_is_being_read_is_given_up(heard):
+    def batches():
+        yield 0
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the batch was read to its end")
+
+    with Interrupt() as interrupt:
+        assert list(interrupt.until_asked(batches())) == [0]
+        assert interrupt.asked == signal.SIGINT
+    assert heard == []
+
+
+def test_replicas_read_a_batch_to_its_end(heard):
+    """They have to stop at the same one."""
+
+    def batches():
+        signal.raise_signal(signal.SIGINT)
+        yield from range(2 * AHEAD)
+
+    with Interrupt() as interrupt:
+        assert len(list(interrupt.until_asked(batches(), HashStore()))) == AHEAD
+
+
+class StoppedLoader(list):
+    """Loader in which a signal comes while a batch is read, in one of its epochs."""
+
+    def __init__(self, batches, epoch=None, number=0):
+        super().__init__(batches)
+        self.epochs, self.stop = 0, (epoch, number)
+
+    def __iter__(self):
+        epoch, self.epochs = self.epochs, self.epochs + 1
+        for number, batch in enumerate(super().__iter__()):
+            if (epoch, number) == self.stop:
+                signal.raise_signal(signal.SIGTERM)
+                pytest.fail("the batch was read to its end")
+            yield batch
+
+
+def fit(train, validation, folder, *, resume=False, method="fdg"):
+    """Train for two epochs; return the losses, or the signal, and the weights."""
+    trainer = Trainer(mlp(2), method=METHODS[method](), optimizer=sgd, resumable=True)
+    if resume:
+        trainer.resume(folder)
+    try:
+        history = trainer.fit(
+            train, validation, epochs=2, progress=False, checkpoints=Checkpoints(folder)
+        )
+    except KeyboardInterrupt as stop:
+        return stop.args
+    return (
+        [(epoch.loss, epoch.evaluation.loss) for epoch in history],
+        [value.tolist() for value in trainer.network.state_dict().values()],
+    )
+
+
+@pytest.mark.parametrize("method", ["fdg", "bp"])
+@pytest.mark.parametrize(
+    ("train_at", "validation_at"), [((1, 2), ()), ((), (0, 0)), ((), (1, 2))]
+)
+def test_sigterm_in_a_long_read_or_an_evaluation_leaves_a_checkpoint_of_that_moment(
+    train_at, validation_at, method, tmp_path
+):
+    batches, others = data(mlp, 4), data(mlp, 3)
+    whole = fit(StoppedLoader(batches), StoppedLoader(others), tmp_path / "a", method=method)
+    stopped = StoppedLoader(batches, *train_at), StoppedLoader(others, *validation_at)
+    assert fit(*stopped, tmp_path / "b", method=method) == (signal.SIGTERM,)
+    again = StoppedLoader(batches), StoppedLoader(others)
+    assert fit(*again, tmp_path / "b", resume=True, method=method) == whole
+    assert again[0].epochs + stopped[0].epochs <= 3  # no epoch is trained again
+
+
+def test_a_signal_before_the_first_batch_leaves_nothing_to_resume(tmp_path):
+    assert fit(StoppedLoader(data(mlp, 4), 0, 0), None, tmp_path) == (signal.SIGTERM,)
+    assert not list(tmp_path.glob("tick-*"))
+
+
+def test_sighup_asks_for_the_end_unless_it_is_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert stop_signals() == (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        assert stop_signals() == (signal.SIGINT, signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -4,9 +4,10 @@ from hocket.training.progress_bar import progress_bar
 
 
 def shown(capsys, *, wanted):
-    with progress_bar(2, 3, shown=wanted) as bar:
+    with progress_bar(2, 6, shown=wanted) as bar:
         bar.batch([])
         bar.batch([1.5])
+        bar.evaluation(3, 1.5, 0.25)
         bar.epoch(0, 1.25, 0.125)
         bar.epoch(1, 1.0, None)
     captured = capsys.readouterr()
@@ -16,6 +17,7 @@ def shown(capsys, *, wanted):
 
 def test_a_log_gets_a_line_per_epoch(capsys):
     assert shown(capsys, wanted=True).splitlines() == [
+        "update 3: test loss 1.5000, test error 25.00%",
         "epoch 1/2: training loss 1.2500, test error 12.50%",
         "epoch 2/2: training loss 1.0000",
     ]
@@ -31,4 +33,5 @@ def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
     text = shown(capsys, wanted=True)
     assert "2/6" in text
     assert "loss 1.500" in text
+    assert "update 3: test loss 1.5000, test error 25.00%" in text
     assert "epoch 1/2: training loss 1.2500, test error 12.50%" in text

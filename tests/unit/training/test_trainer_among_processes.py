@@ -11,7 +11,7 @@ from hocket.methods import BP, DGL, FDG
 from hocket.runs.config import RunConfig
 
 REFUSED = {
-    "batchnorm": ("none", "batchnorm is 'none'; use 'local' or 'shared'"),
+    "batchnorm": ("none", "batchnorm is 'none'; wanted 'local' or 'shared'"),
     "replicas": (
         3,
         "replicas is 3, but there is only this process; start 6, with `hocket launch",
@@ -32,13 +32,20 @@ def test_an_option_out_of_its_range_is_refused(option):
     [
         ("extra_delay", -1, "extra_delay is -1; use a number of at least 0"),
         ("replicas", 0, "replicas is 0; use a number of at least 1"),
-        ("timeout_s", 0.0, "timeout_s is 0.0; use a number above 0"),
+        ("timeout_s", 0.0, "timeout_s is 0.0; use a number in (0, 1000000]"),
     ],
 )
 def test_a_run_refuses_them_too(field, value, text):
     with pytest.raises(OptionError) as caught:
         RunConfig(**{field: value})
     assert text in str(caught.value)
+
+
+def test_a_slow_limit_below_that_of_a_step_is_refused():
+    with pytest.raises(
+        OptionError, match="slow_timeout_s is 10, and timeout_s, the limit of a"
+    ):
+        Trainer(mlp(2), optimizer=sgd, slow_timeout_s=10)
 
 
 def test_slack_lengthens_every_delay_there_is():

@@ -5,6 +5,7 @@ import torch
 
 from contract.small import conv, data, mlp, sgd, train
 from hocket import Trainer
+from hocket.errors import OptionError
 from hocket.methods import BP, DGL, FDG
 from hocket.transport.codecs import VQ, Cast, Exact, Integers
 from hocket.transport.encoded import EncodedPort
@@ -94,6 +95,17 @@ def test_a_local_loss_learns_from_quantized_activations():
     trainer = Trainer(conv(3), method=DGL(), optimizer=sgd, codec=VQ(groups=1, codes=8))
     history = trainer.fit(data(conv, 6), epochs=4, progress=False)
     assert history[-1].loss < history[0].loss
+
+
+def test_a_width_that_a_codec_cannot_divide_is_refused_with_its_edge():
+    trainer = Trainer(mlp(3), method=DGL(), optimizer=sgd, codec=VQ(groups=7, codes=2))
+    ((x, y),) = data(mlp, 1)
+    with pytest.raises(
+        OptionError,
+        match=r"cannot encode what the edge from stage 0 to stage 1 sends: vq cannot divide "
+        r"\d+ channels into 7 groups; give groups that divide them: 1, .*\n.stage 0, batch 0",
+    ):
+        trainer.step(x, y)
 
 
 def test_a_codec_that_biases_gradients_warns():

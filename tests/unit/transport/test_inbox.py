@@ -8,6 +8,7 @@ from hocket.errors import TransitError
 from hocket.transport.inbox import Inbox
 
 SOON = 10.0  # seconds, which nothing here takes
+AT_ONCE = 0.05
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_take_does_not_wait_for_a_packet_that_cannot_arrive(inbox):
     with pytest.raises(TransitError, match="thing 4 was expected; in its place came thing 5"):
         inbox.take(("thing", 4), SOON)
     with pytest.raises(TimeoutError):
-        inbox.take(("other", 4), timeout_s=0.05)
+        inbox.take(("other", 4), AT_ONCE)
 
 
 def test_an_error_is_raised_by_every_take(inbox):
@@ -105,4 +106,14 @@ def test_packets_from_before_an_error_can_still_be_taken(inbox):
 def test_take_has_a_time_out(inbox):
     put(inbox, 1)
     with pytest.raises(TimeoutError):
-        inbox.take(("thing", 2), timeout_s=0.05)
+        inbox.take(("thing", 2), AT_ONCE)
+
+
+def test_a_closed_inbox_drops_what_comes_so_that_no_thread_waits_for_room(inbox):
+    put(inbox, 0, 1)
+    filler = start_thread(put, inbox, 2, 3, 4)
+    inbox.close()
+    filler.join(SOON)
+    assert not filler.is_alive()
+    with pytest.raises(TimeoutError):
+        inbox.take(("thing", 0), AT_ONCE)

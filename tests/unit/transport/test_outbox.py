@@ -66,20 +66,10 @@ def test_sends_finish_in_the_order_in_which_they_began(outbox, sends):
         outbox.add(sends.begin(2), AT_ONCE)
 
 
-def test_drain_waits_for_all_sends(outbox, sends):
-    sends.finish(0)
-    with pytest.raises(TimeoutError):
-        outbox.drain(AT_ONCE)
-    sends.finish(1)
-    outbox.drain(SOON)
-
-
 def test_an_error_wakes_a_send_that_waits_for_room(outbox, sends):
     threading.Timer(AT_ONCE, outbox.fail, [ConnectionError("somebody failed")]).start()
     with pytest.raises(ConnectionError, match="somebody failed"):
         outbox.add(sends.begin(2), SOON)
-    with pytest.raises(ConnectionError, match="somebody failed"):
-        outbox.drain(SOON)
 
 
 def test_an_error_of_a_send_is_raised_by_the_next_one():
@@ -93,9 +83,20 @@ def test_an_error_of_a_send_is_raised_by_the_next_one():
 
 
 def test_the_thread_ends_after_the_last_send(outbox, sends):
-    outbox.close(AT_ONCE)
-    assert outbox._thread.is_alive()
+    outbox.close()
+    assert not outbox.join(AT_ONCE)
     sends.finish(0)
     sends.finish(1)
-    outbox.close(SOON)
-    assert not outbox._thread.is_alive()
+    assert outbox.join(SOON)
+
+
+def test_the_last_send_of_an_outbox_begins_after_all_others_also_after_a_failure(outbox, sends):
+    outbox.fail(ConnectionError("somebody failed"))
+    outbox.close(sends.begin(2))
+    sends.finish(0)
+    assert not outbox.join(AT_ONCE)
+    assert sends.begun == [0, 1]
+    sends.finish(1)
+    sends.finish(2)
+    assert outbox.join(SOON)
+    assert sends.begun == [0, 1, 2]

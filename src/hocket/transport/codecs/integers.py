@@ -16,6 +16,8 @@ STEPS = 127
 class Integers(StatelessCodec):
     """Codec that rounds to 255 even steps, from minus the largest absolute value to plus it.
 
+    The error of a number is at most half a step, and its rounding to the type of the tensor.
+
     >>> Integers().decode(Integers().encode(torch.tensor([-1.0, 0.1, 0.5])))
     tensor([-1.0000,  0.1024,  0.5039])
     """
@@ -23,14 +25,24 @@ class Integers(StatelessCodec):
     def encode(self, tensor: Tensor) -> Tree:
         """Return the integers, the size of a step, and the type of the tensor."""
         largest = tensor.abs().amax() if tensor.numel() else tensor.new_zeros(())
-        require_finite(largest)
-        # For zeros any step will do.
-        step = torch.where(largest > 0, largest / STEPS, 1.0).to(tensor.dtype)
-        return [torch.round(tensor / step).to(torch.int8), step, str(tensor.dtype)]
+        wide = tensor.to(_wide_dtype(tensor.dtype, require_finite(largest)))
+        limits = torch.finfo(wide.dtype)
+        # Zeros have a step, too, and 127 steps do not overflow.
+        step = (largest.to(wide.dtype) / STEPS).clamp(
+            limits.tiny, limits.max / STEPS * (1 - limits.eps)
+        )
+        return [torch.round(wide / step).to(torch.int8), step, str(tensor.dtype)]
 
     def decode(self, encoded: Tree) -> Tensor:
         """Return the rounded numbers in the type and shape of the tensor."""
         integers, step, name = encoded
         assert isinstance(integers, Tensor)
         assert isinstance(step, Tensor)
-        return integers.to(getattr(torch, name.removeprefix("torch."))) * step
+        numbers = integers.to(step.dtype) * step
+        return numbers.to(getattr(torch, name.removeprefix("torch.")))
+
+
+def _wide_dtype(dtype: torch.dtype, largest: float) -> torch.dtype:
+    """Return the type to compute in: types of 16 bits cannot hold the size of a step."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return torch.float64 if 0 < largest < STEPS * torch.finfo(wide).tiny else wide

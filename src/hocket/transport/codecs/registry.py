@@ -45,3 +45,17 @@ def parse_codec(text: str) -> Codec:
     if problems := wrong_options(asked.options, known, argument_hints(build)):
         raise OptionError(format_problems(f"cannot build codec {asked.name!r}", problems))
     return build(**asked.options)
+
+
+def as_codec(codec: Codec | str) -> Codec:
+    """Return a codec, which may be given as the text of `parse_codec`.
+
+    Raises:
+        OptionError: It is neither, or the text names no codec.
+    """
+    if isinstance(codec, str):
+        return parse_codec(codec)
+    if isinstance(codec, type) or not hasattr(codec, "encoder"):
+        advice = "call it" if callable(codec) else "give one such as VQ(groups=4) or 'int8'"
+        raise OptionError(f"codec is {codec!r}, which is no codec; {advice}")
+    return codec

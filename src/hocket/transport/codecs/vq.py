@@ -120,22 +120,19 @@ class _VQEncoder:
 
     def encode(self, tensor: Tensor) -> Tree:
         """Return the indices, the tensor's form, and the codebooks if they have changed."""
+        require_finite(tensor.to(torch.float32).abs().amax())
         vectors = _to_vectors(tensor, self._codec.group_count(_channel_count(tensor)))
-        require_finite(tensor.abs().amax())
         if self._books is None:
             self._books = self._initialise(vectors)
         books = self._books
         indices = nearest_codes(vectors, books)
-        # Decoded maps are channels_last, and made contiguous if these were not.
-        channels_last = tensor.dim() == 4 and tensor.is_contiguous(
-            memory_format=torch.channels_last
-        )
         encoded = {
             "indices": indices.to(torch.uint8 if self._codec.codes <= 256 else torch.int16),
             "version": self._version,
             "shape": list(tensor.shape),
             "dtype": str(tensor.dtype),
-            "channels_last": channels_last,
+            # Those of a copy, which has no gaps.
+            "stride": list(torch.empty_like(tensor, device="meta").stride()),
         }
         if self._self_contained or self._sent != self._version:
             encoded["books"] = books
@@ -257,14 +254,17 @@ class _VQDecoder:
         groups, _, width = books.shape
         wide = indices.to(torch.int64).unsqueeze(-1).expand(-1, -1, width)
         vectors = books.gather(1, wide)
-        shape = encoded["shape"]
+        shape, stride = encoded["shape"], encoded["stride"]
         dtype = getattr(torch, encoded["dtype"].removeprefix("torch."))
         flat = vectors.transpose(0, 1).reshape(-1, groups * width).to(dtype)
-        if len(shape) != 4:
-            return flat.reshape(shape)
-        images, channels, *sides = shape
-        maps = flat.reshape(images, *sides, channels).permute(0, 3, 1, 2)
-        return maps if encoded["channels_last"] else maps.contiguous()
+        if len(shape) == 4:
+            images, channels, *sides = shape
+            decoded = flat.reshape(images, *sides, channels).permute(0, 3, 1, 2)
+        else:
+            decoded = flat.reshape(shape)
+        if list(decoded.stride()) == stride:
+            return decoded
+        return decoded.new_empty_strided(shape, stride).copy_(decoded)
 
 
 def nearest_codes(vectors: Tensor, books: Tensor) -> Tensor:
@@ -277,12 +277,15 @@ def nearest_codes(vectors: Tensor, books: Tensor) -> Tensor:
     >>> nearest_codes(torch.tensor([[[0.9], [0.1]]]), torch.tensor([[[0.0], [1.0]]]))
     tensor([[1, 0]])
     """
-    squares = books.square().sum(-1).unsqueeze(1)
-    transposed = books.transpose(1, 2)
+    # Distances do not depend on the origin, but their rounding errors do.
+    origin = books.mean(1, keepdim=True)
+    centred = books - origin
+    squares = centred.square().sum(-1).unsqueeze(1)
+    transposed = centred.transpose(1, 2)
     size = max(1, CHUNK // (books.shape[0] * books.shape[1]))
     return torch.cat(
         [
-            torch.baddbmm(squares, part, transposed, alpha=-2).argmin(-1)
+            torch.baddbmm(squares, part - origin, transposed, alpha=-2).argmin(-1)
             for part in vectors.split(size, dim=1)
         ],
         dim=1,

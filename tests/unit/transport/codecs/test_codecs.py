@@ -18,6 +18,7 @@ ALL = [
     Cast(torch.float16),
     Integers(),
     VQ(groups=2, codes=4),
+    VQ(groups=4, codes=4),
     VQ(groups=1, codes=300),
 ]
 LOSSY = ALL[3:]
@@ -36,6 +37,8 @@ TENSORS = {
     "vectors": maps().reshape(300, 4),
     "sequences": maps().reshape(30, 10, 4),
     "bfloat16": maps(torch.bfloat16),
+    "transposed maps": maps().transpose(2, 3),
+    "transposed sequences": maps().reshape(30, 10, 4).transpose(0, 1),
 }
 
 
@@ -82,6 +85,39 @@ def test_rounding_is_within_half_a_step(numbers):
     ):
         decoded = codec.decode(codec.encode(tensor))
         assert float((decoded - tensor).abs().max()) <= bound
+
+
+def int8_bound(decoded, dtype, largest):
+    """Return half a step, and half of the distance between two numbers of the type."""
+    limits = torch.finfo(dtype)
+    rounding = (decoded.abs() * limits.eps).clamp(min=limits.tiny * limits.eps) / 2
+    return largest / 127 * 0.5001 + rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_int8_keeps_every_number_of_16_bits_within_half_a_step(dtype):
+    """As one packet of all of them, and as packets of which each is the largest number."""
+    numbers = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(dtype)
+    numbers = numbers[numbers.isfinite()]
+    # 61 and 2**7 or 2**10 have no divisor in common: mantissas and exponents of all kinds.
+    alone = numbers[numbers != 0][::61]
+    for packet in (numbers, *torch.stack([alone, alone * -0.7, alone * 0.01], dim=1)):
+        decoded = Integers().decode(Integers().encode(packet)).double()
+        exact = packet.double()
+        largest = exact.abs().amax()
+        assert (decoded * exact >= 0).all()
+        assert (decoded[exact.abs() == largest] == exact[exact.abs() == largest]).all()
+        assert ((decoded - exact).abs() <= int8_bound(decoded, dtype, largest)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_int8_encodes_the_smallest_and_the_largest_numbers(dtype):
+    limits = torch.finfo(dtype)
+    for largest in (limits.max, limits.max * (1 - limits.eps), limits.tiny * 200, 1e-40, 7e-45):
+        tensor = torch.tensor([largest, -largest / 2, 0.0], dtype=dtype)
+        decoded = Integers().decode(Integers().encode(tensor))
+        assert (decoded - tensor).abs().max().item() <= largest / 127 * 0.51
+        assert decoded[0] > 0 > decoded[1]
 
 
 def test_zeros_stay_zeros():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.errors import OptionError, PacketError
+from hocket.errors import NonFiniteError, OptionError, PacketError
 from hocket.transport.codecs import VQ
 from hocket.transport.codecs.vq import KEPT_VERSIONS, UNUSED, nearest_codes
 
@@ -28,6 +28,22 @@ def test_every_vector_gets_its_nearest_code(seed, count, codes, width):
     rows, book = vectors(count, width, seed), vectors(codes, width, seed + 1)
     (indices,) = nearest_codes(rows.unsqueeze(0), book.unsqueeze(0)).tolist()
     assert indices == naive_nearest(rows, book)
+
+
+@pytest.mark.parametrize("offset", [100.0, 1000.0])
+def test_vectors_far_from_the_origin_get_their_nearest_codes(offset):
+    """Their squares differ by less than a float32 of their size can tell."""
+    rows, book = vectors(400, 4) + offset, vectors(32, 4, 1) + offset
+    (indices,) = nearest_codes(rows.unsqueeze(0), book.unsqueeze(0)).tolist()
+    expected = naive_nearest(rows, book)
+    assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 1
+
+
+def test_numbers_beyond_float32_are_refused():
+    batch = vectors(40, 2).double()
+    batch[0, 0] = 1e39
+    with pytest.raises(NonFiniteError, match="to be sent holds inf, which its codec cannot"):
+        VQ(groups=1, codes=4).encoder(0).encode(batch)
 
 
 def test_many_vectors_are_searched_in_chunks(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 TRAINS = """
 import sys
 import torch
-from hocket.cli.deferred_compiler import defer_compiler
+from hocket.distributed.deferred_compiler import defer_compiler
 
 defer_compiler()
 stand_in = sys.modules["torch._dynamo"]
@@ -22,14 +22,17 @@ def step():
 
 assert step() == [0.5, 0.5]
 optimizer.load_state_dict(optimizer.state_dict())
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+)
 assert "sympy" not in sys.modules
 """
 USES = {
     "compiles": "assert torch.compile(torch.neg, backend='eager')(weight).sum() == -1",
-    "attribute": "assert torch._dynamo.is_compiling() is False",
     "submodule": "import torch._dynamo.config as c; assert c is torch._dynamo.config",
     "other submodule": "import torch._dynamo.backends.cudagraphs as c; assert c.__spec__",
     "name": "from torch._dynamo import reset; reset()",
+    "rules": "assert torch._dynamo.trace_rules.lookup(torch.neg)",
     "disable": "assert torch.compiler.disable(lambda: 3)() == 3",
     "before": "",
 }
@@ -46,7 +49,7 @@ assert sys.modules["torch._dynamo"] is not stand_in
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_optimizers_step_without_the_compiler_and_any_other_use_imports_it(use):
+def test_optimizers_and_groups_work_without_the_compiler_and_any_other_use_imports_it(use):
     program = TRAINS + (use + AFTER if use else "")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],

@@ -1,9 +1,10 @@
 """PyTorch's compiler, imported only when something uses it.
 
-``torch.optim`` imports ``torch._dynamo``, which takes as long as ``import torch``, only to
-call two functions that do nothing in a program that compiles nothing. `defer_compiler` puts a
-stand-in with these two in its place. Any other use, such as ``torch.compile``, replaces the
-stand-in by the compiler. The command line does this in its own process; the library does not.
+``torch.optim`` imports ``torch._dynamo``, which takes as long as ``import torch``, and
+``torch.distributed`` uses it where it is imported, only to call functions that do nothing in a
+program that compiles nothing. `defer_compiler` puts a stand-in with these functions in its
+place. Any other use, such as ``torch.compile``, replaces the stand-in by the compiler. The
+command line does this in its own process and in those that it launches; the library does not.
 """
 
 import sys
@@ -29,7 +30,7 @@ def defer_compiler() -> None:
 
 
 class _StandIn(ModuleType):
-    """The functions of ``torch._dynamo`` that ``torch.optim`` calls; all others import it."""
+    """The functions of ``torch._dynamo`` that PyTorch itself calls; all others import it."""
 
     __path__: MutableSequence[str] = []  # noqa: RUF012
     """Marks a package, whose submodules `_SubmoduleFinder` finds."""
@@ -54,6 +55,11 @@ class _StandIn(ModuleType):
 
         return call
 
+    @property
+    def trace_rules(self) -> Any:
+        """The compiler's rules, none of which is in its cache yet."""
+        return _TraceRules(self)
+
     def load(self) -> Any:
         """Import the compiler in the place of this stand-in, and return it."""
         if sys.modules.get(NAME) is self:
@@ -68,6 +74,19 @@ class _StandIn(ModuleType):
         if name.startswith("__"):  # asked by whatever goes through all modules
             raise AttributeError(f"{NAME} is not imported yet, and has no attribute {name!r}")
         return getattr(self.load(), name)
+
+
+class _TraceRules:
+    """The function of ``torch._dynamo.trace_rules`` that ``torch.distributed`` calls."""
+
+    def __init__(self, stand_in: _StandIn) -> None:
+        self._stand_in = stand_in
+
+    def clear_lru_cache(self) -> None:
+        """Do nothing: the cache is empty until the compiler is imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stand_in.load().trace_rules, name)
 
 
 class _SubmoduleFinder(MetaPathFinder):

@@ -1,0 +1,245 @@
+"""Comparison of the serial engine with plain and compiled loops on one GPU."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from cyclopts import Parameter
+
+from benchmarks.harness.pairs import TimedStep, time_block, time_pairs
+from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings
+from benchmarks.harness.workload import PLAIN, Workload
+from hocket.distributed.launch import launch
+from hocket.errors import HocketError, OptionError, unknown_name
+from hocket.methods import parse_method
+from hocket.tree import map_tensors
+
+IMAGES = Workload(
+    network="resnet20", shape=(3, 32, 32), batch=128, stages=1, threads=1, channels_last=True
+)
+WORKLOADS: Mapping[str, Workload] = {
+    "perceptron": replace(
+        IMAGES, network="mlp:hidden=[256,256,256,256]", shape=(64,), channels_last=False
+    ),
+    "resnet20": IMAGES,
+    "wrn28_10": replace(IMAGES, network="wrn28_10"),
+    "gpt": replace(
+        IMAGES,
+        network="gpt:width=384,depth=6,heads=6,context=256",
+        shape=(256,),
+        batch=32,
+        vocab=256,
+        channels_last=False,
+    ),
+}
+"""Networks with their batches; the GPT has ten million parameters."""
+COMPILED = "compiled"
+"""The row of a plain loop whose network is compiled."""
+
+
+class GpuRow(NamedTuple):
+    """A training that is timed beside a plain loop.
+
+    Attributes:
+        method: The method; ``plain`` and ``compiled`` for loops without Hocket.
+        stages: Number of stages.
+        apart: True for a process for each stage, all on the same GPU.
+    """
+
+    method: str
+    stages: int = 1
+    apart: bool = False
+
+
+ROWS: Mapping[str, GpuRow] = {
+    PLAIN: GpuRow(PLAIN),
+    COMPILED: GpuRow(COMPILED),
+    "bp": GpuRow("bp"),
+    "fdg, 2 stages": GpuRow("fdg", 2),
+    "fdg, 4 stages": GpuRow("fdg", 4),
+    "ddg, 4 stages": GpuRow("ddg", 4),
+    "dgl, 2 stages": GpuRow("dgl", 2),
+    "fdg, 2 processes": GpuRow("fdg", 2, apart=True),
+}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GpuSettings:
+    """Settings of the comparison on a GPU.
+
+    Attributes:
+        out: Folder of the record.
+        device: The GPU; ``cpu`` shows that the measurement works.
+        networks: Networks, by their names in `WORKLOADS`.
+        rows: Trainings, by their names in `ROWS`.
+        pairs: Blocks of each side; the ratio is the median over pairs.
+        steps: Timed steps in a block.
+
+    Raises:
+        OptionError: A setting is out of range, or there is no such device.
+    """
+
+    out: Path = Path("records/gpu")
+    device: str = "cuda"
+    networks: Sequence[str] = tuple(WORKLOADS)
+    rows: Sequence[str] = tuple(ROWS)
+    pairs: int = 5
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        check_settings(
+            "cannot measure on a GPU",
+            self,
+            at_least={1: ("pairs", "steps")},
+            not_empty=("networks", "rows"),
+            problems=[
+                *(
+                    unknown_name("network", n, list(WORKLOADS))
+                    for n in self.networks
+                    if n not in WORKLOADS
+                ),
+                *(unknown_name("row", row, list(ROWS)) for row in self.rows if row not in ROWS),
+            ],
+        )
+
+
+DEFAULTS = GpuSettings()
+
+
+def measure_gpu(settings: GpuSettings = DEFAULTS) -> None:
+    """Time every row and a plain loop alternately, and write the record after each network.
+
+    Raises:
+        OptionError: There is no such device.
+        HocketError: A launched training failed.
+    """
+    if settings.device != "cpu" and not torch.cuda.is_available():
+        raise OptionError(f"device is {settings.device!r}, and PyTorch finds no GPU here")
+    record = Record.from_settings("gpu", settings)
+    rows = []
+    for network in settings.networks:
+        for name in settings.rows:
+            rows.append({"network": network, "row": name} | _time_row(settings, network, name))
+            line = f"{network}, {name}: {rows[-1]['ratio']:.3f}"
+            print(line, file=sys.stderr, flush=True)
+        record.with_rows(rows).write(settings.out)
+
+
+def _time_row(settings: GpuSettings, network: str, name: str) -> dict[str, Any]:
+    """Return the times of a row, its overhead and its memory."""
+    row, device = ROWS[name], torch.device(settings.device)
+    work = replace(WORKLOADS[network], stages=row.stages)
+    plain = _loop(work, device, compiled=False)
+    time_both = partial(
+        time_pairs,
+        plain,
+        pairs=settings.pairs,
+        steps=settings.steps,
+        batch=work.batch,
+        synchronize=partial(_synchronize, device),
+    )
+    peak_mib = None
+    if row.apart:
+        apart_s = _time_apart(settings, work, row)
+        summary = replace(time_both(plain), other_s=tuple(apart_s)).summary()
+    else:
+        step = _step(work, row, device)
+        summary = time_both(step).summary()
+        peak_mib = _measure_peak_mib(step, settings.steps, device)
+    added_s = work.batch * (summary["sample_s"] - summary["plain_sample_s"])
+    return summary | {
+        "stages": row.stages,
+        "batch": work.batch,
+        "stage_tick_ms": 1000 * added_s / row.stages,
+        "peak_mib": peak_mib,
+    }
+
+
+def _step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
+    """Build a step of a row, and fill its pipeline."""
+    if row.method in (PLAIN, COMPILED):
+        step = _loop(work, device, compiled=row.method == COMPILED)
+    else:
+        step = _trainer_step(work, row, device)
+    for _ in range(3 * row.stages):
+        step()
+    return step
+
+
+def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
+    """Build a step of a plain loop that reads nothing from the device."""
+    network = work.build_network().to(device)
+    inputs, targets = (tensor.to(device) for tensor in work.noise_batch())
+    if compiled:
+        network.compile()
+    step = work.loop_step(network, (inputs, targets), reads_loss=False)
+    step()
+    return step
+
+
+def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
+    """Build a step of a trainer on a device."""
+    trainer = work.build_trainer(parse_method(row.method), device=device)
+    inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.noise_batch())
+    return lambda: trainer.step(inputs, targets)
+
+
+def _time_apart(settings: GpuSettings, work: Workload, row: GpuRow) -> list[float]:
+    """Return the seconds of each block of a training with a process for each stage.
+
+    Raises:
+        HocketError: The training failed.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "times.json")
+        arguments = (asdict(work), row.method, settings.device, settings.pairs, settings.steps)
+        code = launch(time_process, *arguments, str(file), processes=row.stages, threads=1)
+        if code:
+            raise HocketError(f"{row.method} in {row.stages} processes ended with {code}")
+        seconds: list[float] = json.loads(file.read_text())
+    return seconds
+
+
+def time_process(
+    fields: Mapping[str, Any], method: str, device: str, pairs: int, steps: int, file: str
+) -> int:
+    """Train one stage in a process of a launch; the first one writes the times of its blocks.
+
+    Args:
+        fields: Fields of the workload.
+        method: The method.
+        device: The device.
+        pairs: Number of blocks.
+        steps: Steps in a block.
+        file: Path of the file for the seconds of each block.
+    """
+    work = Workload(**{**fields, "shape": tuple(fields["shape"])})
+    step = _step(work, GpuRow(method, work.stages), torch.device(device))
+    synchronize = partial(_synchronize, torch.device(device))
+    blocks_s = [time_block(step, steps, synchronize) for _ in range(pairs)]
+    if torch.distributed.get_rank() == 0:
+        Path(file).write_text(json.dumps(blocks_s))
+    return 0
+
+
+def _measure_peak_mib(step: TimedStep, steps: int, device: torch.device) -> float | None:
+    """Return the most memory of the GPU that tensors take in some steps, in MiB."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    for _ in range(steps):
+        step()
+    return torch.cuda.max_memory_allocated(device) / 2**20
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,55 @@
+"""``hocket sweep``: the trainings of a study, and their record."""
+
+from pathlib import Path
+from typing import Any
+
+from hocket.cli.output import console, messages
+
+
+def sweep_command(
+    study: Path,
+    /,
+    *,
+    out: Path | None = None,
+    jobs: int | None = None,
+    data_dir: Path | None = None,
+    network: str | None = None,
+) -> int:
+    """Run the trainings of a study, several at a time, and compare them in one record.
+
+    Called again, it runs what is missing, and continues what was stopped.
+
+    Args:
+        study: File of the study, TOML.
+        out: Folder of the runs and of the record; sweeps/NAME if not given.
+        jobs: Number of runs at a time, in place of that of the study.
+        data_dir: Folder or file of the data set, in place of that of the study.
+        network: The network own.py:function that the study names, whose code is to be run.
+    """
+    from hocket.distributed.deferred_compiler import defer_compiler
+    from hocket.sweeps.report import results_table
+    from hocket.sweeps.study import Study
+    from hocket.sweeps.sweep import sweep
+
+    defer_compiler()
+    changes: dict[str, Any] = {} if jobs is None else {"jobs": jobs}
+    if data_dir is not None:
+        changes["base"] = {"data_dir": str(data_dir)}
+    chosen = Study.read(study, own_network=network, **changes)
+    record = sweep(chosen, out)
+    console.print(results_table(record.values), highlight=False, soft_wrap=True)
+    messages.print(f"the record is in {record.folder}", soft_wrap=True)
+    if record.orphans:
+        messages.print(
+            f"{len(record.orphans)} run folders belong to no run of the study as it is now: "
+            f"{', '.join(record.orphans)}",
+            soft_wrap=True,
+        )
+    for failure in record.failures:
+        messages.print(f"failed: {failure}", style="red", highlight=False, soft_wrap=True)
+    if record.stopped_by:
+        messages.print(
+            f"interrupted: {record.unfinished} runs are missing; the same command goes on"
+        )
+        return 128 + record.stopped_by
+    return 1 if record.failures or record.unfinished else 0

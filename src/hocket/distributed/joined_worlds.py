@@ -1,0 +1,148 @@
+"""Worlds that this process has joined, and its way out of all of them."""
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from dataclasses import dataclass, field
+from types import TracebackType
+from weakref import WeakValueDictionary
+
+from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
+from torch.distributed.rendezvous import rendezvous
+
+from hocket.distributed import network_interface
+from hocket.distributed.failures import describe_failure, record_first_failure
+from hocket.distributed.identity import ProcessIdentity, current_identity
+from hocket.distributed.last_words import flush_streams, write_last_words
+from hocket.distributed.restart import torchrun_restart_count
+from hocket.distributed.solo_world import SoloWorld
+from hocket.distributed.store_client import ask_store
+from hocket.distributed.strangers import form_behind_closed_door
+from hocket.distributed.world import World, close_abandoned_worlds
+from hocket.errors import PeerFailedError
+
+
+@dataclass
+class _Joined:
+    """Worlds of this process.
+
+    Attributes:
+        count: Number of worlds that it has begun to join; the same in all processes.
+        worlds: Those that are in use, by number.
+    """
+
+    count: int = 0
+    worlds: WeakValueDictionary[int, World] = field(default_factory=WeakValueDictionary)
+
+
+_joined = _Joined()
+
+
+def join_world(
+    stages: int, replicas: int, timeout_s: float, slow_timeout_s: float
+) -> World | SoloWorld:
+    """Join the processes of this training; alone, this process gets a `SoloWorld`.
+
+    The processes that torchrun or ``hocket launch`` has started form a world; a default group
+    that the caller has initialized is used as it is.
+
+    Args:
+        stages: Number of stages, K.
+        replicas: Number of processes that share the batches of a stage, R.
+        timeout_s: Seconds that an action of a process may keep another one waiting.
+        slow_timeout_s: The same for a phase that is no training step.
+
+    Raises:
+        WorldError: There are not K times R processes.
+    """
+    if current_identity() is None:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return SoloWorld()
+        network_interface.choose_interface()
+        store, rank, size = next(rendezvous("env://"))
+        # torchrun keeps its store when it restarts its processes, with the addresses of those
+        # that are gone.
+        fresh = PrefixStore(f"attempt {torchrun_restart_count()}", store)
+        # With torch's own time-out: a process that takes long to start does not hang.
+        form_behind_closed_door(
+            lambda: distributed.init_process_group(
+                "gloo", store=fresh, rank=rank, world_size=size
+            ),
+            PrefixStore("door", fresh),
+            rank=rank,
+            size=size,
+            timeout_s=default_pg_timeout.total_seconds(),
+        )
+    identity = current_identity()
+    if identity is None or identity.size == 1:
+        return SoloWorld()
+    if not _joined.count:
+        atexit.register(shutdown)
+        sys.excepthook = _report_uncaught
+        name = "hocket-closer"
+        threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
+    store = _next_store(identity)
+    _joined.count += 1
+    world = _joined.worlds[_joined.count] = World(
+        stages, replicas, timeout_s, store, identity, slow_timeout_s
+    )
+    return world
+
+
+def shutdown() -> None:
+    """Leave all worlds that this process has joined, in good order."""
+    for _, world in sorted(_joined.worlds.items(), reverse=True):
+        world.close()
+
+
+def is_main() -> bool:
+    """Return True in the process that should print and write files."""
+    identity = current_identity()
+    return identity is None or identity.rank == 0
+
+
+def report_failure(error: BaseException) -> bool:
+    """Tell the others why this process ends; return True if it is the first that failed."""
+    if isinstance(error, PeerFailedError):
+        return False
+    worlds = [world for world in _joined.worlds.values() if not world.left]
+    firsts = [world.failures.report(error) for world in worlds]
+    identity = current_identity()
+    if identity is None:
+        return all(firsts)
+    # Others may wait for this process to join the next world.
+    message = describe_failure(f"process {identity.rank}", error)
+    first, _ = ask_store(lambda: record_first_failure(_next_store(identity), message))
+    return all([*firsts, first in (None, message)])
+
+
+def exit_process(code: int) -> None:
+    """End this process with an exit code if it has joined a world; otherwise do nothing.
+
+    sys.exit would not do: threads that wait for packets would keep the process alive.
+    """
+    if not _joined.count:
+        return
+    flush_streams()
+    os._exit(code)
+
+
+def _next_store(identity: ProcessIdentity) -> Store:
+    """Return the store of the next training, which holds no failures of earlier ones."""
+    return PrefixStore(f"hocket/{_joined.count}", identity.store)
+
+
+def _report_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report an uncaught error to the other processes, print it, and end this process."""
+    if report_failure(error):
+        text = "".join(traceback.format_exception(error))
+        code = int(getattr(kind, "exit_code", 1))
+    else:
+        text, code = "".join(traceback.format_exception_only(error)), PeerFailedError.exit_code
+    write_last_words(text)
+    exit_process(130 if isinstance(error, KeyboardInterrupt) else code)

@@ -1,0 +1,20 @@
+"""Output of a process that ends, which must not change its exit code if nobody reads it."""
+
+import sys
+from contextlib import suppress
+
+_UNREAD = (AttributeError, OSError, ValueError)
+"""Errors of a stream that is None, broken or closed."""
+
+
+def write_last_words(text: str) -> None:
+    """Write to standard error in one piece, as other processes write at the same time."""
+    with suppress(*_UNREAD):
+        sys.stderr.write(text)
+
+
+def flush_streams() -> None:
+    """Write what standard output and error have buffered."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(*_UNREAD):
+            stream.flush()

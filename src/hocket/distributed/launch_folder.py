@@ -1,0 +1,100 @@
+"""Folder of a launch, through which its processes communicate: the store, and small notes.
+
+Notes are files rather than keys of the store: a process that is killed while it writes to the
+store blocks all readers, and the launcher must never block.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+_ROOM = 4096
+"""Bytes that must fit on the disk for the store to be of use."""
+
+
+class LaunchFolder:
+    """The folder of one launch; only its user can read it.
+
+    Args:
+        path: Path of the folder.
+
+    Attributes:
+        path: Path of the folder.
+        rendezvous: The file behind the store of the processes.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.rendezvous = self.path / "rendezvous"
+
+    def mark_started(self, rank: int) -> None:
+        """Record that a process has started, and is about to connect to the others."""
+        self._mark(f"started-{rank}")
+
+    def has_started(self, rank: int) -> bool:
+        """Return True if a process has started."""
+        return (self.path / f"started-{rank}").exists()
+
+    def mark_joined(self, rank: int) -> None:
+        """Record that a process is connected to all others, and all others to each other."""
+        self._mark(f"joined-{rank}")
+
+    def has_joined(self, rank: int) -> bool:
+        """Return True if a process is connected to all others."""
+        return (self.path / f"joined-{rank}").exists()
+
+    def mark_silent(self, rank: int) -> None:
+        """Record that a process does not answer: it is stopped, or blocks its interpreter."""
+        self._mark(f"silent-{rank}")
+
+    def is_silent(self, rank: int) -> bool:
+        """Return True if a process does not answer."""
+        return (self.path / f"silent-{rank}").exists()
+
+    def report_lost(self, message: str) -> None:
+        """Tell the processes that one of them has died and could not say so itself."""
+        self._write("lost", message)
+
+    @property
+    def lost(self) -> str | None:
+        """Message about a process that has died; None if none has."""
+        return self._read("lost")
+
+    def report_join_error(self, message: str) -> None:
+        """Keep the reason why a process could not connect to the others.
+
+        The reason counts only if no other process has died.
+        """
+        self._write("join-error", message)
+
+    @property
+    def join_error(self) -> str | None:
+        """Reason why a process could not connect to the others; None if all could."""
+        return self._read("join-error")
+
+    def find_problem(self) -> OSError | None:
+        """Return the reason why nothing can be written here; None if it can."""
+        probe = self.path / "probe"
+        try:
+            probe.write_bytes(bytes(_ROOM))
+        except OSError as error:
+            return error
+        finally:
+            with suppress(OSError):
+                probe.unlink()
+        return None
+
+    def _mark(self, name: str) -> None:
+        with suppress(OSError):  # the launcher notices a full disk, or a folder that is gone
+            (self.path / name).touch()
+
+    def _write(self, name: str, text: str) -> None:
+        with suppress(OSError):
+            whole = self.path / f"{name}.part"
+            whole.write_text(text)
+            whole.rename(self.path / name)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text()
+        except OSError:
+            return None

@@ -1,0 +1,119 @@
+"""Waits for other processes: they go on for as long as no process hangs."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from hocket.distributed.phases import Status
+from hocket.errors import HocketError
+
+T = TypeVar("T")
+Operation: TypeAlias = Any
+"""An operation of gloo that is under way; torch names no public type for it."""
+Finish: TypeAlias = Callable[[Operation], None]
+"""Waits until an operation is done."""
+
+
+class Examiner(Protocol):
+    """The failure detector as a wait sees it."""
+
+    slice_s: float
+    """Seconds after which a wait has to look again."""
+
+    @property
+    def running_s(self) -> float:
+        """Seconds for which this process has run."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds after which a wait asks the others for the first time."""
+
+    def raise_if_failed(self) -> None:
+        """Raise the first failure of a process if one is known."""
+
+    def examine(self, waiting: Status, awaited: str, waited_s: float) -> float:
+        """Ask the others; return the seconds until the next question, or raise an error.
+
+        Args:
+            waiting: The wait.
+            awaited: Text for the error.
+            waited_s: Seconds that this process has waited.
+        """
+
+    def timed_out(self, waited_s: float, awaited: str) -> HocketError:
+        """Return the error of a wait with a limit of its own."""
+
+
+class Wait:
+    """A wait of this process for others, which ends in an error if one of them hangs.
+
+    Args:
+        failures: Failure detector of this process.
+        status: The wait as others are told of it.
+        awaited: Text for the error.
+    """
+
+    def __init__(self, failures: Examiner, status: Status, awaited: str) -> None:
+        self._failures = failures
+        self._status = status
+        self._awaited = awaited
+        self._start_s = failures.running_s
+        self._due_s = self._start_s + failures.timeout_s
+
+    def restart(self) -> None:
+        """Begin again, as the process waited for is known to be starting."""
+        self._start_s = self._failures.running_s
+        self._due_s = self._start_s + self._failures.timeout_s
+
+    def look(self, most_s: float = math.inf) -> None:
+        """Do nothing while the wait may go on; to be called at least every ``slice_s``.
+
+        Args:
+            most_s: Seconds after which it ends even if the others make progress.
+
+        Raises:
+            HocketError: A process has failed, hangs or does not answer.
+        """
+        self._failures.raise_if_failed()
+        now_s = self._failures.running_s
+        if now_s - self._start_s >= most_s:
+            raise self._failures.timed_out(now_s - self._start_s, self._awaited)
+        if now_s >= self._due_s:
+            left_s = self._failures.examine(self._status, self._awaited, now_s - self._start_s)
+            self._due_s = self._failures.running_s + left_s
+
+    def until(self, attempt: Callable[[float], T]) -> T:
+        """Return the result of an attempt, which is repeated after each time-out of its own.
+
+        Args:
+            attempt: Waits for the seconds that it is given, and raises TimeoutError then.
+
+        Raises:
+            HocketError: A process has failed, hangs or does not answer.
+        """
+        while True:
+            with suppress(TimeoutError):
+                return attempt(self._failures.slice_s)
+            self.look()
+
+
+def finish_operation(wait: Wait, operation: Operation) -> None:
+    """Wait until an operation is done, as long as no process hangs.
+
+    Raises:
+        RuntimeError: A connection is lost.
+    """
+
+    def attempt(seconds: float) -> None:
+        limit = timedelta(seconds=seconds)
+        try:
+            operation.wait(limit)
+        except RuntimeError:
+            if not operation.is_completed():
+                raise TimeoutError from None
+            # It has failed, or was completed just after the time had run out.
+            operation.wait(limit)
+
+    wait.until(attempt)

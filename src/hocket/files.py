@@ -1,0 +1,135 @@
+"""Files: read only if they are what they seem, and replaced atomically.
+
+A link, a pipe or a device in the place of a file leads somewhere else or never ends, so that
+folders of unknown origin are read and written through these functions.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
+from pathlib import Path
+from typing import Any
+
+JSON_LIMIT = 2**26
+"""Most bytes of a JSON file that is read."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+def open_regular_file(file: Path, *, follow_links: bool = False) -> BufferedReader:
+    """Open a file for reading, without waiting for a pipe or a device.
+
+    Args:
+        file: The file.
+        follow_links: Open the target of a link, as the user has named the link.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    if not follow_links and file.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(file))
+    links = 0 if follow_links else os.O_NOFOLLOW
+    number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | links)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(file))
+    return os.fdopen(number, "rb")
+
+
+def read_json(file: Path, limit: int = JSON_LIMIT) -> Any:
+    """Read a JSON file that the user has named.
+
+    Args:
+        file: The file, or a link to it.
+        limit: Most bytes that it may have.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+        ValueError: It is not JSON, or too long or too deep for one.
+    """
+    with open_regular_file(file, follow_links=True) as opened:
+        if (size := os.fstat(opened.fileno()).st_size) > limit:
+            raise ValueError(f"it has {size} bytes, and at most {limit} are read")
+        try:
+            return json.loads(opened.read(limit))
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+
+
+def create_file(file: Path) -> int:
+    """Create a file that did not exist, and return its descriptor, open for writing.
+
+    Raises:
+        OSError: It exists, if only as a link, or cannot be created.
+    """
+    return os.open(file, _NEW_FILE, 0o666)
+
+
+def open_to_append(file: Path) -> FileIO:
+    """Open a file to append to it without a buffer; it is created if it does not exist.
+
+    Raises:
+        OSError: It cannot be opened, or is a link, a pipe or a device.
+    """
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(file))
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return FileIO(os.open(file, flags, 0o666), "ab")
+
+
+@contextmanager
+def replace_atomically(file: Path) -> Iterator[Path]:
+    """Context manager that yields a temporary path, and renames it to ``file`` at the end.
+
+    The content has reached the disk before the rename. If the block raises, the temporary file
+    is removed and ``file`` stays as it was. Only one process may write a file at a time.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "numbers.txt")
+    ...     with replace_atomically(file) as unfinished:
+    ...         _ = unfinished.write_text("1 2 3")
+    ...     file.read_text()
+    '1 2 3'
+    """
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(file))
+    unfinished = file.with_name(f"{file.name}.part")
+    # A link of that name, such as to a file outside the folder, is removed and not written to.
+    unfinished.unlink(missing_ok=True)
+    os.close(create_file(unfinished))
+    try:
+        yield unfinished
+        sync_path(unfinished)
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_text_atomically(file: Path, text: str) -> None:
+    """Write a text file in UTF-8, replacing the old one atomically.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with replace_atomically(file) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+def sync_path(path: Path) -> None:
+    """Wait until a file, or the names in a directory, have reached the disk.
+
+    Raises:
+        OSError: The path cannot be opened, or the disk fails.
+    """
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

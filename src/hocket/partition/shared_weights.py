@@ -1,0 +1,114 @@
+"""Parameters that are used on both sides of a cut, such as an embedding tied to the head.
+
+The stage of the first use owns such a parameter. It sends a copy along with each batch to the
+later stages that use it, as one more activation, and their gradient comes back with the others.
+Every use of a batch therefore sees the weights of one moment, and the owner trains them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from hocket.partition.recording import Call, Recording
+
+
+class SharedWeights:
+    """Parameters and buffers of a network that several of its parts use.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._parameters = {name for name, _ in network.named_parameters()}
+        self._names: dict[int, list[str]] = {}
+        for entries in (network.named_parameters, network.named_buffers):
+            for name, tensor in entries(remove_duplicate=False):
+                self._names.setdefault(id(tensor), []).append(name)
+        self._aliases = {names[0]: names for names in self._names.values()}
+
+    def aliases(self) -> Iterator[tuple[str, str]]:
+        """Yield the first name of each tensor with each of its other names."""
+        for first, names in self._aliases.items():
+            yield from ((first, other) for other in names[1:])
+
+    def find_problem(self, name: str, recording: Recording) -> str | None:
+        """Return the reason why a weight cannot be used on both sides of a cut, if any.
+
+        Args:
+            name: First name of the parameter or buffer.
+            recording: A recording of the network.
+        """
+        if name not in self._parameters:
+            return f"buffer {name!r} is used on both sides; keep its uses in one stage"
+        owners = {alias.rpartition(".")[0] for alias in self._aliases[name]}
+        # A block has more than weights, such as a mode, and is in one stage as a whole.
+        calls = [call for call in recording.calls if call.name in owners]
+        blocks = sorted({block for call in calls for block in call.callers})
+        for block in blocks:
+            times = sum(call.name == block for call in recording.calls)
+            if times > 1:
+                return f"module {block!r} is used {times} times; keep its uses in one stage"
+        return None
+
+
+def find_crossing_weights(recording: Recording, call: Call) -> list[str]:
+    """Return the first names of the weights that are used before and after a call begins."""
+    return [
+        name for name, (first, last) in recording.weights.items() if first < call.start <= last
+    ]
+
+
+@contextmanager
+def replace_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Context manager that puts tensors in the place of parameters, under all of their names.
+
+    Args:
+        network: The network.
+        weights: The tensors, by a name of the parameter.
+    """
+    by_id = {id(network.get_parameter(name)): tensor for name, tensor in weights.items()}
+    replaced = [
+        (module, key, parameter)
+        for module in network.modules()
+        for key, parameter in module._parameters.items()
+        if id(parameter) in by_id
+    ]
+    for module, key, parameter in replaced:
+        # A tensor that is no parameter: its gradient belongs to the stage that owns it.
+        module._parameters[key] = by_id[id(parameter)]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module, key, parameter in replaced:
+            module._parameters[key] = parameter
+
+
+def untie(network: nn.Module) -> list[str]:
+    """Give each module that shares a parameter a copy of its own.
+
+    The copies are equal at first and trained apart.
+
+    Args:
+        network: The network, which is changed.
+
+    Returns:
+        Names of the parameters that are new.
+
+    >>> import torch
+    >>> network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
+    >>> network[1].weight = network[0].weight
+    >>> untie(network)
+    ['1.weight']
+    """
+    seen: set[int] = set()
+    untied = []
+    for name, parameter in list(network.named_parameters(remove_duplicate=False)):
+        if id(parameter) in seen:
+            path, _, last = name.rpartition(".")
+            copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            network.get_submodule(path).register_parameter(last, copy)
+            untied.append(name)
+        seen.add(id(parameter))
+    return untied

@@ -1,0 +1,196 @@
+"""The weights that a stage forwards with: its newest, or older ones that are kept for that.
+
+Old weights are copied into the memory of the parameters for the time of a forward, so that
+parameters keep their identity for the optimizer, for hooks and for graphs.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.methods.method import Method
+from hocket.stage.linearize import Linearizer, SavedTensorHooks
+from hocket.stage.optimizer import Updater
+from hocket.stage.parts import StageParts
+
+_NEWEST = nullcontext()
+
+
+class NewestWeights:
+    """Forwards with the weights as they are.
+
+    Args:
+        updater: Updater of the weights.
+    """
+
+    def __init__(self, updater: Updater) -> None:
+        self._updater = updater
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the weights in place have seen."""
+        return self._updater.version
+
+    def at(self, version: int | None) -> AbstractContextManager[None]:
+        """Return a context in which the weights of a version of the program are in place.
+
+        Args:
+            version: Number of updates of the program; None for the newest weights.
+        """
+        return _NEWEST
+
+    def before_update(self) -> None:
+        """Take note that the weights are about to change."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the old weights that are kept, as plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same stage."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """Old weights of a stage.
+
+    Attributes:
+        version: Number of updates that they have seen.
+        copies: A copy of the memory of each weight.
+    """
+
+    version: int
+    copies: list[torch.UntypedStorage]
+
+
+class HeldWeights(NewestWeights):
+    """Keeps old weights for as long as a later forward may need them.
+
+    Graphs share the copies that are kept here. The program counts its updates, also those
+    that are left out because all batches of a group were skipped; so does this object.
+
+    Args:
+        updater: Updater of the weights.
+        linearizer: Linearizer of the stage, whose copies of the newest weights are used.
+        held_back: The most updates by which a forward is older than the newest weights.
+    """
+
+    def __init__(self, updater: Updater, linearizer: SavedTensorHooks, held_back: int) -> None:
+        super().__init__(updater)
+        self._linearizer = linearizer
+        self._held_back = held_back
+        self._weights = _distinct_in_memory(updater.parameters)
+        self._kept: dict[int, _Version] = {}  # by updates of the program
+        self._updates = 0
+        self._swapped: int | None = None
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the weights in place have seen."""
+        return self._updater.version if self._swapped is None else self._swapped
+
+    @property
+    def kept(self) -> list[int]:
+        """Versions that are kept, beside the newest and those of graphs in flight."""
+        return list(self._kept)
+
+    def at(self, version: int | None) -> AbstractContextManager[None]:
+        """Return a context in which the weights of a version of the program are in place.
+
+        Args:
+            version: Number of updates of the program; None for the newest weights.
+        """
+        if version is None:
+            return _NEWEST
+        self._discard_before(version)
+        return _NEWEST if version == self._updates else self._swap(self._kept[version])
+
+    def before_update(self) -> None:
+        """Keep the weights that are about to change."""
+        if self._held_back:
+            copies = self._linearizer.copy_weights(self._weights)
+            self._kept[self._updates] = _Version(self._updater.version, copies)
+        self._updates += 1
+        self._discard_before(self._updates - self._held_back)
+
+    def _discard_before(self, version: int) -> None:
+        """Discard the weights that no later forward has."""
+        self._kept = {number: kept for number, kept in self._kept.items() if number >= version}
+
+    @contextmanager
+    def _swap(self, old: _Version) -> Iterator[None]:
+        """Context manager in which old weights are in place, also those that graphs keep."""
+        newest = self._linearizer.copy_weights(self._weights)
+        try:
+            _fill(self._weights, old.copies)
+            self._swapped = old.version
+            with self._linearizer.sharing(self._weights, old.copies):
+                yield
+        finally:
+            self._swapped = None
+            _fill(self._weights, newest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the old weights that are kept, each as flat memory, and their count."""
+        return {
+            "updates": self._updates,
+            "kept": {
+                number: {
+                    "version": kept.version,
+                    "copies": [
+                        weight.new_empty(0).detach().set_(copy)
+                        for copy, weight in zip(kept.copies, self._weights, strict=True)
+                    ],
+                }
+                for number, kept in self._kept.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of the same stage."""
+        self._updates = state["updates"]
+        self._kept = {
+            number: _Version(
+                kept["version"],
+                [
+                    copy.to(weight.device).clone().untyped_storage()
+                    for copy, weight in zip(kept["copies"], self._weights, strict=True)
+                ],
+            )
+            for number, kept in state["kept"].items()
+        }
+
+
+def build_weights(
+    method: Method, parts: StageParts, updater: Updater, linearizer: Linearizer
+) -> NewestWeights:
+    """Build what puts the weights of a stage's forwards in place.
+
+    Args:
+        method: Method of the training.
+        parts: Parts of the stage.
+        updater: Updater of the weights.
+        linearizer: Linearizer of the stage.
+    """
+    if not method.holds(parts.count):
+        return NewestWeights(updater)
+    assert isinstance(linearizer, SavedTensorHooks), "a method that holds weights stashes them"
+    return HeldWeights(updater, linearizer, method.held_back(parts.index, parts.count))
+
+
+def _distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the weights, and of those that share their memory only one."""
+    return list({w.untyped_storage().data_ptr(): w for w in weights}.values())
+
+
+def _fill(weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]) -> None:
+    """Copy into the memory of the weights, without a new version for autograd.
+
+    Graphs in flight have copies of their own, and optimizers must not notice.
+    """
+    for weight, copy in zip(weights, copies, strict=True):
+        weight.untyped_storage().copy_(copy)

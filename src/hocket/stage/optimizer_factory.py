@@ -1,0 +1,140 @@
+"""Functions of the user that build the optimizer and the scheduler of a stage."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hocket.errors import OptionError
+
+OptimizerFactory: TypeAlias = Callable[..., Optimizer]
+"""Builds the optimizer of a stage from the list of its parameters.
+
+The names of its arguments decide what else it gets: ``stage`` is the number of the stage, and
+``named_parameters``, in the place of the list, are pairs of a name in the network and a
+parameter.
+"""
+SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
+NamedParameters: TypeAlias = Sequence[tuple[str, nn.Parameter]]
+
+NEEDS_CLOSURE = (
+    "calls the network again in its step (LBFGS and SAM do), which a stage cannot: the batch's "
+    "gradient comes from other stages; use an optimizer whose step needs no closure"
+)
+
+
+def check_factories(optimizer: OptimizerFactory, scheduler: SchedulerFactory | None) -> None:
+    """Refuse what cannot be called to build the optimizer or the scheduler of a stage.
+
+    Raises:
+        OptionError: It is no function, or its arguments are not those that it is given.
+    """
+    _check_call("optimizer", optimizer, *_arguments(optimizer, (), 0))
+    if scheduler is not None:
+        _check_call("scheduler", scheduler, (None,), {})
+
+
+def build_optimizer(
+    factory: OptimizerFactory, parameters: NamedParameters, stage: int
+) -> Optimizer:
+    """Build the optimizer of a stage.
+
+    Args:
+        factory: Function of the user.
+        parameters: Weights of the stage by their names in the network.
+        stage: Number of the stage.
+
+    Raises:
+        OptionError: It is no optimizer that can update these weights, and only these.
+    """
+    positional, keywords = _arguments(factory, parameters, stage)
+    try:
+        optimizer = factory(*positional, **keywords)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"the optimizer of stage {stage} cannot be built: {error}") from error
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        raise OptionError(
+            f"the optimizer of stage {stage} is a {kind}; wanted a torch.optim.Optimizer"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise OptionError(f"the optimizer of stage {stage}, {kind}, {NEEDS_CLOSURE}")
+    own = {parameter for _, parameter in parameters}
+    foreign = sum(p not in own for group in optimizer.param_groups for p in group["params"])
+    if foreign:
+        raise OptionError(
+            f"the optimizer of stage {stage} has {foreign} weights that are not in this stage, "
+            "and that no checkpoint of it would hold; build it from the parameters that the "
+            "function is given"
+        )
+    return optimizer
+
+
+def build_scheduler(factory: SchedulerFactory, optimizer: Optimizer, stage: int) -> LRScheduler:
+    """Build the scheduler of a stage.
+
+    Args:
+        factory: Function of the user.
+        optimizer: Optimizer of the stage.
+        stage: Number of the stage.
+
+    Raises:
+        OptionError: It is no scheduler, or needs a metric, which a stage does not have.
+    """
+    scheduler = factory(optimizer)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise OptionError(
+            "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
+            "use a scheduler that counts epochs or updates"
+        )
+    if not isinstance(scheduler, LRScheduler):
+        raise OptionError(
+            f"the scheduler of stage {stage} is a {type(scheduler).__name__}; wanted one of "
+            "torch.optim.lr_scheduler"
+        )
+    return scheduler
+
+
+def _arguments(
+    factory: OptimizerFactory, parameters: NamedParameters, stage: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that the signature of a factory asks for."""
+    wanted = _argument_names(factory)
+    keywords: dict[str, Any] = {"stage": stage} if "stage" in wanted else {}
+    if "named_parameters" in wanted:
+        return (), keywords | {"named_parameters": list(parameters)}
+    return ([parameter for _, parameter in parameters],), keywords
+
+
+def _argument_names(factory: OptimizerFactory) -> set[str]:
+    """Return the names of the arguments that are still to be given."""
+    try:
+        names = set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # it is no function, or one without a signature
+        return set()
+    return names - factory.keywords.keys() if isinstance(factory, partial) else names
+
+
+def _check_call(
+    name: str, factory: Any, positional: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    example = {
+        "optimizer": "lambda params: torch.optim.SGD(params, lr=0.1)",
+        "scheduler": "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)",
+    }[name]
+    advice = f"each stage has its own, so give a function that builds it: {example}"
+    if not callable(factory):
+        raise OptionError(f"{name} is an object of {type(factory).__name__}; {advice}")
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # a function without a signature
+        return
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as error:
+        raise OptionError(f"{name} cannot be called for a stage: {error}; {advice}") from error

@@ -1,0 +1,62 @@
+"""The updaters of a stage, with the optimizers and schedulers of the user."""
+
+from hocket.methods.method import Reduce
+from hocket.stage.optimizer import Updater
+from hocket.stage.optimizer_factory import NamedParameters, build_optimizer, build_scheduler
+from hocket.stage.parts import StageParts
+from hocket.stage.setup import Setup
+from hocket.stage.untrained import UntrainedWeights
+
+
+def build_updaters(
+    setup: Setup, parts: StageParts
+) -> tuple[Updater, Updater, UntrainedWeights]:
+    """Build the updater of the layers, and that of a network that learns from targets.
+
+    Args:
+        setup: Options that all stages share.
+        parts: Parts of the stage.
+
+    Returns:
+        Both updaters, and the weights that they leave out.
+
+    Raises:
+        OptionError: The optimizer or the scheduler is not one for a stage.
+    """
+    method, deferred = setup.method, parts.signal.learns_from_gradient
+    layers = [
+        (parts.names.get(parameter, name), parameter)
+        for name, parameter in parts.module.named_parameters()
+    ]
+    auxiliary = [
+        (f"signal of stage {parts.index}: {name}", parameter)
+        for name, parameter in parts.signal_network.named_parameters()
+    ]
+    weights = [(name, parameter) for name, parameter in layers if parameter.requires_grad]
+    first = parts.index == 0 and parts.count > 1
+    first_rate = method.first_stage_rate if first else 1.0
+
+    def build(
+        parameters: NamedParameters, reduce: Reduce = "mean", lr_factor: float = 1.0
+    ) -> Updater:
+        optimizer = scheduler = None
+        if parameters:
+            optimizer = build_optimizer(setup.optimizer, parameters, parts.index)
+            if setup.scheduler is not None:
+                scheduler = build_scheduler(setup.scheduler, optimizer, parts.index)
+        return Updater(
+            [parameter for _, parameter in parameters],
+            optimizer,
+            scheduler,
+            scheduler_unit=setup.scheduler_unit,
+            scheduler_start=setup.warmup_updates,
+            reduce=reduce,
+            lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
+            build_reduction=parts.reduction,
+            clip=setup.clip,
+        )
+
+    updater = build(weights if deferred else weights + auxiliary, method.reduce, first_rate)
+    signal_updater = build(auxiliary if deferred else [])
+    optimizers = (updater.optimizer, signal_updater.optimizer)
+    return updater, signal_updater, UntrainedWeights(layers + auxiliary, optimizers)

@@ -1,0 +1,195 @@
+"""Rows of a study, and the runs of a row: one for each learning rate and seed."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket.errors import OptionError
+from hocket.options import Named
+from hocket.runs.config import RunConfig, parse_config
+
+DEFAULTS: Mapping[str, Any] = {"threads": 1, "checkpoint_every": 500}
+"""Options that the runs of a study have unless the study gives them."""
+RATES = "learning_rates"
+"""Key of a table of the grid that is no option: the learning rates of its rows."""
+WITHOUT_EFFECT_ON_RESULTS = frozenset(
+    [
+        "checkpoint_every",
+        "checkpoint_keep",
+        "checksum",
+        "on_checkpoint_error",
+        "run_dir",
+        "slow_timeout_s",
+        "tensorboard",
+        "timeout_s",
+    ]
+)
+"""Options in which a run may differ and still be the same run."""
+_PEAK_RATES = {"OneCycleLR": "max_lr"}
+"""Options of schedulers that replace the learning rate of the optimizer by their own."""
+_OWN_RATES = ("CyclicLR",)
+"""Schedulers with several learning rates of their own."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: runs that differ in learning rate and seed only.
+
+    Attributes:
+        label: Options in which it differs from other rows, as text.
+        options: Options of its runs, but for learning rate and seed.
+        learning_rates: Learning rates to choose from; none for that of the optimizer.
+    """
+
+    label: str
+    options: Mapping[str, Any]
+    learning_rates: tuple[float, ...]
+
+    @property
+    def rates(self) -> tuple[float | None, ...]:
+        """Learning rates to try; None stands for that of the optimizer."""
+        return self.learning_rates or (None,)
+
+    def run(self, rate: float | None, seed: int) -> "Run":
+        """Return the run of a learning rate and a seed.
+
+        Raises:
+            OptionError: Its configuration is impossible, or has no use for the rate.
+        """
+        options = {**DEFAULTS, **self.options, "seed": seed}
+        if rate is not None:
+            options = with_learning_rate(options, rate)
+        return Run(self.label, parse_config(options, f"row {self.label!r}"), rate, seed)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a study.
+
+    Attributes:
+        label: Label of its row.
+        config: Its configuration, without a run folder.
+        rate: Learning rate that was given to it; None for that of the optimizer.
+        seed: Its seed.
+        name: Name of its folder, which is the same as long as its configuration is.
+    """
+
+    label: str
+    config: RunConfig
+    rate: float | None
+    seed: int
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        method = Named.parse(self.config.method).slug[:40]
+        rate = Named.parse(self.config.optimizer).options.get("lr")
+        digest = hashlib.sha256(json.dumps(choices(self.config), sort_keys=True).encode())
+        place = f"{method}-stages-{self.config.stages}-lr-{rate}-seed-{self.config.seed}"
+        object.__setattr__(self, "name", f"{place}-{digest.hexdigest()[:8]}")
+
+    @property
+    def title(self) -> str:
+        """Description for messages."""
+        rate = "" if self.rate is None else f", lr {self.rate:g}"
+        return f"{self.label}{rate}, seed {self.seed}"
+
+
+def choices(config: RunConfig) -> dict[str, Any]:
+    """Return the options that decide the results of a run, where they are not the defaults.
+
+    An option that Hocket gets later does not change the identity of the runs before it.
+    """
+    defaults = RunConfig().as_dict()
+    chosen = {
+        name: value
+        for name, value in config.as_dict().items()
+        if name not in WITHOUT_EFFECT_ON_RESULTS and value != defaults[name]
+    }
+    for name in {"method", "optimizer", "scheduler"} & chosen.keys():
+        chosen[name] = str(Named.parse(chosen[name]))  # equal however numbers are written
+    return chosen
+
+
+def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any]:
+    """Return options in which the optimizer has a learning rate.
+
+    A scheduler that replaces it by a peak of its own, such as OneCycleLR, gets the rate, too.
+
+    Raises:
+        OptionError: The scheduler has several rates of its own.
+
+    >>> with_learning_rate({"optimizer": "SGD:lr=0.1,momentum=0.9"}, 0.05)["optimizer"]
+    'SGD:lr=0.05,momentum=0.9'
+    """
+    changed = dict(options)
+    optimizer = Named.parse(options.get("optimizer", RunConfig.optimizer))
+    changed["optimizer"] = str(Named(optimizer.name, {**optimizer.options, "lr": rate}))
+    scheduler = Named.parse(options.get("scheduler", RunConfig.scheduler))
+    if scheduler.name in _OWN_RATES:
+        raise OptionError(
+            f"learning_rates have no effect with the scheduler {scheduler.name!r}, which sets "
+            "rates of its own; list schedulers in the grid instead"
+        )
+    if (peak := _PEAK_RATES.get(scheduler.name)) is not None:
+        changed["scheduler"] = str(Named(scheduler.name, {**scheduler.options, peak: rate}))
+    return changed
+
+
+def expand(
+    base: Mapping[str, Any],
+    tables: Sequence[Mapping[str, Any]],
+    learning_rates: Sequence[float],
+) -> list[Row]:
+    """Return the rows of a grid: all combinations of the values of each table.
+
+    Args:
+        base: Options that all rows have.
+        tables: Tables of options; each value is a list of values, or a single one.
+        learning_rates: Learning rates of the tables that do not list their own.
+
+    >>> [row.label for row in expand({}, [{"method": ["bp", "fdg"], "stages": [2, 4]}], ())]
+    ['bp, stages 2', 'bp, stages 4', 'fdg, stages 2', 'fdg, stages 4']
+    """
+    cells: list[tuple[dict[str, Any], tuple[float, ...]]] = []
+    for table in tables:
+        axes = {name: as_list(values) for name, values in table.items() if name != RATES}
+        rates = tuple(as_list(table.get(RATES, learning_rates)))
+        for values in itertools.product(*axes.values()):
+            cells.append((dict(zip(axes, values, strict=True)), rates))
+    every = [{**_shown_defaults(), **base, **cell} for cell, _ in cells]
+    names = list(dict.fromkeys(name for cell, _ in cells for name in cell))
+    varied = [n for n in names if any(row[n] != every[0][n] for row in every)]
+    return [
+        Row(_label(options, varied or names), {**base, **cell}, rates)
+        for options, (cell, rates) in zip(every, cells, strict=True)
+    ]
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return the values that a key of a table stands for."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _shown_defaults() -> dict[str, Any]:
+    return {**vars(RunConfig()), **DEFAULTS}
+
+
+def _label(options: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the options of a row as text, its method first."""
+    parts = [_plain(options["method"])] if "method" in names else []
+    parts += [
+        f"{name.replace('_', ' ')} {_plain(options[name])}"
+        for name in names
+        if name != "method"
+    ]
+    return ", ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text that reads well: ``fdg shrink=0.5``."""
+    text = str(value)
+    return re.sub(r"(?<=\w):(?=\w)", " ", text) if isinstance(value, str) else text

@@ -1,0 +1,47 @@
+"""Choice of the learning rate of a row, by a rule that the record quotes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+RULE = (
+    "Of the learning rates of a row the best is the one with the least mean, over the seeds of "
+    "the sweep, of the last {metric} of each run. A run that diverged counts as infinite; of "
+    "equal means the smaller rate wins. A row without a finite mean has no best rate."
+)
+"""The rule in words, with a place for the metric."""
+
+
+def sweep_means(values: Mapping[float | None, Sequence[float]]) -> dict[float | None, float]:
+    """Return the mean of each learning rate's values; infinity stands for a run that diverged.
+
+    >>> sweep_means({0.1: [1.0, 2.0], 0.2: [1.0, math.inf]})
+    {0.1: 1.5, 0.2: inf}
+    """
+    return {rate: fmean(each) for rate, each in values.items()}
+
+
+def best_rate(values: Mapping[float | None, Sequence[float]]) -> tuple[float | None] | None:
+    """Return the best learning rate, in a tuple; None if the mean of none is finite.
+
+    Args:
+        values: Last value of the metric in each run of each rate, infinity if it diverged. The
+            rate None stands for that of the optimizer.
+
+    >>> best_rate({0.2: [1.5], 0.1: [1.5], 0.4: [math.inf]})
+    (0.1,)
+    """
+    means = {rate: mean for rate, mean in sweep_means(values).items() if math.isfinite(mean)}
+    if not means:
+        return None
+    return (min(means, key=lambda rate: (means[rate], rate or 0.0)),)
+
+
+def is_at_edge(rate: float | None, rates: Sequence[float | None]) -> bool:
+    """Return True if a rate is the smallest or largest of several: a better one may be beyond.
+
+    >>> is_at_edge(0.1, [0.1, 0.2, 0.4]), is_at_edge(0.2, [0.1, 0.2, 0.4])
+    (True, False)
+    """
+    numbers = [each for each in rates if each is not None]
+    return rate is not None and len(numbers) > 1 and rate in (min(numbers), max(numbers))

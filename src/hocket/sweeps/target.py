@@ -1,0 +1,76 @@
+"""Metrics that a study compares, and the target that a run is to reach."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hocket.errors import OptionError, unknown_name
+
+METRICS: Mapping[str, str] = {
+    "test_loss": "mean loss on the test data",
+    "test_error": "share of wrong predictions on the test data",
+    "train_loss": "mean loss on the training data of an epoch",
+}
+"""Metrics by name; less is better for each of them."""
+_FORM = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>|==?)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Value that a metric is to reach.
+
+    Attributes:
+        metric: Name of the metric.
+        limit: The largest value that counts.
+
+    >>> str(Target.parse("test_loss<=1.90"))
+    'test_loss <= 1.9'
+    """
+
+    metric: str
+    limit: float
+
+    @staticmethod
+    def parse(text: str) -> "Target":
+        """Parse a target that is written ``test_loss <= 1.90``.
+
+        Raises:
+            OptionError: It has another form, or names a metric that does not exist.
+        """
+        if (found := _FORM.fullmatch(text)) is None:
+            raise OptionError(f"target is {text!r}; write it like 'test_loss <= 1.90'")
+        metric, sign, number = found.groups()
+        check_metric("target", metric)
+        if sign != "<=":
+            raise OptionError(
+                f"target is {text!r}, but less is better for {metric}; write '{metric} <= ...'"
+            )
+        try:
+            limit = float(number)
+        except ValueError:
+            limit = math.nan
+        if not math.isfinite(limit):
+            raise OptionError(f"target is {text!r}; wanted a finite number, not {number!r}")
+        return Target(metric, limit)
+
+    def is_reached(self, value: float | None) -> bool:
+        """Return True if a value of the metric is good enough; None is not."""
+        return value is not None and value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.metric} <= {self.limit:g}"
+
+
+def check_metric(key: str, name: str) -> None:
+    """Check that a metric exists.
+
+    Args:
+        key: Key of the study that names it.
+        name: Its name.
+
+    Raises:
+        OptionError: It does not exist.
+    """
+    if name not in METRICS:
+        raise OptionError(f"{key}: {unknown_name('metric', name, METRICS)}")

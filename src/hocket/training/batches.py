@@ -1,0 +1,123 @@
+"""Batches as loaders give them, turned into pairs of inputs and targets."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+from hocket.errors import DataError
+from hocket.tree import Tree, count_samples, map_tensors, tensors
+
+SplitBatch: TypeAlias = Callable[[Any], tuple[Tree, Tree]]
+"""Returns the inputs and targets of what a loader gives for a batch."""
+
+LABELS = "labels"
+"""Key of the targets in a batch that is a mapping, as in the data of transformers."""
+
+
+class BatchSplitter:
+    """Splits batches into inputs and targets, and checks them.
+
+    Args:
+        network: The network; if its forward has a parameter ``labels``, the labels of a batch
+            that is a mapping stay among its inputs.
+        split_batch: Returns the inputs and targets of a batch; None for batches that are pairs,
+            or mappings with labels.
+    """
+
+    def __init__(self, network: nn.Module, split_batch: SplitBatch | None) -> None:
+        self._takes_labels = LABELS in inspect.signature(network.forward).parameters
+        self._split_batch = split_batch
+
+    def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
+        """Yield the inputs and targets of each batch.
+
+        Raises:
+            DataError: A batch cannot be split, or its inputs have no tensors.
+        """
+        for number, batch in enumerate(batches):
+            yield self._split(batch, f"batch {number}")
+
+    def _split(self, batch: Any, where: str) -> tuple[Tree, Tree]:
+        """Return the inputs and targets of one batch.
+
+        Args:
+            batch: Object that the loader has given.
+            where: Subject of the message of an error.
+
+        Raises:
+            DataError: The batch cannot be split.
+        """
+        if self._split_batch is not None:
+            batch, where = self._split_batch(batch), f"split_batch's result for {where}"
+        elif isinstance(batch, Mapping) and LABELS in batch:
+            inputs = {k: v for k, v in batch.items() if k != LABELS or self._takes_labels}
+            batch = inputs, batch[LABELS]
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise DataError(
+                f"{where} is {_describe(batch)}; a batch is a pair (inputs, targets), or a "
+                f"mapping with {LABELS!r}; for others give the trainer "
+                "split_batch=lambda batch: (inputs, targets)"
+            )
+        inputs, targets = batch
+        return as_inputs(inputs, where), as_tree(targets)
+
+
+def as_tree(values: Tree) -> Tree:
+    """Return values in which a mapping of any class, such as a BatchEncoding, is a dict."""
+    return dict(values) if isinstance(values, Mapping) else values
+
+
+def as_inputs(values: Tree, where: str) -> Tree:
+    """Return inputs of a network as a tree of tensors.
+
+    Args:
+        values: The inputs.
+        where: Subject of the message of an error.
+
+    Raises:
+        DataError: There is no tensor among the inputs.
+    """
+    inputs = as_tree(values)
+    if not tensors(inputs):
+        raise DataError(
+            f"{where} has no tensors as inputs: it has {_describe(values)}; convert other "
+            "arrays with torch.as_tensor, and leave out batches without inputs"
+        )
+    return inputs
+
+
+def first_samples(inputs: Tree, count: int) -> Tree:
+    """Return the first samples of a batch, where all tensors of its size have a row for each.
+
+    Args:
+        inputs: Inputs of the batch.
+        count: Number of samples.
+    """
+    size = count_samples(inputs)
+
+    def first(value: Tensor) -> Tensor:
+        return value[:count] if value.dim() and len(value) == size else value
+
+    return map_tensors(first, inputs)
+
+
+def length_of(batches: object) -> int | None:
+    """Return the number of batches of a loader; None if it does not know."""
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):  # a DataLoader of an IterableDataset has no len
+        return None
+
+
+def _describe(value: object) -> str:
+    """Return the type of a value in words, with its shape, its size or its keys."""
+    kind = type(value).__name__
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a {kind} with the keys {', '.join(map(repr, value)) or 'none'}"
+    if isinstance(value, tuple | list):
+        return f"a {kind} of {len(value)} values"
+    return f"a {kind}"

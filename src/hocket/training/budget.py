@@ -1,0 +1,116 @@
+"""The end of a training: after a number of epochs, or of updates."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from hocket.errors import OptionError, format_problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Length of a training, and the points on its way at which it is evaluated.
+
+    With a budget of N updates, as many batches enter as N updates of a stage take: N times the
+    batches that the method accumulates, less what is missing where a method that drains ends an
+    epoch. Then all batches in flight are completed, so that every stage has made N updates.
+
+    Attributes:
+        epochs: Number of epochs; None for a number of updates.
+        updates: Number of updates of each stage; None for a number of epochs.
+        evaluate_every: Updates between evaluations within epochs; 0 for none.
+
+    Raises:
+        OptionError: There is no length, or there are two, or one of the numbers is too small.
+    """
+
+    epochs: int | None = None
+    updates: int | None = None
+    evaluate_every: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {number}; use at least {least}"
+            for name, number, least in (
+                ("epochs", self.epochs, 1),
+                ("updates", self.updates, 1),
+                ("evaluate_every", self.evaluate_every, 0),
+            )
+            if number is not None and number < least
+        ]
+        if (self.epochs is None) == (self.updates is None):
+            problems.append(
+                f"epochs is {self.epochs} and updates is {self.updates}; a training ends after "
+                "one of the two, so give one"
+            )
+        if problems:
+            raise OptionError(format_problems("this length is impossible", problems))
+
+    def check_evaluation(self, validation: object, on_evaluation: object) -> None:
+        """Refuse data or a listener that evaluations within epochs lack, or wait for in vain.
+
+        Raises:
+            OptionError: One of them is missing.
+        """
+        if self.evaluate_every and validation is None:
+            raise OptionError(
+                f"evaluate_every is {self.evaluate_every}, and there is nothing to evaluate "
+                "on; give validation data"
+            )
+        if on_evaluation is not None and not self.evaluate_every:
+            raise OptionError("on_evaluation is never called without evaluate_every; give both")
+
+    @property
+    def counts_updates(self) -> bool:
+        """True if the training depends on a common number of updates."""
+        return self.updates is not None or self.evaluate_every > 0
+
+    def is_spent(self, epochs: int, updates: int) -> bool:
+        """Return True after these numbers of epochs and updates.
+
+        >>> Budget(updates=5).is_spent(epochs=9, updates=4)
+        False
+        """
+        if self.updates is not None:
+            return updates >= self.updates
+        return self.epochs is not None and epochs >= self.epochs
+
+    def evaluates_at(self, updates: int) -> bool:
+        """Return True if an evaluation is due; the one at the end comes in any case."""
+        due = self.evaluate_every > 0 and updates > 0 and updates % self.evaluate_every == 0
+        return due and updates != self.updates
+
+    def updates_to_next_stop(self, updates: int) -> int | None:
+        """Return the updates until an evaluation or the end; None if there is no such number.
+
+        >>> Budget(updates=5, evaluate_every=4).updates_to_next_stop(1)
+        3
+        >>> Budget(updates=5, evaluate_every=4).updates_to_next_stop(4)
+        1
+        """
+        stops = [] if self.updates is None else [self.updates - updates]
+        if self.evaluate_every:
+            stops.append(self.evaluate_every - updates % self.evaluate_every)
+        return min(stops, default=None)
+
+    def passes(self, length: int | None, accumulate: int) -> int:
+        """Return the passes over the data that this takes, at most one too few.
+
+        Args:
+            length: Batches in an epoch; None if unknown.
+            accumulate: Batches in an update.
+        """
+        if self.updates is None:
+            return self.epochs or 1
+        return ceil(self.updates * accumulate / length) if length else 1
+
+    def batches(self, passes: int, length: int | None, accumulate: int) -> int | None:
+        """Return the batches that are going to enter; None if unknown.
+
+        Args:
+            passes: Passes over the data.
+            length: Batches in an epoch; None if unknown.
+            accumulate: Batches in an update.
+        """
+        if self.updates is not None:
+            return self.updates * accumulate
+        return None if length is None else passes * length

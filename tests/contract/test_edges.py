@@ -1,0 +1,338 @@
+"""Whatever may cross an edge arrives as it left, and gradients come back through it."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from contract.crossing import TENSORS, TREES, mask, numbers
+from contract.ports import crossed_in_memory, describe
+from contract.small import (
+    CLASSES,
+    Gradients,
+    back_propagate,
+    different,
+    everything,
+    far,
+    train,
+)
+from contract.test_ports import in_two_processes
+from hocket import Trainer
+from hocket.errors import NonFiniteError, OptionError, PacketError
+from hocket.methods import BP, METHODS
+from hocket.stage.outgoing import to_outgoing
+from hocket.transport.codecs import VQ, Cast, Exact, Integers
+from hocket.transport.encoded import EncodedPort
+from hocket.transport.mailbox import Edge
+from hocket.transport.packet import Activation, Gradient
+
+ALL = TENSORS | TREES
+
+
+def crossed_by_processes() -> dict[str, dict[str, object]]:
+    """Return what arrived in each of two processes, by direction and name."""
+    first, second = in_two_processes()
+    return {"activation": second["crossed"], "gradient": first["crossed"]}
+
+
+@pytest.fixture(params=["memory", "connection"])
+def crossed(request):
+    return crossed_in_memory() if request.param == "memory" else crossed_by_processes()
+
+
+@pytest.mark.xdist_group("ports")
+@pytest.mark.parametrize("direction", ["activation", "gradient"])
+def test_whatever_crosses_an_edge_arrives_as_it_left(crossed, direction):
+    """Also with the strides that its copy has, as the bits of a product depend on them."""
+    sent = ALL if direction == "activation" else TENSORS
+    assert crossed[direction].keys() == sent.keys()
+    for name, value in sent.items():
+        assert crossed[direction][name] == describe(value), name
+
+
+# Numbers of at most 1: bounds of the error for each codec.
+BOUNDS = {
+    Cast(torch.bfloat16): 2.0**-9,
+    Cast(torch.float16): 2.0**-12,
+    Integers(): 0.5 / 127 + 2.0**-9,
+    VQ(groups=2, codes=16): 1.0,
+}
+
+
+def through(codec, value, gradient=False):
+    """Return a tensor that a codec's port has sent to another, in a packet between others."""
+    edge = Edge("stage 0", "stage 1")
+    to_next = EncodedPort(edge.to_next(), codec, codec, 0)
+    to_previous = EncodedPort(edge.to_previous(), codec, codec, 0)
+    values = to_outgoing((numbers(40, 2), value, None), [])
+    if gradient:
+        to_previous.send(Gradient(0, values))
+        return to_next.receive(0).values[1]
+    to_next.send(Activation(0, 0, values, (True, True), None))
+    return to_previous.receive(0).values[1]
+
+
+def vq_refusal(codec, value):
+    """Return the words in which vq refuses a tensor that is too small; None if it does not."""
+    if not isinstance(codec, VQ):
+        return None
+    if value.dim() < 2:
+        return "vq needs batches of vectors or maps, but got a tensor of shape"
+    return "vq needs 16 codes, but the first batch has" if len(value) < 16 else None
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["activation", "gradient"])
+@pytest.mark.parametrize("codec", [Exact(), *BOUNDS], ids=str)
+def test_codecs_round_finite_numbers_and_change_nothing_else(codec, gradient):
+    for name, value in TENSORS.items():
+        kept = not (value.is_floating_point() and value.numel() and value.isfinite().all())
+        if not kept and (words := vq_refusal(codec, value)) is not None:
+            with pytest.raises(OptionError, match=words):
+                through(codec, value)
+            continue
+        arrived, expected = through(codec, value, gradient), value.detach().clone()
+        assert arrived.stride() == expected.stride(), name
+        bound = 0.0 if kept else BOUNDS.get(codec, 0.0)
+        torch.testing.assert_close(
+            arrived, expected, rtol=0, atol=bound, equal_nan=True, msg=name
+        )
+
+
+def test_a_tensor_that_cannot_be_sent_is_refused_in_words():
+    with pytest.raises(PacketError, match=r"layout torch.sparse_coo and type"):
+        to_outgoing(torch.eye(2).to_sparse(), [])
+
+
+def test_only_memory_that_is_overwritten_is_copied():
+    weight, own = numbers(4, 8), numbers(4, 8)
+    sent = to_outgoing([weight, weight.T, weight[1:3], weight.view(-1), own, own.T], [weight])
+    addresses = [tensor.untyped_storage().data_ptr() for tensor in sent]
+    assert weight.untyped_storage().data_ptr() not in addresses
+    assert [tensor.data_ptr() for tensor in sent[4:]] == [own.data_ptr()] * 2
+
+
+def batches(count=8, size=4):
+    make = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(size, 5, generator=make, dtype=torch.double),
+            torch.randint(CLASSES, (size,), generator=make),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", ["bp", "ddg", "fdg", "adl", "dsp"])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_outputs_that_are_views_of_weights_train_as_their_clones(name, stages):
+    """Bit-equal, though the optimizer writes into these weights before they are received."""
+    options = {"linearize": "stash"} if name in ("ddg", "fdg", "adl") else {}
+    views, clones = (
+        train(METHODS[name](**options), everything(stages, clones=clones), batches(), lr=0.01)
+        for clones in (False, True)
+    )
+    assert torch.tensor(views.losses).isfinite().all()
+    assert different(views.state, clones.state) == []
+
+
+class Reshaped(nn.Module):
+    """Stage whose input and weight have gradients that are views of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 5, dtype=torch.double))
+
+    def forward(self, x):
+        return (x.view(-1) + self.weight.view(-1)).view(2, 5)
+
+
+class Halving(torch.optim.SGD):
+    """Optimizer that changes gradients in place, as one that clips them does."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.5)
+        return super().step(closure)
+
+
+def test_a_gradient_is_sent_before_the_optimizer_changes_that_of_the_weight():
+    def built():
+        torch.manual_seed(0)
+        return [nn.Linear(5, 5).double(), Reshaped(), nn.Linear(5, CLASSES).double()]
+
+    found, expected = Gradients(), Gradients()
+    data = batches(4, size=2)
+    train(BP(), built(), data, watch=expected, optimizer=partial(torch.optim.SGD, lr=0.05))
+    train(BP(), built(), data, watch=found, optimizer=partial(Halving, lr=0.1))
+    for key, gradients in expected.seen.items():
+        stage, _ = key
+        if stage == 0:
+            assert different(gradients, found.seen[key]) == []
+
+
+class Spectrum(nn.Module):
+    """Stage that sends a spectrum: complex numbers, or pairs of real ones."""
+
+    def __init__(self, *, pairs: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 8)
+        self.pairs = pairs
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(self.linear(x))
+        return torch.view_as_real(spectrum) if self.pairs else spectrum
+
+
+class Filter(nn.Module):
+    """Stage that receives a spectrum, and filters it with complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.randn(5, dtype=torch.cdouble))
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, received):
+        spectrum = received if received.is_complex() else torch.view_as_complex(received)
+        return self.head(torch.fft.irfft(spectrum * self.factor, n=8))
+
+
+def spectral(*, pairs=False):
+    torch.manual_seed(0)
+    return [Spectrum(pairs=pairs).double(), Filter().double()]
+
+
+def test_back_propagation_trains_through_complex_activations():
+    modules = spectral()
+    plain = back_propagate(copy.deepcopy(modules), batches())
+    assert far(train(BP(), modules, batches()).state, plain) == []
+
+
+@pytest.mark.parametrize("name", ["ddg", "fdg", "adl", "dsp", "fr"])
+def test_complex_activations_train_as_pairs_of_real_ones(name):
+    """Bit-equal; the first stage has a gradient because one comes back."""
+    before = spectral()[0].linear.weight
+    trained = [train(METHODS[name](), spectral(pairs=p), batches()) for p in (False, True)]
+    assert different(trained[0].state, trained[1].state) == []
+    assert not torch.equal(trained[0].trainer.network[0].linear.weight, before)
+
+
+class Causal(nn.Module):
+    """Stage of attention; the first one makes a mask of infinities, later ones pass it on."""
+
+    def __init__(self, place: str, *, inside: bool) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(5, 1, batch_first=True)
+        self.head = nn.Linear(5, CLASSES)
+        self.place, self.inside = place, inside
+
+    def forward(self, received):
+        x, given = received if isinstance(received, tuple) else (received[:, None], None)
+        if self.place == "first":
+            x, given = x.expand(-1, 4, -1), mask()
+        x = x + self.attend(x, x, x, attn_mask=mask() if self.inside else given)[0]
+        if self.place == "last":
+            return self.head(x.mean(1))
+        return x if self.inside else (x, given)
+
+
+def causal(*, inside=False):
+    torch.manual_seed(0)
+    built = [Causal(place, inside=inside) for place in ("first", "middle", "last")]
+    for stage in built[1:] if inside else []:
+        stage.register_forward_pre_hook(lambda _, args: ((args[0], None),))
+    return built
+
+
+@pytest.mark.parametrize("name", ["bp", "ddg", "fdg", "adl", "dsp", "fr"])
+def test_a_mask_of_infinities_crosses_edges_and_training_goes_on(name):
+    """Bit-equal to stages that make the mask themselves."""
+    data = [(x.float(), y) for x, y in batches(5)]
+    crossing_edges, inside = (
+        train(METHODS[name](), causal(inside=inside), data) for inside in (False, True)
+    )
+    assert different(crossing_edges.state, inside.state) == []
+
+
+@pytest.mark.parametrize("codec", [Cast(torch.bfloat16), Integers()], ids=str)
+def test_a_mask_crosses_edges_with_a_codec_and_its_error_is_measured(codec):
+    trainer = Trainer(causal(), method=BP(), optimizer=torch.optim.SGD, codec=codec)
+    trainer.fit([(x.float(), y) for x, y in batches(3)], epochs=1, progress=False)
+    assert 0 < trainer.stages[0].send_stats.error < 0.01
+
+
+class Exploding(nn.Linear):
+    """Layer whose output is infinite, and has to be trained."""
+
+    def forward(self, x):
+        return super().forward(x) / 0
+
+
+@pytest.mark.parametrize("name", ["bp", "fdg", "fr", "dgl"])
+def test_infinity_where_a_gradient_flows_is_still_a_fault(name):
+    modules = [Exploding(5, 5).double(), nn.Linear(5, CLASSES).double()]
+    with pytest.raises(NonFiniteError, match=r"the output became -?inf; this stage's weights"):
+        train(METHODS[name](), modules, batches(2))
+
+
+class Spoiling(Causal):
+    """Stage whose mask is not a number where it was infinite."""
+
+    def forward(self, received):
+        x, given = super().forward(received)
+        return x, given * 0
+
+
+def test_a_mask_that_is_not_a_number_is_a_fault():
+    modules = [Spoiling("first", inside=False), Causal("last", inside=False)]
+    with pytest.raises(NonFiniteError, match="the output 1 became nan"):
+        train(BP(), modules, [(x.float(), y) for x, y in batches(2)])
+
+
+def words(count=6):
+    make = torch.Generator().manual_seed(2)
+    return [
+        (
+            torch.randint(9, (4, 3), generator=make),
+            torch.randint(CLASSES, (4,), generator=make),
+        )
+        for _ in range(count)
+    ]
+
+
+def embedding(*, sparse):
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Embedding(9, 5, sparse=sparse), nn.Flatten())
+    return [first.double(), nn.Sequential(nn.Linear(15, CLASSES)).double()]
+
+
+@pytest.mark.parametrize("name", ["bp", "ddg", "fdg", "adl", "dsp", "fr", "dgl", "dni"])
+def test_sparse_gradients_of_embeddings_train_as_dense_ones(name):
+    optimizer = partial(torch.optim.SGD, lr=1e-3 if name == "dni" else 0.1)
+    sparse, dense = (
+        train(METHODS[name](), embedding(sparse=sparse), words(), optimizer=optimizer)
+        for sparse in (True, False)
+    )
+    assert far(sparse.state, dense.state, tolerance=1e-8) == []
+    norms = [
+        [event.report.gradient_norm for event in trained.of("B", 0)]
+        for trained in (sparse, dense)
+    ]
+    assert norms[0] == pytest.approx(norms[1])
+
+
+def test_the_error_of_sparse_and_complex_gradients_is_measured():
+    for modules, data in ((embedding(sparse=True), words()), (spectral(), batches())):
+        seen = []
+        trainer = Trainer(
+            modules,
+            method=BP(),
+            optimizer=partial(torch.optim.SGD, lr=0.1),
+            gradient_error_every=1,
+            on_gradient_error=seen.append,
+        )
+        trainer.fit(data, epochs=1, progress=False)
+        assert len(seen) == 2 * len(data)
+        assert all(each.cosine == pytest.approx(1) for each in seen)

@@ -1,0 +1,460 @@
+"""Law: every option, when it is set, changes what it says it changes, or is refused.
+
+Each option has two values and an observation that has to differ between them. An option that
+nobody has written a row for fails the last test of its table.
+"""
+
+import dataclasses
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+
+from contract.small import bits, conv, data, mlp, sgd
+from hocket import Trainer, cross_entropy
+from hocket.errors import HocketError, OptionError
+from hocket.methods import METHODS, DGLAsync, build_method, method_options
+from hocket.runs import train as runs_train
+from hocket.runs.config import RunConfig
+from hocket.runs.train import train
+
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Two values of an option, what else is set, and what differs between them.
+
+    Attributes:
+        values: The two values.
+        observe: Returns what differs.
+        beside: Options without which it has no effect.
+    """
+
+    values: tuple[Any, Any]
+    observe: Callable[..., object]
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+def outcome(observe: Callable[[], object]) -> object:
+    """What is observed, or the words of the refusal."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return observe()
+    except HocketError as error:
+        return str(error)
+
+
+# Options of a trainer.
+
+
+@dataclass
+class Observed:
+    trainer: Trainer
+    events: list[Any]
+
+
+def fitted(batches: Any = None, net: Any = mlp, **options: Any) -> Observed:
+    """Train for two epochs."""
+    events: list[Any] = []
+    options = {"method": "fdg", "optimizer": sgd, "stages": 2, **options}
+    network = nn.Sequential(*net(2, dropout=0.3))
+    options.setdefault("watchers", [lambda event, _: events.append(str(event))])
+    if net is conv:
+        network.float()
+    trainer = Trainer(network, **options)
+    batches = batches or data(net, 4)
+    if net is conv:
+        batches = [(x.float(), y) for x, y in batches]
+    trainer.fit(batches, epochs=2, progress=False)
+    return Observed(trainer, events)
+
+
+def weights(**options: Any) -> object:
+    return bits(dict(fitted(**options).trainer.network.state_dict()))
+
+
+def events(**options: Any) -> object:
+    return fitted(**options).events
+
+
+def strides(**options: Any) -> object:
+    return [p.stride() for p in fitted(net=conv, **options).trainer.network.parameters()]
+
+
+def half(**options: Any) -> object:
+    network = nn.Sequential(*(stage.float() for stage in mlp(2)))
+    trainer = Trainer(network, optimizer=sgd, **options)
+    trainer.fit([(x.float(), y) for x, y in data(mlp, 4)], epochs=1, progress=False)
+    return bits(dict(network.state_dict()))
+
+
+def compared(**options: Any) -> object:
+    seen: list[int] = []
+    fitted(on_gradient_error=lambda error: seen.append(error.batch), **options)
+    return seen
+
+
+def told(**options: Any) -> object:
+    TOLD.clear()
+    fitted(**options)
+    return list(TOLD)
+
+
+TOLD: list[str] = []
+
+
+def spans(**options: Any) -> object:
+    return len(fitted(**options).trainer.timeline().spans)
+
+
+def saved(tmp_path: Path, **options: Any) -> object:
+    fitted(**options).trainer.save(tmp_path)
+    return "a checkpoint"
+
+
+def with_nan(**options: Any) -> object:
+    batches = data(mlp, 4)
+    batches[1][0][0, 0] = float("nan")
+    return fitted(batches, **options).events
+
+
+FREE = {"method": DGLAsync(buffer=2)}
+SCHEDULED = {"scheduler": partial(StepLR, step_size=1)}
+TRAINER = {
+    "optimizer": Row((sgd, partial(sgd, lr=0.01)), weights),
+    "stages": Row((2, 3), events),
+    "method": Row(("fdg", "adl"), weights),
+    "scheduler": Row((None, partial(StepLR, step_size=1)), weights),
+    "scheduler_unit": Row(("epoch", "update"), weights, SCHEDULED),
+    "warmup_epochs": Row((0, 1), weights),
+    "warmup_factor": Row((0.1, 0.5), weights, {"warmup_epochs": 1}),
+    "warmup_updates": Row((0, 3), weights),
+    "clip": Row((None, 0.1), weights),
+    "loss": Row((cross_entropy, lambda o, t: 2 * cross_entropy(o, t)), weights),
+    "seed": Row((0, 1), weights),
+    "precision": Row(("fp32", "bf16"), half),
+    "channels_last": Row((False, True), strides),
+    "watchers": Row(
+        ([lambda event, _: TOLD.append(str(event))], [lambda *_: TOLD.append("other")]), told
+    ),
+    "gradient_error_every": Row((1, 2), compared),
+    "on_gradient_error": Row(
+        (lambda error: TOLD.append("one"), lambda error: TOLD.append("two")),
+        told,
+        {"gradient_error_every": 1},
+    ),
+    "replicas": Row((1, 2), weights),
+    "record_timeline": Row((False, True), spans),
+    "codec": Row((None, "int8"), weights),
+    "resumable": Row((False, True), saved),
+    "stage_speeds": Row(((1.0, 1.0), (1.0, 0.5)), weights, FREE),
+    "stage_timing": Row(("regular", "random"), weights, FREE | {"seed": 1}),
+    "on_nan": Row(("stop", "skip"), with_nan),
+    "skip_batches": Row(((), (1,)), weights),
+    "split_batch": Row((None, lambda batch: (2 * batch[0], batch[1])), weights),
+}
+# What shows among several processes, or on a GPU, only.
+ELSEWHERE = {
+    "device": "contract/test_distributed.py::test_on_gpus_processes_have_what_one_process_has",
+    "timeout_s": "unit/distributed/test_failures.py::test_an_action_has_a_limit",
+    "slow_timeout_s": "unit/distributed/test_failures.py::test_a_slow_phase_has_a_limit",
+    "checksum": "contract/test_ports.py::test_without_checksums_damaged_tensors_are_accepted",
+    "batchnorm": "contract/test_distributed.py::test_replicas_are_the_larger_batch",
+}
+
+
+@pytest.mark.parametrize("name", TRAINER)
+def test_every_option_of_a_trainer_has_an_effect(name, tmp_path):
+    row = TRAINER[name]
+    place = (
+        {"tmp_path": tmp_path}
+        if "tmp_path" in inspect.signature(row.observe).parameters
+        else {}
+    )
+    seen = [
+        outcome(partial(row.observe, **place, **{**row.beside, name: value}))
+        for value in row.values
+    ]
+    assert seen[0] != seen[1]
+
+
+def test_every_option_of_a_trainer_has_a_row():
+    given = set(inspect.signature(Trainer).parameters) - {"network"}
+    assert given == TRAINER.keys() | ELSEWHERE.keys()
+    assert not TRAINER.keys() & ELSEWHERE.keys()
+    for place in ELSEWHERE.values():
+        file, _, test = place.partition("::")
+        assert re.search(rf"^def {test}\(", (TESTS / file).read_text(), re.MULTILINE)
+
+
+# Options of methods.
+
+OTHER_VALUES = {
+    "accumulate": 3,
+    "backward_delay": 2,
+    "buffer": 1,
+    "depth": 1,
+    "first_stage_rate": 0.5,
+    "forward_delay": 2,
+    "head": "cnn",
+    "hold": "vertical",
+    "linearize": "recompute",
+    "reuse": 2,
+    "sampler": "official",
+    "shrink": 0.5,
+    "similarity": 0.5,
+    "width": 0.5,
+}
+EITHER = {
+    "epoch_end": ("carry", "drain"),
+    "labels": (False, True),
+    "order": ("forward-first", "backward-first"),
+    "reduce": ("mean", "sum"),
+    "statistics": ("forward", "both"),
+}
+NEEDED = {
+    "reduce": {"accumulate": 2},
+    "sampler": {"buffer": 3},
+    "reuse": {"buffer": 3},
+    "buffer": {"sampler": "official"},  # which draws the oldest of the least used batches
+    ("adl-official", "hold"): {"linearize": "stash"},
+    ("pipedream-2bw", "forward_delay"): {"accumulate": 6},
+    ("bp", "epoch_end"): {"accumulate": 2},  # else nothing is in flight between two epochs
+    ("dni", "epoch_end"): {"forward_delay": 1},
+    ("cdni", "epoch_end"): {"forward_delay": 1},
+}
+OPTIONS = [(method, name) for method in METHODS for name in method_options(method)]
+
+
+@pytest.mark.parametrize(("method", "name"), OPTIONS, ids=[f"{m}-{n}" for m, n in OPTIONS])
+def test_every_option_of_a_method_has_an_effect(method, name):
+    """On weights and statistics of the layers, or on the order of actions."""
+    default = method_options(method)[name]
+    other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
+    beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
+    net = conv if name in ("statistics", "head") else mlp
+    seen = []
+    for value in (default, other):
+        built = build_method(method, **beside, **{name: value})
+        order: list[str] = []
+        modules = net(3, dropout=0.1)
+        # Small steps, as synthesizers on networks as small as these need them.
+        trainer = Trainer(
+            modules,
+            method=built,
+            optimizer=partial(sgd, lr=1e-3),
+            stage_speeds=(0.4, 1.0, 1.7) if built.free_running else None,
+            watchers=[lambda event, _, order=order: order.append(str(event.action))],
+        )
+        trainer.fit(data(net, 7), epochs=2, progress=False)
+        seen.append((bits([dict(m.state_dict()) for m in modules]), order))
+    assert seen[0] != seen[1]
+
+
+# Options of a run.
+
+
+class Reached(Exception):
+    """The trainer was built."""
+
+
+def given_to_trainer(monkeypatch, **choices: Any) -> dict[str, Any]:
+    """What a run gives to its trainer."""
+    given: dict[str, Any] = {}
+
+    class Recorder(Trainer):
+        def __init__(self, network: nn.Module, **options: Any) -> None:
+            given.update(options)
+            raise Reached
+
+    # The options of the trainer that have the name of one of the run are read from it.
+    Recorder.__signature__ = inspect.signature(Trainer)
+    monkeypatch.setattr(runs_train, "Trainer", Recorder)
+    with pytest.raises(Reached):
+        train(small(**choices))
+    return given
+
+
+def small(**choices: Any) -> RunConfig:
+    settings = {
+        "network": "mlp:hidden=[6,6]",
+        "data": "synthetic:shape=[5],classes=3,examples=32,test_examples=8",
+        "batch_size": 8,
+        "epochs": 1,
+        "log_every": 1,
+    }
+    return RunConfig(**{**settings, **choices})
+
+
+def ran(tmp_path: Path, **choices: Any) -> Path:
+    """Train in a new folder; return it."""
+    choices.setdefault("run_dir", tmp_path / str(len(list(tmp_path.iterdir()))))
+    return train(small(**choices)).folder
+
+
+def network_file(tmp_path: Path, **choices: Any) -> object:
+    return bits(dict(torch.load(ran(tmp_path, **choices) / "network.pt")))
+
+
+def row_count(tmp_path: Path, **choices: Any) -> object:
+    return len((ran(tmp_path, **choices) / "metrics.jsonl").read_text().splitlines())
+
+
+def metric_names(tmp_path: Path, **choices: Any) -> object:
+    return set(
+        re.findall(r'"(\w+)":', (ran(tmp_path, **choices) / "metrics.jsonl").read_text())
+    )
+
+
+def file_names(tmp_path: Path, **choices: Any) -> object:
+    folder = ran(tmp_path, **choices)
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    return sorted(re.sub(r"\d{6,}.*", "", name) for name in names)
+
+
+def threads(tmp_path: Path, **choices: Any) -> object:
+    before = torch.get_num_threads()
+    try:
+        ran(tmp_path, **choices)
+        return torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def folder_name(tmp_path: Path, **choices: Any) -> object:
+    return ran(tmp_path, **{**choices, "run_dir": tmp_path / choices["run_dir"]}).name
+
+
+def traced(tmp_path: Path, **choices: Any) -> object:
+    timeline = choices.pop("timeline")
+    file = timeline and tmp_path / timeline
+    ran(tmp_path, timeline=file, **choices)
+    return file is not None and file.exists()
+
+
+def on_full_disk(tmp_path: Path, **choices: Any) -> object:
+    with patch("hocket.checkpoint.writer.write_file", side_effect=OSError(28, "No space")):
+        return file_names(tmp_path, **choices)
+
+
+SAVING = {"checkpoint_every": 1}
+RUN = {
+    "method": Row(("fdg", "dgl"), network_file),
+    "stages": Row((1, 2), network_file),
+    "plan": Row(("balanced", "2"), network_file),
+    "network": Row(("mlp:hidden=[6,6]", "mlp:hidden=[5]"), network_file),
+    "data": Row(
+        (
+            "synthetic:shape=[5],classes=3,examples=32,test_examples=8",
+            "synthetic:shape=[5],classes=3,examples=32,test_examples=8,noise=2.0",
+        ),
+        network_file,
+    ),
+    "data_dir": Row((None, Path("none")), network_file),
+    "epochs": Row((1, 2), network_file),
+    "updates": Row((3, 5), network_file, {"epochs": RunConfig.epochs}),
+    "evaluate_every": Row((2, 3), row_count),
+    "batch_size": Row((8, 4), network_file),
+    "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),
+    "weight_decay_on": Row(("all", "matrices"), network_file),
+    "scheduler": Row(("none", "StepLR:step_size=1"), network_file, {"epochs": 2}),
+    "extra_delay": Row((0, 1), network_file),
+    "staleness": Row(("none", "3,0"), network_file),
+    "codec": Row(("none", "int8"), network_file),
+    "stage_speeds": Row(("equal", "1,0.5"), network_file, {"method": "dgl-async"}),
+    "threads": Row((1, 2), threads),
+    "log_every": Row((1, 2), row_count),
+    "gradient_error_every": Row((0, 1), metric_names),
+    "checkpoint_every": Row((0, 1), file_names),
+    "checkpoint_keep": Row((1, 3), file_names, SAVING),
+    "on_checkpoint_error": Row(("warn", "stop"), on_full_disk, SAVING),
+    "timeline": Row((None, "trace.json"), traced),
+    "tensorboard": Row((False, True), file_names),
+    "run_dir": Row(("here", "there"), folder_name),
+}
+RUN_ELSEWHERE = {
+    "on_nan": "unit/cli/test_cli_non_finite.py",
+    "max_restores": "unit/cli/test_cli_non_finite.py",
+}
+SAME = {
+    "scheduler_unit": ("update", {"scheduler": "StepLR:step_size=1"}),
+    "warmup_epochs": (3, {}),
+    "warmup_factor": (0.5, {"warmup_epochs": 1}),
+    "warmup_updates": (2, {}),
+    "clip": ("batch:0.5", {}),
+    "seed": (7, {}),
+    "device": ("cpu", {}),
+    "precision": ("bf16", {}),
+    "channels_last": (True, {}),
+    "stage_timing": ("random", {"method": "dgl-async"}),
+    "replicas": (2, {}),
+    "batchnorm": ("shared", {}),
+    "timeout_s": (5.0, {}),
+    "slow_timeout_s": (900.0, {}),
+    "checksum": (False, {}),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_every_option_of_a_run_has_an_effect(name, tmp_path):
+    row = RUN[name]
+    seen = [
+        outcome(partial(row.observe, tmp_path, **{**row.beside, name: value}))
+        for value in row.values
+    ]
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_an_option_that_a_trainer_has_too_reaches_it(name, monkeypatch):
+    value, beside = SAME[name]
+    assert given_to_trainer(monkeypatch, **{**beside, name: value})[name] == value
+
+
+def test_every_option_of_a_run_has_a_row():
+    names = {each.name for each in dataclasses.fields(RunConfig)}
+    assert names == RUN.keys() | RUN_ELSEWHERE.keys() | SAME.keys()
+    for name, file in RUN_ELSEWHERE.items():
+        text = (TESTS / file).read_text()
+        assert name in text or name.replace("_", "-") in text
+
+
+ALONE = {
+    "scheduler_unit": ("update", "scheduler"),
+    "warmup_factor": (0.5, "warmup_epochs"),
+    "checkpoint_keep": (2, "checkpoint_every"),
+    "on_checkpoint_error": ("stop", "checkpoint_every"),
+    "max_restores": (1, "on_nan='restore'"),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_option_that_needs_another_is_refused_alone(name):
+    value, needed = ALONE[name]
+    said = f"{name} is {value!r}, which has no effect without {needed}; give both"
+    with pytest.raises(OptionError, match=re.escape(said)):
+        RunConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scheduler_unit": "update"}, "there is no scheduler that could count them"),
+        ({"warmup_factor": 0.5}, "there are no epochs of warm-up; give warmup_epochs"),
+    ],
+)
+def test_a_trainer_refuses_them_too(options, said):
+    with pytest.raises(OptionError, match=said):
+        Trainer(mlp(2), optimizer=sgd, **options)

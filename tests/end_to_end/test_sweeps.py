@@ -1,0 +1,99 @@
+"""A study that is killed and interrupted in the middle ends like one that was not."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hocket
+from hocket import Study
+from hocket.runs.run_dir import lock_run_dir
+from unit.sweeps.in_process import run_here
+
+WAIT_S = 120.0
+STUDY = """
+target = "test_loss <= 1.5"
+seeds = [0, 1]
+jobs = 2
+
+[base]
+network = "mlp:hidden=[8]"
+data = "synthetic:shape=[8],classes=3,examples=256,test_examples=16"
+batch_size = 16
+epochs = 12
+
+[grid]
+method = "fdg"
+"""
+
+
+def start(folder):
+    words = [sys.executable, "-m", "hocket", "sweep", "study.toml", "--out", "killed"]
+    return subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE)
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it takes too long"
+        time.sleep(0.01)
+
+
+def checkpoints(folder):
+    """The checkpoints of all runs of a study that have not ended."""
+    return {
+        place
+        for run in (folder / "runs").glob("*")
+        if not (run / "result.json").exists()
+        for place in (run / "checkpoints").glob("[!.]*")
+    }
+
+
+def is_free(run):
+    """Whether no process trains in the folder of a run any more."""
+    try:
+        with lock_run_dir(run):
+            return True
+    except hocket.HocketError:
+        return False
+
+
+def without_times(rows):
+    """The rows of a record without the times that were measured."""
+    if isinstance(rows, dict):
+        return {k: without_times(v) for k, v in rows.items() if k != "seconds"}
+    return [without_times(row) for row in rows] if isinstance(rows, list) else rows
+
+
+def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
+    (tmp_path / "study.toml").write_text(STUDY)
+    folder = tmp_path / "killed"
+    sweep = start(tmp_path)
+    wait_for(lambda: checkpoints(folder))
+    sweep.kill()
+    sweep.communicate()
+    assert not (folder / "record.json").exists()
+    # The runs notice that the sweep is gone, and end.
+    runs = [run for run in (folder / "runs").iterdir() if (run / ".lock").exists()]
+    wait_for(lambda: all(map(is_free, runs)))
+
+    before = checkpoints(folder)
+    sweep = start(tmp_path)
+    wait_for(lambda: checkpoints(folder) - before or sweep.poll() is not None)
+    sweep.send_signal(signal.SIGINT)
+    told = sweep.communicate()[1].decode()
+    assert sweep.returncode in (130, 0), told  # 0 if it was done before the signal came
+    if sweep.returncode:
+        assert "the same command goes on" in told
+
+    study = Study.read(tmp_path / "study.toml")
+    run_here(monkeypatch)
+    went_on = hocket.sweep(study, folder, progress=False)
+    whole = hocket.sweep(study, tmp_path / "whole", progress=False)
+    assert whole.stopped_by == whole.unfinished == 0
+    assert [run["state"] for run in whole.rows[0]["runs"]] == ["finished", "finished"]
+    assert without_times(went_on.rows) == without_times(whole.rows)
+    for run in (tmp_path / "whole/runs").iterdir():
+        other = folder / "runs" / run.name
+        assert Path(run, "network.pt").read_bytes() == Path(other, "network.pt").read_bytes()

@@ -1,0 +1,47 @@
+"""Delayed gradients of the whole network, as serial code without stages.
+
+PipeDream-2BW (arXiv 2006.09503, section 3.1): W(t+1) = W(t) - lr * grad f(W(t-1); group t), the
+mean over M batches. Vertical sync (arXiv 1806.03377, section 3.3): the gradient of batch t is
+that at the weights ``delay`` updates before.
+"""
+
+import copy
+
+import torch
+from torch import nn
+
+from reference._linearize import Batches, Loss
+
+
+def train(
+    modules: list[nn.Module],
+    batches: Batches,
+    *,
+    loss: Loss,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    accumulate: int = 1,
+    delay: int = 1,
+) -> list[float]:
+    """Train ``modules`` in place, with gradients ``delay`` updates old; return the losses."""
+    network, losses = nn.Sequential(*modules), []
+    sgd = torch.optim.SGD(network.parameters(), lr, momentum, weight_decay=weight_decay)
+    past = [copy.deepcopy(network)]  # past[t]: W(t)
+    for start in range(0, len(batches), accumulate):
+        group = batches[start : start + accumulate]
+        then = past[max(len(past) - 1 - delay, 0)]
+        for buffer, newest in zip(then.buffers(), network.buffers(), strict=True):
+            buffer.copy_(newest)  # statistics have no versions
+        then.zero_grad()
+        for x, y in group:
+            value = loss(then(x), y)
+            value.backward()
+            losses.append(value.item())
+        for buffer, newest in zip(network.buffers(), then.buffers(), strict=True):
+            buffer.copy_(newest)
+        for p, q in zip(network.parameters(), then.parameters(), strict=True):
+            p.grad = q.grad / len(group)
+        sgd.step()
+        past.append(copy.deepcopy(network))
+    return losses

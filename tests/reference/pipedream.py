@@ -1,0 +1,74 @@
+"""PipeDream's 1F1B by its workers (arXiv 1806.03377, section 3.2), and PACI (2606.07881).
+
+Worker k (of K, from 0) admits K-1-k batches, then forwards and back-propagates in turn. It
+starts each action as soon as its packet is there. PipeDream stashes weights; PACI does not, and
+updates after every ``accumulate`` backwards.
+"""
+
+from collections import deque
+
+import torch
+from torch import nn
+
+from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
+
+
+def train(
+    modules: list[nn.Module],
+    batches: Batches,
+    *,
+    loss: Loss,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    accumulate: int = 1,
+    linearize: str = "stash",
+) -> list[float]:
+    """Train ``modules`` in place until drained; return the loss of each batch."""
+    K, N = len(modules), len(batches)
+    kind = LiveSGD if linearize == "live" else torch.optim.SGD
+    sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
+    todo = [deque(one_f_one_b(K - 1 - k, N)) for k in range(K)]
+    x = [deque(leaf(x) for x, _ in batches), *(deque() for _ in range(K - 1))]
+    g, kept, losses = [deque() for _ in range(K)], [deque() for _ in range(K)], []
+    count = [0] * K
+
+    def update(k: int) -> None:
+        for p in (p for p in modules[k].parameters() if p.grad is not None):
+            p.grad = p.grad / count[k]
+        sgd[k].step()
+        sgd[k].zero_grad()
+        count[k] = 0
+
+    while any(todo):
+        for k in range(K):
+            while todo[k] and (x[k] if todo[k][0] == "F" else g[k] or k == K - 1):
+                if todo[k].popleft() == "F":
+                    how = linearize if k < K - 1 else "live"  # back-propagated at once
+                    out, mine = forward(modules[k], x[k].popleft(), how)
+                    kept[k].append(mine)
+                    if k < K - 1:
+                        x[k + 1].append(out)
+                    continue
+                if k < K - 1:
+                    back = backward(modules[k], kept[k].popleft(), g[k].popleft())
+                else:  # the loss of the batch just forwarded
+                    _, inputs, out = kept[k].popleft()
+                    value = loss(out, batches[len(losses)][1])
+                    value.backward()
+                    back = inputs.grad
+                    losses.append(value.item())
+                if k:
+                    g[k - 1].append(back)
+                count[k] += 1
+                if count[k] == accumulate:
+                    update(k)
+    for k in (k for k in range(K) if count[k]):  # the last, partial groups
+        update(k)
+    return losses
+
+
+def one_f_one_b(ahead: int, batches: int) -> str:
+    """Return the order of a worker's forwards and backwards, for example FFFBFBBB."""
+    ahead = min(ahead, batches)
+    return "F" * ahead + "FB" * (batches - ahead) + "B" * ahead

@@ -1,0 +1,56 @@
+"""The comparison on a GPU, on the processor where there is none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu as module
+from benchmarks.gpu import ROWS, GpuSettings, measure_gpu
+from benchmarks.harness.record import Record
+from benchmarks.report.render import render
+from hocket.errors import HocketError, OptionError
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_every_row_is_compared_with_a_plain_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda net: compiled.append(net) or net)
+    measure_gpu(
+        GpuSettings(out=tmp_path, device=DEVICE, networks=("perceptron",), pairs=2, steps=1)
+    )
+    rows = Record.read(tmp_path).rows
+    assert [row["row"] for row in rows] == list(ROWS)
+    assert len(compiled) == 1
+    for row in rows:
+        assert row["network"] == "perceptron"
+        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
+        assert (row["peak_mib"] is None) == (DEVICE == "cpu" or "processes" in row["row"])
+        more_s = row["sample_s"] - row["plain_sample_s"]
+        assert row["stage_tick_ms"] == pytest.approx(
+            1000 * row["batch"] * more_s / row["stages"]
+        )
+    assert "perceptron, bp: " in capsys.readouterr().err
+    render(tmp_path)
+    assert (tmp_path / "gpu.svg").is_file()
+    assert "| perceptron | fdg, 2 stages |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_launch_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "launch", lambda *_, **__: 3)
+    settings = GpuSettings(
+        out=tmp_path, device=DEVICE, networks=("perceptron",), rows=("fdg, 2 processes",)
+    )
+    with pytest.raises(HocketError, match="fdg in 2 processes ended with 3"):
+        measure_gpu(settings)
+
+
+def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(OptionError, match="device is 'cuda', and PyTorch finds no GPU here"):
+        measure_gpu()
+    with pytest.raises(OptionError, match=r"(?s)steps is 0; give 1.*unknown network 'mlp'"):
+        GpuSettings(networks=("mlp",), steps=0)

@@ -1,0 +1,212 @@
+"""A full disk ends no training, and a file of unknown origin changes nothing elsewhere."""
+
+import errno
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket.cli.main import main
+from hocket.errors import RunFolderError
+from hocket.runs import metrics_log, training_run
+from hocket.runs.metrics_log import MetricsLog
+from hocket.runs.run_dir import lock_run_dir
+from hocket.runs.skipped_batches import read_skipped_batches
+from hocket.timeline import Timeline
+
+QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
+
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Return a function that lets the disk be full from the second row of metrics on."""
+
+    def fill(*names):
+        log_epoch = MetricsLog.log_epoch
+
+        def fail(*_, **__):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def log_and_fill(log, epoch):
+            for module, name in names:
+                monkeypatch.setattr(module, name, fail)
+            log_epoch(log, epoch)
+
+        monkeypatch.setattr(MetricsLog, "log_epoch", log_and_fill)
+
+    return fill
+
+
+@pytest.mark.filterwarnings("default")
+def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full):
+    full((metrics_log, "_append_whole"), (training_run, "write_json"), (Path, "write_text"))
+    code, told = call("train", *QUICK, "--timeline", "t.json")
+    assert code == 0
+    assert told.count("warning: ") == 3
+    for words in ("cannot write metrics", "cannot write 'mine/summary.json'", "the timeline"):
+        assert f"{words}" in told
+    assert {file.name for file in Path("mine").iterdir()} == {
+        *(".lock", "environment.json", "metrics.jsonl", "network.pt", "run.json")
+    }
+
+
+@pytest.mark.filterwarnings("default")
+def test_weights_that_do_not_fit_are_told_by_the_exit_code_and_leave_no_part(call, full):
+    full((torch, "save"))
+    code, told = call("train", *QUICK)
+    assert code == 1
+    assert "warning: cannot write 'mine/network.pt': No space left on device; make" in told
+    summary = json.loads(Path("mine/summary.json").read_text())
+    assert summary["state"] == "finished"
+    assert "network.pt" in summary["message"]
+    assert not list(Path("mine").glob("*.part"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(call):
+    Path("mine").mkdir(mode=0o500)
+    assert "cannot write 'mine/.lock': Permission denied" in call("train", *QUICK)[1]
+
+
+def test_a_run_folder_in_use_is_refused(call):
+    assert call("train", *QUICK, "--checkpoint-every", 10)[0] == 0
+    before = Path("mine/run.json").stat().st_mtime_ns
+    with lock_run_dir(Path("mine")):
+        code, told = call("train", "--resume", "mine", "--epochs", 2)
+    assert code == 2
+    assert f"'mine' is in use by process {os.getpid()} on " in told
+    assert Path("mine/run.json").stat().st_mtime_ns == before
+
+
+# Files of unknown origin.
+
+
+def test_nothing_is_written_through_the_links_of_a_run_folder(call):
+    assert call("train", *QUICK, "--checkpoint-every", 10)[0] == 0
+    names = ("metrics.jsonl", "run.json.part", "environment.json.part", "summary.json.part")
+    Path("victim").write_text("mine")
+    for name in names:
+        Path("mine", name).unlink(missing_ok=True)
+        Path("mine", name).symlink_to("../victim")
+    code, told = call("train", "--resume", "mine", "--epochs", 2)
+    assert code == 2
+    assert all(repr(name) in told for name in names)
+    assert Path("victim").read_text() == "mine"
+
+
+@pytest.mark.parametrize("network", ["subprocess:getoutput:cmd=touch harm", "harm.py:network"])
+@pytest.mark.parametrize("way", ["--config", "--resume"])
+def test_code_that_a_file_names_is_run_only_if_the_user_names_it(call, way, network):
+    Path("harm.py").write_text("import os\nos.mkdir('harm')\n")
+    Path("mine").mkdir()
+    Path("mine/run.json").write_text(json.dumps({"network": network}))
+    file = "mine" if way == "--resume" else "mine/run.json"
+    code, told = call("train", way, file)
+    assert code == 2
+    module, _, function = network.partition(":")
+    assert f"it runs the function '{function.split(':')[0]}' of '{module}'" in told
+    assert f"give --network {shlex.quote(network)} as well" in told
+    assert not Path("harm").exists()
+
+
+def test_a_network_that_the_user_names_too_is_run(call):
+    Path("nets_here.py").write_text(
+        "from hocket.zoo import mlp\ndef small():\n    return mlp(hidden=[8, 8])\n"
+    )
+    named = ("--network", "nets_here.py:small")
+    words = ("--epochs", 1, "--checkpoint-every", 10, "--run-dir", "mine")
+    assert call("train", *named, *words)[0] == 0
+    assert call("train", "--resume", "mine", "--epochs", 2, *named)[0] == 0
+
+
+@pytest.mark.parametrize("way", ["--config", "--resume"])
+def test_a_file_writes_no_timeline_outside_of_its_folder_alone(call, way):
+    Path("victim").write_text("mine")
+    Path("mine").mkdir()
+    Path("mine/run.json").write_text(json.dumps({"timeline": "mine/../victim"}))
+    code, told = call("train", way, "mine" if way == "--resume" else "mine/run.json")
+    assert code == 2
+    assert "it writes a timeline to 'mine/../victim', outside of its folder" in told
+    assert "give --timeline mine/../victim as well" in told
+    assert Path("victim").read_text() == "mine"
+
+
+def test_a_timeline_inside_of_the_run_folder_goes_on_by_itself(call):
+    words = (*QUICK, "--checkpoint-every", 10, "--timeline", "mine/t.json")
+    Path("mine").mkdir()
+    assert call("train", *words)[0] == 0
+    assert call("train", "--resume", "mine", "--epochs", 2)[0] == 0
+    batches = {span.batch for span in Timeline.read(Path("mine/t.json")).spans}
+    assert batches == set(range(46))
+
+
+# What no checkpoint knows.
+
+
+def test_metrics_of_processes_that_are_no_more_stay_up_to_the_checkpoint(call):
+    assert call("train", *QUICK, "--checkpoint-every", 10)[0] == 0
+    rows = [{"kind": "update", "tick": tick, "stage": 1} for tick in range(60)]
+    file = Path("mine/metrics.stage1.jsonl")
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert call("train", "--resume", "mine", "--epochs", 2)[0] == 0
+    kept = [json.loads(line)["tick"] for line in file.read_text().splitlines()]
+    assert kept == list(range(25)), "the gradient of the last of 23 batches is 2 ticks late"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "1", "[[1]]", "{}", '"x"', "[null]", "[" * 99999], ids=range(8)
+)
+def test_a_file_of_skipped_batches_that_is_none_is_refused(call, content):
+    Path("mine").mkdir()
+    Path("mine/skipped.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"skipped\.json"):
+        read_skipped_batches(Path("mine"))
+
+
+# What could not be used later is refused at once.
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--timeline /nope/t.json",
+            "timeline is '/nope/t.json', and there is no folder '/nope'",
+        ),
+        ("--timeline .", "timeline is '.', and it is not a regular file; name another file"),
+        ("--timeline /dev/null", "timeline is '/dev/null', and it is not a regular file"),
+        ("--network mlpp --data cifar10 --data-dir none", "unknown network 'mlpp'"),
+        ("--network own.py:net --data cifar10 --data-dir none", "cannot import 'own.py'"),
+        ("--extra-delay 1000000", "forward_delay is 1000001; use a number in [0, 1000]"),
+        ("--method ddg:forward_delay=1000000", "forward_delay is 1000000; use a number in [0,"),
+        ("--epochs 1.5", "Invalid value for --epochs: wanted a whole number, got '1.5'"),
+        ("--processes 1.5", "--processes: wanted a whole number, got '1.5'"),
+        ("--max-restarts 0.4", "--max-restarts: wanted a whole number, got '0.4'"),
+    ],
+)
+def test_mistakes_show_before_anything_is_read(call, words, said):
+    code, told = call("train", *words.split())
+    assert code == 2
+    assert said in told
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("draw", "--out", "/nope/a.svg"),
+        ("plan", "--picture", "/nope/a.svg"),
+        ("plan", "--plan-out", "/nope/a.json"),
+    ],
+)
+def test_pictures_and_plans_too(capsys, words):
+    assert main(words) == 2
+    assert f"{words[1][2:].replace('-', '_')} is '{words[2]}', and there is no folder" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,51 @@
+"""A training ends well although nobody can read what it prints."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hocket
+from hocket.cli.main import main
+
+QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
+
+
+@pytest.mark.parametrize(
+    "redirections",
+    [">/dev/full 2>/dev/full", "<&- >&- 2>&-"],
+    ids=["full disk", "closed terminal"],
+)
+def test_a_training_whose_output_is_lost_ends_with_its_results(redirections, tmp_path):
+    source = str(Path(hocket.__file__).parents[1])
+    command = [sys.executable, "-m", "hocket", "train", *QUICK]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "mine/summary.json").read_text())["state"] == "finished"
+    assert (tmp_path / "mine/network.pt").stat().st_size
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_folder_may_have_any_name(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "200")
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    folder = "x/[/x] [bold]ä[/bold] :smile:"
+    assert main(["train", *QUICK[:4], "--run-dir", folder]) == 0
+    stream.flush()
+    printed = stream.buffer.getvalue().decode()
+    assert r"finished: x/[/x] [bold]\xe4[/bold] :smile:" in printed
+    assert "test error" in printed

@@ -1,0 +1,133 @@
+"""`hocket sweep`: what it prints, and its exit codes."""
+
+import signal
+
+import pytest
+
+from hocket.cli.main import main
+from hocket.sweeps import sweep as sweep_module
+from unit.sweeps.in_process import HereProcess, run_here
+
+STUDY = """
+target = "test_loss <= 100"
+
+[base]
+network = "mlp:hidden=[4]"
+data = "synthetic:shape=[8],classes=3,examples=32,test_examples=16"
+epochs = 1
+
+[grid]
+method = ["bp", "fdg"]
+"""
+NETS = """
+from hocket import zoo
+
+
+def small(num_classes, in_features):
+    return zoo.mlp(in_features=in_features, hidden=[4], num_classes=num_classes)
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Change to an empty folder, print without wrapping lines, and run in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(sweep_module, "draw_curves", lambda values, file: file.touch())
+    (tmp_path / "study.toml").write_text(STUDY)
+    return run_here(monkeypatch)
+
+
+@pytest.fixture
+def call(capsys):
+    """Return a function that runs a command: exit code, standard output and standard error."""
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_a_sweep_prints_its_table_and_its_progress(call, tmp_path):
+    code, table, told = call("sweep", "study.toml")
+    assert code == 0
+    assert "| row | test_loss | test_error | train_loss | reached |" in table
+    assert table.count("| 1 of 1 |") == 2
+    assert "[1/2] bp, seed 0: test_loss " in told
+    assert "[2/2] fdg, seed 0: test_loss " in told
+    assert "the record is in sweeps/study" in told
+    assert (tmp_path / "sweeps/study/record.json").exists()
+
+
+def test_a_second_call_says_what_had_ended(call):
+    call("sweep", "study.toml", "--out", "here")
+    code, _, told = call("sweep", "study.toml", "--out", "here", "--jobs", "1")
+    assert code == 0
+    assert "2 of 2 runs have ended before" in told
+
+
+def test_orphans_are_named(call, tmp_path):
+    call("sweep", "study.toml")
+    (tmp_path / "study.toml").write_text(STUDY.replace('"bp", ', ""))
+    code, _, told = call("sweep", "study.toml")
+    assert code == 0
+    assert "1 run folders belong to no run of the study as it is now: bp-stages-2-" in told
+
+
+def test_failures_are_named(call, monkeypatch):
+    def die(self, config, output):
+        output.write(b"MemoryError: none left\n")
+        self.returncode = 1
+
+    monkeypatch.setattr(HereProcess, "__init__", die)
+    code, table, told = call("sweep", "study.toml")
+    assert code == 1
+    assert "| bp (incomplete) |" in table
+    assert (
+        "failed: bp, seed 0: its process ended with exit code 1: MemoryError: none left" in told
+    )
+
+
+def test_a_sweep_that_was_stopped_says_how_to_go_on(call, monkeypatch):
+    def stop(self, config, output):
+        signal.raise_signal(signal.SIGTERM)
+        self.returncode = -signal.SIGTERM
+
+    monkeypatch.setattr(HereProcess, "__init__", stop)
+    code, _, told = call("sweep", "study.toml", "--jobs", "1")
+    assert code == 143
+    assert "stopped: bp, seed 0" in told
+    assert "interrupted: 2 runs are missing; the same command goes on" in told
+
+
+def test_an_impossible_study_runs_nothing(call, tmp_path, here):
+    (tmp_path / "study.toml").write_text(STUDY.replace('"fdg"', '"fgd"'))
+    code, _, told = call("sweep", "study.toml", "--jobs", "-1")
+    assert code == 2
+    assert "unknown method 'fgd' (did you mean 'fdg'" in told
+    assert "jobs is -1" in told
+    assert here.started == 0
+    assert not (tmp_path / "sweeps").exists()
+
+
+def test_the_data_folder_is_given_on_the_command_line(call, tmp_path):
+    text = STUDY.replace(STUDY.split("\n")[5], 'data = "text:context=4"')
+    text = text.replace('["bp", "fdg"]', '"bp"\nstages = 1')
+    text = text.replace("mlp:hidden=[4]", "gpt:context=4,width=8,depth=1,heads=1")
+    (tmp_path / "study.toml").write_text(text)
+    (tmp_path / "words.txt").write_text("to be or not to be " * 20)
+    code, _, told = call("sweep", "study.toml")
+    assert code == 2
+    assert "it reads files; pass their folder with --data-dir" in told
+    assert call("sweep", "study.toml", "--data-dir", tmp_path / "words.txt")[0] == 0
+
+
+def test_a_network_of_the_users_is_named_on_the_command_line(call, tmp_path):
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "study.toml").write_text(STUDY.replace("mlp:hidden=[4]", "nets.py:small"))
+    code, _, told = call("sweep", "study.toml")
+    assert code == 2
+    assert "runs the code of the network 'nets.py:small'; if you want that, give" in told
+    assert call("sweep", "study.toml", "--network", "nets.py:small")[0] == 0

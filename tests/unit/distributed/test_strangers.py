@@ -1,0 +1,124 @@
+"""Strangers take nobody's place in a process group, and cannot connect once it is formed."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+from torch.distributed import HashStore
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
+
+from hocket.distributed.sockets import own_sockets
+from hocket.distributed.strangers import form_behind_closed_door
+from hocket.errors import HangError, PeerLostError
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/net/tcp").exists(), reason="the system lists no sockets"
+)
+LIMIT_S = 60.0
+# Connects eight times, and sends the numbers of the pairs for which gloo may be waiting.
+STRANGER = """
+import socket, struct, sys
+connections = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(8)]
+for number, connection in enumerate(connections if sys.argv[2] == "sends" else ()):
+    connection.sendall(struct.pack("q", number))
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+def listening_ports():
+    return {int(each.local_port, 16) for each in own_sockets() if each.listening}
+
+
+@contextlib.contextmanager
+def stranger(port, does):
+    """A process of its own, since the sockets of this one belong to the training."""
+    command = [sys.executable, "-S", "-c", STRANGER, str(port), does]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "connected\n"
+        yield
+        process.communicate()
+
+
+@pytest.fixture
+def form_two(monkeypatch):
+    """A function that forms a group of two in two threads, with a stranger or without one."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+    def form_two(stranger_at=lambda port: contextlib.nullcontext()):
+        store, stranger_is_there = HashStore(), Event()
+        before = listening_ports()
+
+        def join(rank):
+            def form():
+                if rank == 1:
+                    stranger_is_there.wait(LIMIT_S)
+                pairs = PrefixStore("pairs", store)
+                return ProcessGroupGloo(pairs, rank, 2, timedelta(seconds=LIMIT_S))
+
+            door = PrefixStore("door", store)
+            return form_behind_closed_door(form, door, rank=rank, size=2, timeout_s=LIMIT_S)
+
+        with ThreadPoolExecutor(2) as pool:
+            joined = [pool.submit(join, rank) for rank in range(2)]
+            while not (ports := listening_ports() - before):
+                time.sleep(0.01)
+            with stranger_at(port := ports.pop()):
+                stranger_is_there.set()
+                return port, [each.exception() or each.result() for each in joined]
+
+    return form_two
+
+
+def sum_of_ones(groups):
+    ones = [torch.ones(1) for _ in groups]
+    works = [group.allreduce([each]) for group, each in zip(groups, ones, strict=True)]
+    for work in works:
+        work.wait()
+    return [each.item() for each in ones]
+
+
+def test_a_stranger_who_sends_numbers_of_pairs_is_told_to_all(form_two):
+    port, errors = form_two(lambda port: stranger(port, "sends"))
+    for error in errors:
+        assert isinstance(error, PeerLostError)
+        assert re.search(
+            rf"somebody else sent data to their ports: 127\.0\.0\.1:\d+ of user {os.getuid()}",
+            str(error),
+        )
+        assert "the connections are closed; start the training again" in str(error)
+    ours = {each.local for each in own_sockets()}
+    at_port = [each for each in own_sockets() if int(each.local_port, 16) == port]
+    assert not [each for each in at_port if each.connected and each.remote not in ours]
+
+
+def test_strangers_who_send_nothing_are_disconnected_and_the_group_works(form_two):
+    _, groups = form_two(lambda port: stranger(port, "connects"))
+    assert sum_of_ones(groups) == [2.0, 2.0]
+
+
+def test_a_formed_group_takes_no_further_connection(form_two):
+    port, groups = form_two()
+    with socket.socket() as late:
+        late.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            late.connect(("127.0.0.1", port))
+    assert sum_of_ones(groups) == [2.0, 2.0]
+
+
+def test_a_process_that_does_not_form_its_group_is_named():
+    with pytest.raises(
+        HangError, match=r"process 1 of 2 did not connect to the others within 0\.01 s"
+    ):
+        form_behind_closed_door(lambda: None, HashStore(), rank=0, size=2, timeout_s=0.01)

@@ -1,0 +1,102 @@
+"""Stages have the staleness that they are told, and what follows from it."""
+
+import re
+
+import pytest
+from torch import nn
+
+from contract.resumed import all_of, differences, resumable
+from contract.small import data, different, mlp, sgd, train
+from contract.worlds import Case, trained
+from hocket import Trainer
+from hocket.errors import OptionError
+from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream
+from hocket.methods.staleness_profile import with_staleness
+from hocket.program import check_program, unroll
+from hocket.runs.build import build_method
+from hocket.runs.config import RunConfig
+
+PROFILES = [(0, 0, 0), (2, 1, 0), (1, 1, 0), (5, 0, 0), (7, 2, 0)]
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_measured_it_is_what_was_told(profile, linearize):
+    method = with_staleness(FDG(linearize=linearize), profile)
+    check_program(list(unroll(method, 3, 9)), method, 3)
+    done = train(method, mlp(3), data(mlp, 12))
+    for stage, wanted in enumerate(profile):
+        seen = [event.report.staleness for event in done.of("B", stage)]
+        assert seen == [min(batch, wanted) for batch in range(12)]
+        assert [method.staleness(stage, 3, batch) for batch in range(12)] == seen
+
+
+@pytest.mark.parametrize(("profile", "same"), [((0, 0, 0), BP()), ((2, 1, 0), DDG())])
+def test_profiles_of_methods_are_these_methods(profile, same):
+    """Bit-equal."""
+    ours = train(with_staleness(FDG(), profile), mlp(3), data(mlp, 8))
+    theirs = train(same, mlp(3), data(mlp, 8))
+    assert different(ours.state, theirs.state) == []
+
+
+def test_a_deeper_pipeline_needs_no_finer_cut():
+    """Bit-equal to five stages, three of which have no weights."""
+    few = mlp(2)
+    first, last = mlp(2)
+    deep = [first, *(nn.Sequential(nn.Identity()) for _ in range(3)), last]
+    train(DDG(), deep, data(mlp, 12))
+    train(with_staleness(DDG(), (4, 0)), few, data(mlp, 12))
+    wanted = [p for stage in deep for p in stage.parameters()]
+    assert different(wanted, [p for stage in few for p in stage.parameters()]) == []
+
+
+def test_a_training_resumes_with_it(tmp_path):
+    case = resumable(Case("ddg", "conv", profile=(4, 1, 0)))
+    whole, checkpoints = all_of(case, 3, tmp_path)
+    for place in checkpoints[::2]:
+        assert not differences(whole, trained(case, 3, resume=place)), place.name
+
+
+def test_locks_memory_and_delays_follow_from_it():
+    method = with_staleness(FDG(), (5, 2, 0))
+    assert [method.delay(k, 3) for k in range(3)] == [5, 2, 0]
+    assert method.memory(0, 3).graphs == 6
+    assert method.locks() == ("forward",)
+    assert with_staleness(FDG(), (2, 2, 0)).locks() == ("forward", "backward", "update")
+
+
+@pytest.mark.parametrize("profile", [(), (1,), (1, 2, 0), (0, -1, 0), (1001, 0)])
+def test_what_no_gradient_could_do_is_refused(profile):
+    said = f"staleness is {list(profile)}; write numbers of updates that fall to 0 at the last"
+    with pytest.raises(OptionError, match=re.escape(said)):
+        with_staleness(DDG(), profile)
+
+
+@pytest.mark.parametrize(
+    "method", [DGL(), ADL(), PipeDream(hold="vertical"), METHODS["dgl-async"]()]
+)
+def test_a_method_without_a_staleness_to_choose_is_refused(method):
+    said = f"and method '{method.name}' has none to choose: that needs gradients from the next"
+    with pytest.raises(OptionError, match=re.escape(said)):
+        with_staleness(method, (1, 0))
+
+
+def test_there_is_one_for_each_stage():
+    with pytest.raises(OptionError, match="a staleness for each of 3 stages, and there are 2"):
+        Trainer(mlp(2), method=with_staleness(DDG(), (2, 1, 0)), optimizer=sgd)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"staleness": "3,x"}, "staleness is '3,x'; write a number for each stage: 6,4,2,0"),
+        ({"staleness": "3,1,0"}, "a staleness for each of 3 stages, and there are 2"),
+        (
+            {"staleness": "3,0", "extra_delay": 1},
+            "extra_delay is 1 and staleness is '3,0', which leaves no delay to extend",
+        ),
+    ],
+)
+def test_a_run_refuses_what_it_cannot_read(choices, said):
+    with pytest.raises(OptionError, match=re.escape(said)):
+        build_method(RunConfig(**choices))

@@ -1,0 +1,148 @@
+"""Activation checkpointing, Python's random numbers and compiled networks under a cut."""
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hocket import BP, FDG, FR, Plan, Trainer, cut
+from hocket.errors import CutError, LinearizeError
+from hocket.partition.cut_points import find_cut_points
+from unit.partition.networks import run_stages
+
+
+class Block(nn.Module):
+    """Residual block that may checkpoint its inner part."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.reentrant = reentrant
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def inner(self, x):
+        return x + self.second(self.first(x).relu())
+
+    def forward(self, x):
+        if self.reentrant is None:
+            return self.inner(x)
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+
+
+class Checkpointed(nn.Module):
+    """Network that checkpoints inside its blocks or around them."""
+
+    def __init__(self, inside=None, around=None):
+        super().__init__()
+        self.around = around
+        self.stem, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.blocks = nn.ModuleList(Block(inside) for _ in range(4))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            if self.around is None:
+                x = block(x)
+            else:
+                x = checkpoint(block, x, use_reentrant=self.around)
+        return self.head(x)
+
+
+WAYS = {"inside": {"inside": False}, "reentrant": {"inside": True}, "around": {"around": False}}
+ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+INPUTS, TARGETS = torch.ones(3, 4), torch.tensor([0, 1, 2])
+
+
+def sgd(weights):
+    return torch.optim.SGD(weights, lr=0.1)
+
+
+def train(network, method, steps=4):
+    trainer = Trainer(network, stages=Plan(("blocks.2",)), method=method, optimizer=sgd)
+    for _ in range(steps):
+        trainer.step(INPUTS, TARGETS)
+    trainer.finish()
+    return trainer.state_dict()
+
+
+@ways
+@pytest.mark.parametrize(
+    "method", [BP(), FR(), FDG(linearize="recompute")], ids=lambda m: m.name
+)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_checkpointed_networks_train_as_those_without(way, method):
+    network = Checkpointed(**way)
+    plain = copy.deepcopy(network)
+    plain.around = None
+    for block in plain.blocks:
+        block.reentrant = None
+    expected = train(plain, method)
+    assert all(torch.equal(v, expected[k]) for k, v in train(network, method).items())
+
+
+@ways
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_checkpointing_is_refused_where_weights_change_before_it_computes_again(way):
+    with pytest.raises(LinearizeError, match="use linearize='recompute', or remove"):
+        train(Checkpointed(**way), FDG())
+
+
+def test_no_stage_begins_inside_a_checkpoint_but_where_it_does():
+    graph = find_cut_points(Checkpointed(around=False), INPUTS)
+    names = [point.name for point in graph.cut_points]
+    assert names == ["blocks.0", "blocks.1", "blocks.2", "blocks.3", "head"]
+    assert set(graph.refused.values()) == {
+        ("activation checkpointing repeats what is around it; cut before that",)
+    }
+
+
+def test_reentrant_checkpoints_around_modules_are_refused():
+    with pytest.raises(CutError, match="use use_reentrant=False, or call it inside a module"):
+        cut(Checkpointed(around=True), stages=Plan(("blocks.2",)), sample=INPUTS)
+
+
+class Drawing(nn.Module):
+    """Network that leaves out layers at random, as numbers of Python say."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
+        if inside:
+            for layer in self.layers:
+                layer.forward = lambda x, w=layer: (
+                    x if random.random() < 0.5 else F.linear(x, w.weight)
+                )
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            if self.inside or random.random() < 2.0:
+                x = layer(x)
+        return self.layers[-1](x)
+
+
+def test_random_numbers_of_python_may_be_drawn_inside_modules():
+    network = Drawing(inside=True)
+    state = random.getstate()
+    stages = cut(network, stages=Plan(("layers.3",)), sample=INPUTS)
+    assert random.getstate() == state
+    actual = run_stages(stages, INPUTS)
+    random.setstate(state)
+    assert torch.equal(actual, network(INPUTS))
+
+
+def test_random_numbers_of_python_between_modules_are_refused():
+    with pytest.raises(CutError, match="numbers of Python's random module are drawn before it"):
+        cut(Drawing(inside=False), stages=Plan(("layers.3",)), sample=INPUTS)
+
+
+def test_a_network_that_is_compiled_as_a_whole_is_refused():
+    network = Checkpointed()
+    network._compiled_call_impl = (
+        network.forward
+    )  # as nn.Module.compile does, without the compiler
+    with pytest.raises(CutError, match="cannot cut a compiled network; pass the network that"):
+        cut(network, stages=2, sample=INPUTS)

@@ -1,0 +1,166 @@
+"""Each stage repeats decisions about discrete inputs; others stay inside their modules."""
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import Plan, cut
+from hocket.errors import CutError
+from hocket.partition.cut_points import find_cut_points
+from unit.partition.networks import run_stages
+
+
+class MaskFactory(nn.Module):
+    """Module that makes a mask of floats, or none if nothing is masked."""
+
+    def forward(self, mask):
+        if mask is None or mask.all():
+            return None
+        mask = mask.clone()
+        mask[:, 0] = 1
+        return (1.0 - mask[:, None].float()) * -100.0
+
+
+class Attention(nn.Module):
+    """Attention that adds a mask if there is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, bias):
+        scores = x @ x.transpose(1, 2)
+        if bias is not None:
+            scores = scores + bias
+        return self.layer(scores.softmax(-1) @ x)
+
+
+class Masked(nn.Module):
+    """Network whose mask is left out if nothing is masked, as in transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+        self.factory = MaskFactory()
+        self.layers = nn.ModuleList(Attention() for _ in range(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, ids, mask=None):
+        x = self.embed(ids) * ids.shape[1]
+        bias = self.factory(mask)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return self.head(x.mean(1))
+
+
+def batch(length, *, padded):
+    mask = torch.ones(3, length, dtype=torch.long)
+    mask[1, 2:] = 1 - padded
+    return {"ids": torch.randint(0, 9, (3, length)), "mask": mask}
+
+
+@pytest.mark.parametrize("padded", [0, 1])
+def test_each_stage_decides_from_the_discrete_inputs_of_each_batch(padded):
+    network = Masked()
+    stages = cut(network, stages=Plan(("layers.1", "layers.3")), sample=batch(5, padded=padded))
+    for length, other in ((5, 0), (5, 1), (7, 1), (3, 0)):
+        inputs = batch(length, padded=other)
+        assert torch.equal(run_stages(stages, inputs), network(**inputs))
+
+
+def test_no_place_is_excluded_by_a_decision_about_a_mask():
+    graph = find_cut_points(Masked(), batch(5, padded=1))
+    assert not graph.refused
+    assert graph.repeated == {"", "factory"}
+
+
+def test_only_discrete_inputs_are_sent_along_and_only_if_a_decision_needs_them():
+    sample = batch(5, padded=1)
+    (before, _) = cut(Masked(), stages=Plan(("layers.2",)), sample=sample)
+    ids, mask, *activations = before(sample)
+    assert torch.equal(ids, sample["ids"])
+    assert torch.equal(mask, sample["mask"])
+    assert all(value.is_floating_point() for value in activations)
+    (before, _) = cut(Masked(), stages=Plan(("layers.0",)), sample={"ids": sample["ids"]})
+    assert all(value.is_floating_point() for value in before({"ids": sample["ids"]}))
+
+
+@pytest.mark.parametrize("padded", [0, 1])
+def test_an_output_whose_structure_depends_on_floats_is_refused(padded):
+    sample = batch(5, padded=padded)
+    sample["mask"] = sample["mask"].float()
+    text = (
+        "module 'factory' cannot be left out .* its structure or its shapes depend on numbers"
+    )
+    with pytest.raises(CutError, match=text):
+        cut(Masked(), stages=Plan(("layers.2",)), sample=sample)
+
+
+class Routed(nn.Module):
+    """Mixture of experts that selects its inputs by numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(4, 3)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.drawn = 0
+
+    def forward(self, x):
+        self.drawn = x
+        chosen = self.router(x).argmax(-1)
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            if (chosen == number).any():
+                (rows,) = torch.where(chosen == number)
+                y.index_add_(0, rows, expert(x[rows]))
+        return x + y
+
+
+def test_decisions_inside_a_module_that_is_left_out_concern_no_other_stage():
+    network = nn.Module()
+    network.layers = nn.ModuleList(Routed() for _ in range(4))
+    network.forward = lambda x: [x := layer(x) for layer in network.layers][-1]
+    sample = torch.randn(6, 4)
+    stages = cut(network, stages=Plan(("layers.2",)), sample=sample)
+    for size in (6, 1, 9):
+        inputs = torch.randn(size, 4)
+        assert torch.equal(run_stages(stages, inputs), network(inputs))
+    # Leaving a module out does not change what it keeps.
+    assert not network.layers[0].drawn.is_meta
+    with pytest.raises(CutError, match="control flow depends on tensor values computed before"):
+        cut(network, stages=Plan(("layers.2.experts.1",)), sample=sample)
+
+
+class Picky(nn.Module):
+    """Module that takes only the numbers of the sample."""
+
+    def forward(self, x):
+        if not x.any():
+            raise ValueError("all numbers are 0")
+        return x + 1
+
+
+def test_a_module_whose_output_has_unknown_shapes_is_refused_by_name():
+    network = nn.Module()
+    network.first, network.picky, network.last = nn.Linear(4, 4), Picky(), nn.Linear(4, 2)
+    network.forward = lambda x: network.last(network.picky(network.first(x)))
+    with pytest.raises(CutError, match="module 'picky' cannot be left out by a later stage"):
+        cut(network, stages=Plan(("last",)), sample=torch.randn(3, 4))
+
+
+def test_a_function_that_needs_numbers_before_a_stage_is_named_with_its_line():
+    class Cells(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.first(x)
+            counts = torch.histogram(x.detach(), 3).hist
+            return self.second(x) + counts.sum()
+
+    text = (
+        r"cannot leave out what is before it: histogram \(.*test_decisions.py, line \d+\) needs"
+    )
+    with pytest.raises(CutError, match=text):
+        cut(Cells(), stages=Plan(("second",)), sample=torch.randn(3, 4))

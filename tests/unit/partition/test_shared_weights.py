@@ -1,0 +1,201 @@
+"""A parameter that is used on both sides of a cut has one owner, and travels with batches."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hocket import Plan, Trainer, cross_entropy, cut, untie
+from hocket.errors import CutError
+from hocket.methods import parse_method
+
+IDS, TARGETS = torch.tensor([[1, 2], [4, 0], [3, 3]]), torch.tensor([[2, 4], [0, 1], [3, 1]])
+
+
+class Tied(nn.Module):
+    """Embedding and head with one weight, and two layers in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.second = nn.Linear(4, 4)
+        self.third = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 5)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.third(self.second(self.embed(ids)).tanh()).tanh())
+
+
+class ByHand(nn.Module):
+    """A stage of `Tied` that receives the weight and passes it on, written by hand."""
+
+    def __init__(self, tied, stage):
+        super().__init__()
+        self.stage = stage
+        if stage == 0:
+            self.embed = tied.embed
+        elif stage == 1:
+            self.second = tied.second
+        else:
+            self.third = tied.third
+            self.bias = tied.head.bias
+
+    def forward(self, received):
+        if self.stage == 0:
+            return self.embed(received), self.embed.weight.clone()
+        h, weight = received
+        if self.stage == 1:
+            return self.second(h).tanh(), weight
+        return F.linear(self.third(h).tanh(), weight, self.bias)
+
+
+class Root(nn.Module):
+    """Parameter of the network itself that its forward reads early and uses late."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 2, 4))
+        self.embed = nn.Embedding(5, 4)
+        self.second = nn.Linear(4, 4)
+        self.third = nn.Linear(4, 5)
+
+    def forward(self, ids):
+        scale = self.scale
+        h = self.embed(ids) * scale
+        return self.third(self.second(h) * scale + self.scale)
+
+
+class Loop(nn.Module):
+    """Recurrent cell that is called three times before a layer and twice after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.cell = nn.GRUCell(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.third = nn.Linear(4, 5)
+
+    def forward(self, ids):
+        x = self.embed(ids).flatten(0, 1)
+        h = torch.zeros_like(x)
+        for _ in range(3):
+            h = self.cell(x, h)
+        h = self.second(h)
+        for _ in range(2):
+            h = self.cell(x, h)
+        return self.third(h).unflatten(0, ids.shape)
+
+
+def build(network):
+    torch.manual_seed(0)
+    return network()
+
+
+def sgd(weights):
+    return torch.optim.SGD(weights, lr=0.3, momentum=0.9)
+
+
+def train(stages, network, method):
+    trainer = Trainer(
+        network, stages=stages, method=parse_method(method), optimizer=sgd, loss=cross_entropy
+    )
+    for shift in range(8):
+        trainer.step((IDS + shift) % 5, (TARGETS + shift) % 5)
+    trainer.finish()
+    return {name: p.detach().clone() for name, p in network.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [Tied, Root, Loop])
+def test_stages_with_a_common_weight_learn_by_bp_as_the_network_does(kind):
+    network = build(kind)
+    plain = copy.deepcopy(network)
+    optimizer = sgd(plain.parameters())
+    for shift in range(8):
+        loss = cross_entropy(plain((IDS + shift) % 5), (TARGETS + shift) % 5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    trained = train(Plan(("second", "third")), network, "bp")
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(trained[name], parameter), name
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fdg", "fdg:linearize=live", "fdg:linearize=recompute", "adl:accumulate=2", "dsp"],
+)
+def test_a_tied_weight_is_an_activation_that_every_batch_carries(method):
+    tied = build(Tied)
+    by_hand = copy.deepcopy(tied)
+    stages = [ByHand(by_hand, stage) for stage in range(3)]
+    expected = train(stages, by_hand, method)
+    actual = train(Plan(("second", "third")), tied, method)
+    for name, value in expected.items():
+        assert torch.equal(actual[name], value), name
+    assert not torch.equal(actual["embed.weight"], build(Tied).embed.weight)
+
+
+def test_the_stage_of_the_first_use_owns_a_tied_weight_and_saves_both_names():
+    network = build(Tied)
+    first, last = cut(network, stages=Plan(("second",)), sample=IDS)
+    assert [name for name, _ in first.named_parameters()] == ["embed.weight"]
+    assert set(first.state_dict()) == {"embed.weight", "head.weight"}
+    assert "head.weight" not in dict(last.named_parameters())
+    assert set(first.state_dict()) | set(last.state_dict()) == set(network.state_dict())
+    assert network.head.weight is network.embed.weight
+
+
+def test_a_failing_stage_leaves_the_network_as_it_was():
+    network = build(Tied)
+    first, last = cut(network, stages=Plan(("second",)), sample=IDS)
+    h, weight = first(IDS)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        last((h, weight[:, :2]))
+    assert network.head.weight is network.embed.weight
+    assert isinstance(network.head.weight, nn.Parameter)
+
+
+def test_layers_of_a_sequential_network_may_be_tied():
+    network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False))
+    network[2].weight = network[0].weight
+    stages = cut(network, stages=Plan(("1", "2")), sample=IDS)
+    assert [len(list(stage.parameters())) for stage in stages] == [1, 2, 0]
+
+
+def test_a_block_that_is_used_on_both_sides_is_refused_by_name():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.drop = nn.Dropout(0.1)
+
+        def forward(self, x):
+            return self.drop(self.inner(x))
+
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.second = Block(), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.block(self.second(self.block(x)))
+
+    with pytest.raises(CutError, match="module 'block' is used 2 times; keep its uses in one"):
+        cut(Again(), stages=Plan(("second",)), sample=torch.ones(2, 4))
+
+
+def test_untied_weights_are_equal_at_first_and_trained_apart():
+    network = build(Tied)
+    network.embed.weight.requires_grad_(False)
+    assert untie(network) == ["head.weight"]
+    assert untie(network) == []
+    assert torch.equal(network.head.weight, network.embed.weight)
+    assert network.head.weight is not network.embed.weight
+    assert not network.head.weight.requires_grad
+    network = build(Tied)
+    untie(network)
+    trained = train(Plan(("second",)), network, "fdg")
+    assert not torch.equal(trained["head.weight"], trained["embed.weight"])

@@ -1,0 +1,58 @@
+"""Old weights of a stage: as many as the table says, in place for a forward only."""
+
+import pytest
+import torch
+
+from contract.small import data, mlp, train
+from hocket.methods import ADL, PipeDream, PipeDream2BW
+
+HOLDING = {
+    "vertical": PipeDream(hold="vertical"),
+    "vertical-2": ADL(hold="vertical", accumulate=2),
+    "2bw": PipeDream2BW(accumulate=3),
+    "double": ADL(hold="double", accumulate=6),
+}
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("method", HOLDING.values(), ids=HOLDING.keys())
+def test_a_stage_holds_as_many_versions_as_the_table_says(method, stages):
+    most = [0] * stages
+
+    def watch(event, stage):
+        graphs = {batch.version for batch in stage.in_flight}
+        versions = {*stage.weights.kept, *graphs, stage.updater.version}
+        most[stage.index] = max(most[stage.index], len(versions))
+
+    train(method, mlp(stages), data(mlp, 26), watch=watch, lr=1e-3)
+    assert most == [method.memory(k, stages).versions for k in range(stages)]
+
+
+@pytest.mark.parametrize("method", HOLDING.values(), ids=HOLDING.keys())
+def test_parameters_stay_the_same_objects_in_the_same_memory(method):
+    modules = mlp(3)
+    before = [(p, p.data_ptr()) for module in modules for p in module.parameters()]
+    train(method, modules, data(mlp, 13))
+    after = [(p, p.data_ptr()) for module in modules for p in module.parameters()]
+    assert all(p is q and a == b for (p, a), (q, b) in zip(before, after, strict=True))
+
+
+def test_an_error_of_a_forward_leaves_the_newest_weights_in_place():
+    modules, seen = mlp(2), []
+
+    def fail(module, inputs):
+        seen.append(modules[1][0].weight.detach().clone())
+        if len(seen) == 5:
+            raise RuntimeError("a layer failed")
+
+    modules[1].register_forward_pre_hook(fail)
+    newest = []
+
+    def watch(event, stage):
+        if event.action.kind == "U" and stage.index == 1:
+            newest.append(modules[1][0].weight.detach().clone())
+
+    with pytest.raises(RuntimeError, match="a layer failed"):
+        train(PipeDream2BW(accumulate=1), modules, data(mlp, 9), watch=watch)
+    assert torch.equal(modules[1][0].weight, newest[-1])
+    assert torch.equal(seen[-1], newest[-2])

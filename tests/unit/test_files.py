@@ -1,0 +1,105 @@
+"""A replaced file has its old content or its new one; only regular files are read."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from hocket.files import open_regular_file, read_json, replace_atomically, write_text_atomically
+
+
+def test_the_new_content_replaces_the_old_one(tmp_path):
+    file = tmp_path / "file.txt"
+    for text in ("old", "new, ä"):
+        write_text_atomically(file, text)
+        assert file.read_text(encoding="utf-8") == text
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_old_content_is_there_until_the_end(tmp_path):
+    file = tmp_path / "file.txt"
+    file.write_text("old")
+    with replace_atomically(file) as unfinished:
+        unfinished.write_text("new")
+        assert file.read_text() == "old"
+    assert file.read_text() == "new"
+
+
+def test_an_error_leaves_the_old_content_and_no_other_file(tmp_path):
+    file = tmp_path / "file.txt"
+    file.write_text("old")
+
+    def write_half():
+        with replace_atomically(file) as unfinished:
+            unfinished.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_leaves_the_old_content(tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = tmp_path / "file.txt"
+    file.write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_text_atomically(file, "new")
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_missing_folder_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        write_text_atomically(tmp_path / "none" / "file.txt", "text")
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+    victim, file = tmp_path / "victim", tmp_path / "file.txt"
+    victim.write_text("mine")
+    (tmp_path / "file.txt.part").symlink_to(victim)
+    write_text_atomically(file, "new")
+    assert (victim.read_text(), file.read_text()) == ("mine", "new")
+    assert not file.is_symlink()
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    for path in (os.devnull, tmp_path):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            write_text_atomically(type(tmp_path)(path), "new")
+
+
+def test_a_link_is_opened_only_if_the_user_has_named_it(tmp_path):
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular_file(tmp_path / "link", follow_links=True) as opened:
+        assert opened.read() == b"content"
+    with pytest.raises(OSError, match="it is a link"):
+        open_regular_file(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("{", "Expecting"),
+        ("[1, 2, 3]", "9 bytes, and at"),
+    ],
+)
+def test_text_that_is_no_json_is_a_value_error(content, message, tmp_path):
+    (tmp_path / "file").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_json(tmp_path / "file", limit=8 if content == "[1, 2, 3]" else 10**6)
+
+
+def test_json_is_read_from_files_only(tmp_path):
+    (tmp_path / "file").write_text(json.dumps({"a": [1]}))
+    assert read_json(tmp_path / "file") == {"a": [1]}
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is not a regular file"):
+        read_json(tmp_path / "pipe")

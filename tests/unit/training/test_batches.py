@@ -1,0 +1,190 @@
+"""What loaders may give, what a network is cut with, and what a batch must be."""
+
+from collections import UserDict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from contract.small import data, different, mlp, sgd
+from hocket import Trainer
+from hocket.errors import CutError, DataError
+from hocket.methods import BP, FDG
+from hocket.training.batches import BatchSplitter, first_samples, length_of
+
+X, Y = torch.zeros(4, 5), torch.zeros(4, dtype=torch.long)
+PLAIN = nn.Linear(5, 3)
+
+
+class WithLabels(nn.Module):
+    """A network that computes its own loss if it gets labels, as those of transformers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, values, labels=None):
+        logits = self.second(self.first(values).tanh())
+        found = {"logits": logits}
+        if labels is not None:
+            found["loss"] = nn.functional.cross_entropy(logits, labels)
+        return found
+
+
+def split(batch, network=PLAIN, split_batch=None):
+    (pair,) = BatchSplitter(network, split_batch).pairs([batch])
+    return pair
+
+
+@pytest.mark.parametrize("batch", [(X, Y), [X, Y], namedtuple("Pair", "x y")(X, Y)])
+def test_a_pair_is_inputs_and_targets(batch):
+    inputs, targets = split(batch)
+    assert inputs is X
+    assert targets is Y
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_labels_of_a_mapping_are_targets_and_inputs_too_if_the_network_takes_them(kind):
+    batch = kind(values=X, labels=Y)
+    assert split(batch) == ({"values": X}, Y)
+    inputs, targets = split(batch, WithLabels())
+    assert type(inputs) is dict
+    assert inputs["labels"] is targets is Y
+
+
+def test_mappings_of_any_class_are_passed_as_dicts():
+    inputs, targets = split((UserDict(values=X), UserDict(a=Y)))
+    assert (type(inputs), type(targets)) == (dict, dict)
+
+
+def test_other_batches_are_split_by_a_function():
+    assert split((X, Y, "name"), split_batch=lambda batch: batch[:2]) == (X, Y)
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (
+            (X, Y, Y),
+            r"batch 0 is a tuple of 3 values; a batch is a pair \(inputs, ",
+        ),
+        (X, r"batch 0 is a tensor of shape \(4, 5\); a batch is a pair"),
+        (
+            {"x": X, "y": Y},
+            "a dict with the keys 'x', 'y'; a batch is a pair .*'labels'; ",
+        ),
+        (None, r"batch 0 is a NoneType.*give the trainer split_batch=lambda batch: \(inputs"),
+        ((None, None), "batch 0 has no tensors as inputs: it has a NoneType; convert other"),
+        ((np.zeros((4, 5)), Y), "has a ndarray; convert other arrays with torch.as_tensor"),
+        ({"labels": Y}, "has a dict with the keys none"),
+    ],
+)
+def test_what_is_no_batch_is_refused(batch, said):
+    with pytest.raises(DataError, match=said):
+        split(batch)
+
+
+def test_what_a_function_makes_of_a_batch_is_checked_too():
+    with pytest.raises(DataError, match="split_batch's result for batch 0 is a tensor"):
+        split((X, Y), split_batch=lambda batch: batch[0])
+
+
+def test_a_batch_without_inputs_is_refused_in_the_middle_of_an_epoch_and_by_a_step():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    with pytest.raises(DataError, match="batch 2 has no tensors as inputs"):
+        trainer.fit([*data(mlp, 2), (None, None)], epochs=1, progress=False)
+    with pytest.raises(DataError, match="the batch has no tensors as inputs"):
+        trainer.step(None, None)
+    with pytest.raises(DataError, match="the batch has no tensors as inputs"):
+        Trainer(mlp(2), optimizer=sgd).prepare(None)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for x, y in data(mlp, 3):
+            yield from zip(x, y, strict=True)
+
+
+def test_a_loader_that_does_not_know_its_length_is_trained_on():
+    loader = DataLoader(Stream(), batch_size=4)
+    assert (length_of(loader), length_of(iter([])), length_of([1, 2])) == (None, None, 2)
+    streamed, listed = (Trainer(mlp(2), optimizer=sgd) for _ in range(2))
+    streamed.fit(loader, loader, epochs=2, progress=False)
+    listed.fit(data(mlp, 3), epochs=2, progress=False)
+    assert not different(streamed.state_dict().values(), listed.state_dict().values())
+
+
+def mappings(count=3):
+    return [UserDict(values=x.float(), labels=y) for x, y in data(mlp, count)]
+
+
+def test_mappings_with_labels_train_with_the_networks_own_loss_or_another():
+    """Bit-equal."""
+    losses = [
+        lambda output, targets: output["loss"],
+        lambda output, targets: nn.functional.cross_entropy(output["logits"], targets),
+    ]
+    states, results = [], []
+    for loss in losses:
+        trainer = Trainer(WithLabels(), method=FDG(), optimizer=sgd, loss=loss)
+        (epoch,) = trainer.fit(mappings(), mappings(), epochs=1, progress=False)
+        states.append(trainer.state_dict().values())
+        results.append(epoch.evaluation)
+    assert not different(*states)
+    assert results[0] == results[1]
+    assert (results[0].samples, results[0].error) == (12, None)
+
+
+class Graph(nn.Module):
+    """Layers of a graph network, whose inputs have a row for each node."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, nodes, adjacency):
+        return adjacency @ self.second((adjacency @ self.first(nodes)).relu())
+
+
+def graphs(nodes):
+    return (torch.randn(nodes, 5), torch.eye(nodes)), torch.zeros(nodes, dtype=torch.long)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_network_that_takes_no_two_samples_is_cut_with_the_whole_batch(prepared):
+    trainer = Trainer(Graph(), method=BP(), optimizer=sgd)
+    inputs, targets = graphs(6)
+    if prepared:
+        trainer.prepare(inputs)
+    before = trainer.network.second.weight.clone()
+    trainer.step(inputs, targets)
+    trainer.step(*graphs(9))
+    trainer.finish()
+    assert trainer.plan.cuts == ("second",)
+    assert not torch.equal(trainer.network.second.weight, before)
+
+
+def test_stages_given_as_modules_are_built_with_the_whole_batch_too():
+    class First(nn.Module):
+        def forward(self, inputs):
+            nodes, adjacency = inputs
+            return adjacency @ nodes
+
+    trainer = Trainer([First(), nn.Linear(5, 3)], method=BP(), optimizer=sgd)
+    trainer.step(*graphs(6))
+    assert len(trainer.stages) == 2
+
+
+def test_inputs_that_fit_neither_way_are_refused_with_their_own_shape():
+    with pytest.raises(CutError, match=r"does not take the sample, of shape \(4, 6\)"):
+        Trainer(Graph(), optimizer=sgd).step((torch.zeros(4, 6), torch.eye(4)), Y)
+
+
+def test_a_sample_has_the_first_rows_of_what_has_a_row_for_each_sample():
+    inputs = {"x": X, "scale": torch.tensor(2.0), "table": torch.zeros(7, 3), "n": 4}
+    sample = first_samples(inputs, 2)
+    assert [tuple(sample[k].shape) for k in ("x", "scale", "table")] == [(2, 5), (), (7, 3)]
+    assert sample["n"] == 4

@@ -1,0 +1,201 @@
+"""A training ends after as many updates as it was told, and is evaluated on its way."""
+
+import re
+
+import pytest
+import torch
+
+from contract.resumed import all_of, differences, resumable
+from contract.small import LOCKSTEP, data, different, mlp, sgd
+from contract.worlds import Case, trained
+from hocket import Trainer
+from hocket.errors import OptionError
+from hocket.methods import ADL, FDG, METHODS, DGLAsync
+from hocket.training import fit_state
+from hocket.training.budget import Budget
+
+BATCHES = data(mlp, 5)
+
+
+def fitted(method, **options):
+    modules, events = mlp(3), []
+    trainer = Trainer(
+        modules,
+        method=method,
+        optimizer=sgd,
+        watchers=[lambda event, _: events.append(event)],
+    )
+    history = trainer.fit(BATCHES, progress=False, **options)
+    weights = [value for module in modules for value in module.state_dict().values()]
+    return weights, events, history
+
+
+def updates_of(events, stage):
+    kinds = [(e.action.kind, e.action.stage, e.report.skipped) for e in events]
+    return kinds.count(("U", stage, False))
+
+
+@pytest.mark.parametrize("drained", [False, True])
+@pytest.mark.parametrize("name", LOCKSTEP)
+def test_every_stage_makes_as_many_updates(name, drained):
+    options = {"epoch_end": "drain"} if drained and name in ("fdg", "adl", "ddg") else {}
+    _, events, history = fitted(METHODS[name](**options), updates=4)
+    assert [updates_of(events, stage) for stage in range(3)] == [4, 4, 4]
+    assert history[-1].updates == 4
+
+
+@pytest.mark.parametrize("updates", [1, 5, 8])
+def test_so_many_batches_enter_as_the_updates_take(updates):
+    """Bit-equal to the same batches as an epoch."""
+    weights, events, history = fitted(ADL(accumulate=2), updates=updates)
+    entered = {e.action.batch for e in events}
+    assert len(entered) == 2 * updates
+    assert sum(epoch.samples for epoch in history) == 4 * 2 * updates
+    modules = mlp(3)
+    trainer = Trainer(modules, method=ADL(accumulate=2), optimizer=sgd)
+    endless = BATCHES * updates
+    trainer.fit(endless[: 2 * updates], epochs=1, progress=False)
+    alone = [value for module in modules for value in module.state_dict().values()]
+    assert different(weights, alone) == []
+
+
+def test_a_drained_epoch_updates_with_what_is_left():
+    """Five batches are three updates of two, and the last of these has one."""
+    _, events, history = fitted(ADL(accumulate=2, epoch_end="drain"), updates=7)
+    assert updates_of(events, 0) == 7
+    assert [(epoch.updates, epoch.samples) for epoch in history] == [(3, 20), (6, 20), (7, 8)]
+
+
+def test_evaluations_come_after_so_many_updates_and_disturb_nothing():
+    seen = []
+    weights, events, history = fitted(
+        ADL(accumulate=2),
+        updates=7,
+        validation=data(mlp, 2),
+        evaluate_every=2,
+        on_evaluation=lambda updates, result: seen.append((updates, result.samples)),
+    )
+    assert seen == [(2, 8), (4, 8), (6, 8)]
+    plain, plain_events, plain_history = fitted(ADL(accumulate=2), updates=7)
+    assert different(weights, plain) == []
+    assert list(map(str, events)) == list(map(str, plain_events))
+    assert [e.loss for e in history] == [e.loss for e in plain_history]
+
+
+def test_evaluations_take_none_of_the_time_of_training(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(fit_state.time, "perf_counter", lambda: clock[0])
+
+    class Slow(list):
+        """Batches of which each takes an hour."""
+
+        def __iter__(self):
+            for batch in super().__iter__():
+                clock[0] += 3600.0
+                yield batch
+
+    options = {"evaluate_every": 2, "on_evaluation": lambda updates, result: None}
+    _, _, history = fitted(FDG(), epochs=2, validation=Slow(data(mlp, 2)), **options)
+    assert clock[0] > 3600.0 * 4
+    assert [epoch.seconds for epoch in history] == [0.0, 0.0]
+
+
+def test_evaluations_also_come_within_epochs_that_are_counted():
+    seen = []
+    fitted(
+        FDG(),
+        epochs=2,
+        validation=data(mlp, 2),
+        evaluate_every=3,
+        on_evaluation=lambda updates, _: seen.append(updates),
+    )
+    assert seen == [3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("adl", budget=(("updates", 2), ("evaluate_every", 1))),
+        Case("fdg", budget=(("updates", 7), ("evaluate_every", 2))),
+        Case(
+            "adl",
+            options=(("accumulate", 2), ("epoch_end", "drain")),
+            budget=(("updates", 5), ("evaluate_every", 2)),
+        ),
+    ],
+    ids=str,
+)
+def test_resumed_after_any_tick_it_is_one_that_never_stopped(case, tmp_path):
+    case = resumable(case)
+    whole, checkpoints = all_of(case, 2, tmp_path)
+    counts = []
+    for place in checkpoints:  # the newest first
+        resumed = trained(case, 2, resume=place)
+        assert not differences(whole, resumed), place.name
+        counts.append(len(resumed.evaluations))
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, len(whole.evaluations))
+
+
+def test_a_resumed_training_may_go_on_for_longer(tmp_path):
+    def build():
+        return Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
+
+    first = build()
+    first.fit(BATCHES, updates=3, progress=False)
+    first.save(tmp_path)
+    resumed = build()
+    resumed.resume(tmp_path)
+    history = resumed.fit(BATCHES, updates=8, progress=False)
+    assert [epoch.updates for epoch in history] == [3, 8]
+    assert {stage.updater.version for stage in resumed.stages} == {8}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "epochs is None and updates is None; a training ends after one of the two"),
+        ({"epochs": 1, "updates": 1}, "epochs is 1 and updates is 1; a training ends after"),
+        ({"epochs": 0}, "epochs is 0; use at least 1"),
+        ({"updates": -1}, "updates is -1; use at least 1"),
+        ({"updates": 1, "evaluate_every": -1}, "evaluate_every is -1; use at least 0"),
+        (
+            {"updates": 1, "evaluate_every": 1},
+            "evaluate_every is 1, and there is nothing to evaluate on; give validation data",
+        ),
+        (
+            {"updates": 1, "on_evaluation": print},
+            "on_evaluation is never called without evaluate_every; give both",
+        ),
+    ],
+)
+def test_an_impossible_length_is_refused(options, said):
+    with pytest.raises(OptionError, match=re.escape(said)):
+        Trainer(mlp(2), optimizer=sgd).fit(BATCHES, progress=False, **options)
+
+
+@pytest.mark.parametrize("options", [{"updates": 3}, {"epochs": 1, "evaluate_every": 2}])
+def test_stages_that_run_freely_have_no_common_count(options):
+    trainer = Trainer(mlp(2), method=DGLAsync(), optimizer=sgd)
+    with pytest.raises(OptionError, match="run freely, and each counts its own updates; give"):
+        trainer.fit(BATCHES, BATCHES, progress=False, **options)
+
+
+def test_the_bar_knows_how_many_batches_enter():
+    assert Budget(updates=7).batches(2, 5, accumulate=2) == 14
+    assert Budget(updates=7).passes(5, accumulate=2) == 3
+    assert Budget(epochs=4).batches(4, 5, accumulate=2) == 20
+    assert Budget(updates=7).passes(None, accumulate=2) == 1
+    assert Budget(epochs=4).batches(4, None, accumulate=2) is None
+
+
+def test_data_without_a_length_are_repeated():
+    class Loader:
+        def __iter__(self):
+            return iter(BATCHES[:2])
+
+    modules = mlp(2)
+    trainer = Trainer(modules, method=FDG(), optimizer=sgd)
+    history = trainer.fit(Loader(), updates=5, progress=False)
+    assert [epoch.updates for epoch in history] == [2, 4, 5]
+    assert all(torch.isfinite(p).all() for module in modules for p in module.parameters())

@@ -1,0 +1,83 @@
+"""The mode in which a trainer trains, and what it says of modes and single samples."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import conv, data, mlp, sgd
+from hocket import Trainer
+from hocket.methods import BP, FDG
+
+
+def modes(network):
+    return [layer.training for layer in network.modules()]
+
+
+def test_fit_trains_a_network_that_comes_in_evaluation_mode():
+    network = nn.Sequential(*conv(2)).eval()
+    trainer = Trainer(network, optimizer=sgd)
+    trainer.fit(data(conv, 3), data(conv, 1), epochs=1, progress=False)
+    assert all(modes(network))
+    assert network[0][1].num_batches_tracked == 3
+
+
+def test_stages_in_evaluation_mode_are_put_into_training_mode_too():
+    stages = [stage.eval() for stage in conv(2)]
+    Trainer(stages, optimizer=sgd).fit(data(conv, 2), epochs=1, progress=False)
+    assert all(flag for stage in stages for flag in modes(stage))
+
+
+def test_layers_that_are_frozen_before_or_in_a_callback_stay_frozen():
+    network = nn.Sequential(*conv(2))
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    norms[0].eval()
+    trainer = Trainer(network, method=BP(), optimizer=sgd)
+
+    def on_epoch(epoch):
+        norms[1].eval()
+        if epoch.number == 1:
+            network.eval()  # for a metric of the user's own, say
+
+    trainer.fit(data(conv, 3), epochs=3, on_epoch=on_epoch, progress=False)
+    assert [int(norm.num_batches_tracked) for norm in norms] == [0, 3]
+    assert network.training
+
+
+def test_a_step_in_evaluation_mode_warns_once():
+    network = nn.Sequential(*mlp(2))
+    trainer = Trainer(network, optimizer=sgd)
+    batch = data(mlp, 1)[0]
+    trainer.step(*batch)
+    network.eval()
+    with pytest.warns(UserWarning, match="the network trains in evaluation mode, so"):
+        trainer.step(*batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.step(*batch)
+    assert not network.training
+
+
+def test_a_batch_of_one_sample_for_batchnorm_gets_a_note():
+    norm = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
+    trainer = Trainer([norm, nn.Linear(5, 3)], method=BP(), optimizer=sgd)
+    batches = [(torch.randn(n, 5), torch.zeros(n, dtype=torch.long)) for n in (4, 1)]
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        trainer.fit(batches, epochs=1, progress=False)
+    assert "(the batch has one sample; leave it out: DataLoader(drop_last=True))" in (
+        caught.value.__notes__
+    )
+
+
+def test_the_weights_of_other_stages_are_said_to_be_old_once():
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd)
+    session = trainer._session
+    trainer.step(*data(mlp, 1)[0])
+    assert trainer.network is session.cut.network  # one process has all stages
+    session.collected = False  # as after a step among processes
+    with pytest.warns(UserWarning, match="the present weights of its own stage only; call"):
+        _ = trainer.network
+    _ = trainer.network
+    trainer.collect()
+    assert session.collected

@@ -1,0 +1,222 @@
+"""Messages with a valid checksum that are not packets: each is refused, and says why."""
+
+import json
+import os
+import queue
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hocket.distributed import wire
+from hocket.errors import PacketError, TransitError
+from hocket.timeline import Recorder
+from hocket.transport.connection import Connection
+from hocket.transport.connection_ports import (
+    ConnectionToNext,
+    ConnectionToPrevious,
+    Lookahead,
+)
+from hocket.transport.packet import Activation, Gradient
+
+TWO = torch.arange(2.0)
+
+
+class Pipe:
+    """Backend that keeps what is sent, and receives what is put into it."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.sent = []
+        self.arriving = queue.Queue()
+
+    def send(self, tensor):
+        self.sent.append(wire.tensor_bytes(tensor).clone())
+
+    def wait(self, handle):
+        pass
+
+    def receive(self, spec):
+        tensor = wire.empty_tensor(spec)
+        if tensor.numel():
+            data = self.arriving.get()
+            assert data is not None, "the test is over"
+            wire.tensor_bytes(tensor).copy_(data)
+        return tensor
+
+
+def connect(pipe):
+    wait = SimpleNamespace(until=lambda attempt: attempt(60.0))
+    failures = SimpleNamespace(
+        add_listener=lambda listen: None,
+        waiting_for=lambda activity, ranks, awaited: nullcontext(wait),
+        peer_lost=lambda rank, text: AssertionError(f"the connection is gone: {text}"),
+    )
+    names = ["stage 0", "stage 1"]
+    world = SimpleNamespace(name=names[1], names=names, failures=failures)
+    return Connection(world, 0, 4, torch.device("cpu"), header_backend=pipe)
+
+
+def forged(parts, change):
+    """Return the parts of a message with another header, whose checksum fits."""
+    rest = parts[1] if wire.remaining_bytes(parts[0]) else None
+    header = wire.decode_header(parts[0], rest)
+    header = change(header) or header
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "MAX_HEADER_BYTES", 2**40)
+        if isinstance(header, str):
+            patch.setattr(json, "dumps", str)
+        written = [part for part in wire.encode_header(header) if part is not None]
+    return [*written, *parts[1 if rest is None else 2 :]]
+
+
+def exchange(packet, change=lambda header: None):
+    """Send a packet, change the header on its way, and return the packet that is received."""
+    pipes = Pipe(), Pipe()
+    ends = (ConnectionToNext, ConnectionToPrevious)
+    if isinstance(packet, Gradient):
+        ends = ends[::-1]
+    try:
+        sender, receiver = (
+            end(connect(pipe), Lookahead(), Recorder(0, keep=False))
+            for end, pipe in zip(ends, pipes, strict=True)
+        )
+        sender.send(packet)
+        for part in forged(pipes[0].sent, change):
+            pipes[1].arriving.put(part)
+        return receiver.receive(packet.batch)
+    finally:
+        for pipe in pipes:
+            pipe.arriving.put(None)
+
+
+ACTIVATION = Activation(0, 0, (TWO, {"a": TWO + 1}), (True, False), [TWO.long(), None])
+GRADIENT = Gradient(0, (TWO, None))
+
+
+def replacing(**values):
+    return lambda header: header | values
+
+
+def without(name):
+    return lambda header: {key: value for key, value in header.items() if key != name}
+
+
+def with_tensor(*spec):
+    """Replace the description of the first tensor."""
+    return lambda header: header | {"tensors": [list(spec), *header["tensors"][1:]]}
+
+
+def with_values(structure):
+    return lambda header: header | {"trees": header["trees"] | {"values": structure}}
+
+
+def without_tree(name):
+    def change(header):
+        return header | {"trees": {k: v for k, v in header["trees"].items() if k != name}}
+
+    return change
+
+
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+MALFORMED = "stage 1, from stage 0, after nothing: a packet arrived with a malformed header: "
+CONTENTS = "stage 1, from stage 0: activation 0: "
+UNREADABLE = {
+    "no kind": (without("kind"), f"{MALFORMED}'kind' is None, wanted str"),
+    "a kind that is a list": (replacing(kind=[]), "'kind' is [], wanted str"),
+    "no number": (without("number"), "'number' is None, wanted int"),
+    "a fraction": (replacing(number=0.5), "'number' is 0.5, wanted int"),
+    "a truth": (replacing(number=False), "'number' is False, wanted int"),
+    "text in place of a sequence": (replacing(sequence="0"), "'sequence' is '0', wanted int"),
+    "no sequence": (without("sequence"), "'sequence' is None, wanted int"),
+    "no tensors": (without("tensors"), "'tensors' is None, wanted list"),
+    "tensors in a dict": (replacing(tensors={}), "'tensors' is {}, wanted list"),
+    "checksums in a dict": (replacing(checksums={}), "'checksums' is {}, wanted list"),
+    "too few checksums": (replacing(checksums=[1]), "[1] are not the checksums of 3 tensors"),
+    "checksums of text": (replacing(checksums=["1"] * 3), "are not the checksums of 3 tens"),
+    "a tensor that is null": (replacing(tensors=[None] * 3), "None is not the type, shape and"),
+    "a tensor of two values": (with_tensor("float32", [2]), "is not the type, shape and"),
+    "a shape that is a number": (with_tensor("float32", 2, [1]), "is not the type, shape"),
+    "a negative size": (with_tensor("float32", [-2], [1]), "is not the type, shape and"),
+    "a size that is a fraction": (with_tensor("float32", [2.0], [1]), "is not the type, sh"),
+    "a size beyond all": (with_tensor("float32", [2**64, 0], [1, 1]), "is not the type, sh"),
+    "more strides than sizes": (with_tensor("float32", [2], [1, 1]), "is not the type, sha"),
+    "a stride beyond the end": (with_tensor("float32", [2], [9]), "is not the type, shape"),
+    "a negative stride": (with_tensor("float32", [2], [-1]), "is not the type, shape and"),
+    "an unknown type": (with_tensor("float33", [2], [1]), "of the unknown type 'float33'"),
+    "a type that is a module": (with_tensor("nn", [2], [1]), "of the unknown type 'nn'"),
+    "a type that is a number": (with_tensor(7, [2], [1]), "is not the type, shape and strides"),
+    "a size beyond memory": (
+        with_tensor("uint8", [MEMORY], [1]),
+        f"whose tensors have {MEMORY + 24} bytes, more than the memory of this machine",
+    ),
+    "a long header": (
+        replacing(more="x" * wire.MAX_HEADER_BYTES),
+        f"and may have {wire.MAX_HEADER_BYTES}; let the stage return fewer values",
+    ),
+    "a deep header": (lambda _: "[" * 100_000, "whose header is not JSON"),
+    "a header that is a list": (lambda _: "[1]", "whose header is not a JSON object"),
+    "many digits": (lambda _: '{"kind": ' + "1" * 9999 + "}", "whose header is not JSON"),
+    "no epoch": (without("epoch"), f"{CONTENTS}a packet arrived with a malformed header: 'ep"),
+    "an epoch of text": (replacing(epoch="0"), "'epoch' is '0', wanted int"),
+    "no share": (without("share"), "'share' is None, wanted float"),
+    "no end": (without("end_tick"), "'end_tick' is None, wanted int"),
+    "no trees": (without("trees"), "'trees' is None, wanted dict"),
+    "no values": (without_tree("values"), "it has no 'values'"),
+    "no targets": (without_tree("targets"), "it has no 'targets'"),
+    "no flags": (without("differentiable"), "'differentiable' is None, wanted list"),
+    "flags that are numbers": (
+        replacing(differentiable=[1, 0]),
+        "'differentiable' is [1, 0], wanted booleans",
+    ),
+    "a tensor that is not there": (with_values({"tensor": 3}), "structure {'tensor': 3}"),
+    "a tensor before the first": (with_values({"tensor": -1}), "structure {'tensor': -1}"),
+    "a tensor by its name": (with_values({"tensor": "0"}), "structure {'tensor': '0'}"),
+    "two structures": (with_values({"list": [], "dict": []}), "invalid structure {'list'"),
+    "an unknown structure": (with_values({"set": []}), "invalid structure {'set': []}"),
+    "a bare list": (with_values([1]), "invalid structure [1]"),
+    "a tuple of a number": (with_values({"tuple": 7}), "invalid structure {'tuple': 7}"),
+    "a key that is a list": (with_values({"dict": [[[], 1]]}), "structure {'dict': [[[], 1]]}"),
+    "an entry of three": (with_values({"dict": [["a", 1, 2]]}), "structure {'dict': [['a', "),
+}
+
+
+def test_the_packets_arrive_if_nothing_is_changed():
+    arrived = exchange(ACTIVATION)
+    assert arrived.values[1]["a"].tolist() == [1, 2]
+    assert exchange(GRADIENT).values[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_header_that_is_not_that_of_a_packet_is_refused_in_words(name):
+    change, words = UNREADABLE[name]
+    with pytest.raises(TransitError) as caught:
+        exchange(ACTIVATION, change)
+    text = str(caught.value)
+    assert text.startswith("stage 1, from stage 0")
+    assert words in text
+    assert "resume from the last checkpoint" in text
+    assert len(text) < 500
+
+
+def test_a_structure_that_is_deep_is_refused_in_words():
+    deep = '{"list": [' * 600 + "]}" * 600
+
+    def change(header):
+        return json.dumps(with_values("deep")(header)).replace('"deep"', deep)
+
+    with pytest.raises(TransitError, match=r"header is not JSON|structure that is too deep"):
+        exchange(ACTIVATION, change)
+
+
+def test_gradients_that_are_not_a_tuple_are_refused_in_words():
+    with pytest.raises(TransitError, match="gradient 0: the gradients are a list, wanted"):
+        exchange(GRADIENT, with_values({"list": []}))
+
+
+def test_a_header_that_is_too_large_is_not_sent():
+    values = ["x" * wire.MAX_HEADER_BYTES]
+    with pytest.raises(PacketError, match=r"the header of a packet has .* let the stage"):
+        exchange(Activation(0, 0, values, (), None))
