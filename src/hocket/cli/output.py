@@ -24,15 +24,27 @@ def end_with_error(error: HocketError) -> int:
     from hocket.distributed import joined_worlds
 
     first = joined_worlds.report_failure(error)
-    code = print_error(error) if first else PeerFailedError.exit_code
+    if not first:
+        code = PeerFailedError.exit_code
+    elif joined_worlds.report_symptom(error, f"error: {_full_text(error)}\n"):
+        code = _exit_code(error)
+    else:
+        code = print_error(error)
     joined_worlds.exit_process(code)
     return code
 
 
 def print_error(error: Exception) -> int:
     """Print an error with its notes and return its exit code."""
-    message = "\n".join([str(error), *getattr(error, "__notes__", [])])
-    _print_line(f"error: {message}", "red")
+    _print_line(f"error: {_full_text(error)}", "red")
+    return _exit_code(error)
+
+
+def _full_text(error: Exception) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
+def _exit_code(error: Exception) -> int:
     return int(getattr(type(error), "exit_code", 2))
 
 

@@ -22,7 +22,7 @@ from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.store_client import ask_store
 from hocket.distributed.strangers import form_behind_closed_door
 from hocket.distributed.world import World, close_abandoned_worlds
-from hocket.errors import PeerFailedError
+from hocket.errors import HangError, PeerFailedError, PeerLostError
 
 
 @dataclass
@@ -119,6 +119,27 @@ def report_failure(error: BaseException) -> bool:
     return all([*firsts, first in (None, message)])
 
 
+def report_symptom(error: BaseException, text: str) -> bool:
+    """Leave the text of an error to the launcher if another process may know its cause.
+
+    Returns:
+        False if there is no launcher, or the error is a cause: the text is to be printed here.
+    """
+    identity = current_identity()
+    if identity is None or identity.launch_folder is None:
+        return False
+    if not isinstance(error, (PeerLostError, HangError)):
+        return False
+    identity.launch_folder.report_symptom(text)
+    return True
+
+
+def print_failure(error: BaseException, text: str) -> None:
+    """Print why this process ends, here or, for a symptom, by the launcher."""
+    if not report_symptom(error, text):
+        write_last_words(text)
+
+
 def exit_process(code: int) -> None:
     """End this process with an exit code if it has joined a world; otherwise do nothing.
 
@@ -144,5 +165,5 @@ def _report_uncaught(
         code = int(getattr(kind, "exit_code", 1))
     else:
         text, code = "".join(traceback.format_exception_only(error)), PeerFailedError.exit_code
-    write_last_words(text)
+    print_failure(error, text)
     exit_process(130 if isinstance(error, KeyboardInterrupt) else code)

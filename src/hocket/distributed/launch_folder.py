@@ -59,17 +59,18 @@ class LaunchFolder:
         """Message about a process that has died; None if none has."""
         return self._read("lost")
 
-    def report_join_error(self, message: str) -> None:
-        """Keep the reason why a process could not connect to the others.
+    def report_symptom(self, message: str) -> None:
+        """Keep what a process has seen of a failure that is hardly its own.
 
-        The reason counts only if no other process has died.
+        It is printed by the launcher, and only if no process reports a cause: the store in
+        which a cause is recorded may be slow.
         """
-        self._write("join-error", message)
+        self._write("symptom", message)
 
     @property
-    def join_error(self) -> str | None:
-        """Reason why a process could not connect to the others; None if all could."""
-        return self._read("join-error")
+    def symptom(self) -> str | None:
+        """Message of a process that saw a failure; None if none has."""
+        return self._read("symptom")
 
     def find_problem(self) -> OSError | None:
         """Return the reason why nothing can be written here; None if it can."""

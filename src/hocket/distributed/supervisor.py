@@ -16,6 +16,7 @@ from multiprocessing import connection
 from typing import Self
 
 from hocket.distributed.fork_server import ForkedProcess
+from hocket.distributed.last_words import write_last_words
 from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.phases import RunningClock
 from hocket.distributed.rejoin_files import RejoinMarkers
@@ -27,6 +28,8 @@ START_TIMEOUT_S = 60.0
 """Seconds in which all processes must be connected to each other; they need about one."""
 POLL_S = 1.0
 """How often to look at the folder of the launch, in seconds."""
+SYMPTOMS = (PEER_FAILED, PeerLostError.exit_code, HangError.exit_code)
+"""Exit codes of processes that have seen a failure, of which another one may be the cause."""
 SETTLE_S = 0.1
 """Seconds by which the end of a process may be noticed later than a failure that it caused."""
 
@@ -68,6 +71,7 @@ class Supervisor:
         self._reason = ""  # why the processes that still run should end
         self._sent: set[tuple[int, int]] = set()  # ranks, and signals sent to them
         self._failure_code = 0  # exit code of the first process that failed
+        self._has_cause = False  # True once a process has reported why it failed
         self._signal_code = 0  # exit code of the signal that stopped the launch
         self._folder = folder
         self._rejoin = rejoin
@@ -155,8 +159,10 @@ class Supervisor:
                 return
             print_message(_describe_death(rank, code))
             self._folder.report_lost(f"process {rank} was ended by {signal_name(-code)}")
-        if self._failure_code in (0, PEER_FAILED):
+        symptomatic = self._failure_code in (0, PEER_FAILED)
+        if symptomatic or (self._failure_code in SYMPTOMS and code not in SYMPTOMS):
             self._failure_code = code if code > 0 else 128 - code
+        self._has_cause |= code > 0 and code not in SYMPTOMS
         cause = f"code {code}" if code > 0 else signal_name(-code)
         self._end_others(f"process {rank} ended with {cause}")
 
@@ -241,15 +247,12 @@ class Supervisor:
 
     def _explain_failure(self) -> None:
         """Print the cause of a failure for which no process was to blame."""
-        causeless = (PEER_FAILED, PeerLostError.exit_code, HangError.exit_code)
-        if self._failure_code not in causeless:
-            return
-        if (problem := self._folder.find_problem()) is not None:
+        symptom = self._folder.symptom
+        if self._failure_code in SYMPTOMS and (problem := self._folder.find_problem()):
             self._print_problem(problem)
             self._failure_code = RENDEZVOUS_LOST
-        elif self._failure_code == PEER_FAILED and (error := self._folder.join_error):
-            print_message(error)
-            self._failure_code = PeerLostError.exit_code
+        elif symptom is not None and not self._has_cause:
+            write_last_words(symptom)
 
     def _send_to(self, ranks: Iterable[int], number: signal.Signals) -> None:
         for rank in ranks:

@@ -20,7 +20,7 @@ from hocket.distributed.last_words import flush_streams, write_last_words
 from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.strangers import form_behind_closed_door
-from hocket.errors import PeerFailedError
+from hocket.errors import PeerFailedError, PeerLostError
 
 # Exit code of a process that ends only because another one failed.
 PEER_FAILED = PeerFailedError.exit_code
@@ -87,12 +87,13 @@ def _run_work(spec: WorkerSpec) -> int:
         try:
             _join(spec)
         except RuntimeError as error:
-            # It is rarely the cause: the launcher knows whether another process has died.
-            folder.report_join_error(
-                f"process {spec.rank} of {spec.processes} could not connect to the others: "
-                f"{error}"
-            )
-            return PEER_FAILED
+            # Another process may know better, and the launcher whether one has died.
+            if folder.symptom is None:
+                folder.report_symptom(
+                    f"hocket: process {spec.rank} of {spec.processes} could not connect to the "
+                    f"others: {error}\n"
+                )
+            return PeerLostError.exit_code
         folder.mark_joined(spec.rank)
         work, arguments = pickle.loads(spec.work)
         code = work(*arguments)
@@ -115,7 +116,9 @@ def _run_work(spec: WorkerSpec) -> int:
         if not joined_worlds.report_failure(error) or code == PEER_FAILED:
             return PEER_FAILED
         trace = "".join(traceback.format_exception(error))
-        write_last_words(f"process {spec.rank} of {spec.processes} failed:\n{trace}")
+        joined_worlds.print_failure(
+            error, f"process {spec.rank} of {spec.processes} failed:\n{trace}"
+        )
         return code
 
 

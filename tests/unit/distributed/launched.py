@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from hocket.cli.output import end_with_error
+from hocket.distributed import joined_worlds, worker_main
 from hocket.distributed import launch as launch_module
-from hocket.distributed import worker_main
 
 
 class PeerFailure(Exception):
@@ -129,6 +130,25 @@ def fail_one_after_the_other(first, then):
     with contextlib.suppress(RuntimeError):
         distributed.recv(torch.zeros(1), src=0)
     return then
+
+
+def fail_without_a_store(kinds, command_line):
+    """Raise an error of its own kind in each process, none of which can ask the store.
+
+    The processes fail in the order of their ranks.
+    """
+
+    def unanswered(*_):
+        raise RuntimeError("no answer")
+
+    joined_worlds.record_first_failure = unanswered
+    if rank():
+        with contextlib.suppress(RuntimeError):
+            distributed.recv(torch.zeros(1), src=rank() - 1)
+    error = kinds[rank()](f"the reason of {rank()}")
+    if command_line:
+        return end_with_error(error)
+    raise error
 
 
 def hang_after_peer_failure(fifo):

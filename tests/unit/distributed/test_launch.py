@@ -245,10 +245,32 @@ def test_a_thread_left_behind_does_not_keep_the_process_alive():
         (PEER_FAILED, PEER_FAILED, PEER_FAILED),
         (3, 5, 3),
         (0, 5, 5),
+        (PeerLostError.exit_code, 5, 5),
+        (HangError.exit_code, PeerLostError.exit_code, HangError.exit_code),
+        (5, PeerLostError.exit_code, 5),
     ],
 )
 def test_the_exit_code_is_that_of_the_first_process_that_failed_on_its_own(first, then, code):
     assert launch(launched.fail_one_after_the_other, first, then, processes=2) == code
+
+
+@pytest.mark.parametrize("command_line", [False, True])
+@pytest.mark.parametrize(
+    ("kinds", "code", "told"),
+    [
+        ((PeerLostError, OptionError), 2, [1]),
+        ((OptionError, HangError), 2, [0]),
+        ((HangError, PeerLostError), HangError.exit_code, [1]),
+    ],
+)
+def test_a_loss_is_not_told_beside_its_cause_even_if_the_store_does_not_answer(
+    capfd, kinds, code, told, command_line
+):
+    codes = (code, 1) if code == 2 else (code,)
+    work = launched.fail_without_a_store
+    assert launch(work, kinds, command_line, processes=2) in codes
+    err = capfd.readouterr().err
+    assert [rank for rank in range(2) if f"the reason of {rank}" in err] == told
 
 
 def test_a_process_that_hangs_is_killed_after_the_grace_period_and_named(capfd, pipe):
