@@ -17,7 +17,7 @@ SOURCE = Path(hocket.__file__).parent
 LEVELS = (
     ("errors", "files", "modes", "tree"),
     ("options",),
-    ("data", "distributed", "partition", "signals", "timeline", "zoo"),
+    ("data", "distributed", "partition", "remedies", "signals", "timeline", "zoo"),
     ("checkpoint", "methods"),
     ("program", "transport"),
     ("stage",),

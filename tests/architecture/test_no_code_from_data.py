@@ -16,6 +16,7 @@ ALLOWED = {
     ("methods.registry", "import_module"): "the modules of its package",
     ("__init__", "import_module"): "its own modules, from a table",
     ("errors", "import_module"): "the packages of extras, named in the source",
+    ("remedies.registry", "import_module"): "the modules of its folder",
     ("distributed.fork_server", "import_module"): "modules of Hocket that its launcher uses",
     ("distributed.fork_server", "pickle.loads"): "what its launcher has sent through a pipe",
     ("distributed.worker_main", "pickle.loads"): "what its launcher has sent through a pipe",

@@ -12,6 +12,7 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import method_options
+from hocket.remedies import T1, StalenessRate
 from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
@@ -44,6 +45,7 @@ CASES = [
     Case("pipedream", "conv", options=(("hold", "vertical"), ("epoch_end", "carry"))),
     Case("pipedream-2bw", "conv", options=(("accumulate", 3),)),
     Case("adl", options=(("accumulate", 5), ("hold", "double"))),
+    Case("adl", options=(("accumulate", 3),), remedies=(StalenessRate(), T1(anneal=3))),
     Case("fdg", optimizer=torch.optim.Adam),
     Case("fdg", trainer=(("scheduler_unit", "update"),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),

@@ -202,6 +202,7 @@ def test_every_option_of_a_trainer_has_a_row():
 # Options of methods.
 
 OTHER_VALUES = {
+    "anneal": 3,
     "accumulate": 3,
     "backward_delay": 2,
     "buffer": 1,

@@ -17,6 +17,7 @@ from hocket import Checkpoints, Trainer
 from hocket.distributed.launch import launch
 from hocket.methods import METHODS
 from hocket.methods.staleness_profile import with_staleness
+from hocket.remedies import Remedy
 from hocket.transport import backends
 
 NETS = {"mlp": mlp, "conv": conv}
@@ -47,6 +48,7 @@ class Case:
     spoiled: tuple[tuple[int, float], ...] = ()  # batches, and what begins each of their inputs
     budget: tuple[tuple[str, int], ...] = ()  # of `fit`, in the place of epochs
     profile: tuple[int, ...] = ()  # staleness of each stage
+    remedies: tuple[Remedy, ...] = ()
     ignored: int = 0  # samples at the start of each batch whose targets are ignored
 
     def __str__(self) -> str:
@@ -54,6 +56,7 @@ class Case:
         told += [f"{name}={value}" for name, value in self.budget]
         told += [f"profile={list(self.profile)}"] if self.profile else []
         told += [f"spoiled={case}" for case in self.spoiled]
+        told += [str(remedy) for remedy in self.remedies]
         told += ["direct"] if self.direct else []
         told += [f"ignored={self.ignored}"] if self.ignored else []
         return "-".join([self.method, self.net, *told])
@@ -87,7 +90,7 @@ def trained(
     # The synthesizers of DNI need small steps on networks as small as these.
     rate = 1e-4 if "dni" in case.method else 0.01
     events: dict[int, list[str]] = {}
-    method = METHODS[case.method](**dict(case.options))
+    method = METHODS[case.method](**dict(case.options)).with_remedies(*case.remedies)
     with Trainer(
         modules,
         method=with_staleness(method, case.profile) if case.profile else method,

@@ -2,10 +2,12 @@
 
 Worker k (of K, from 0) admits K-1-k batches, then forwards and back-propagates in turn. It
 starts each action as soon as its packet is there. PipeDream stashes weights; PACI does not, and
-updates after every ``accumulate`` backwards.
+updates after every ``accumulate`` backwards. PipeMare's T1 (1910.05124) and staleness-aware
+learning rates (1511.05950) scale the learning rate of an update.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -23,20 +25,27 @@ def train(
     weight_decay: float = 0.0,
     accumulate: int = 1,
     linearize: str = "stash",
+    rate: Callable[[int, int, list[int]], float] = lambda k, t, staleness: 1.0,
 ) -> list[float]:
-    """Train ``modules`` in place until drained; return the loss of each batch."""
+    """Train ``modules`` in place until drained; return the loss of each batch.
+
+    Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients).
+    """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
     sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
     todo = [deque(one_f_one_b(K - 1 - k, N)) for k in range(K)]
     x = [deque(leaf(x) for x, _ in batches), *(deque() for _ in range(K - 1))]
     g, kept, losses = [deque() for _ in range(K)], [deque() for _ in range(K)], []
-    count = [0] * K
+    count, version = [0] * K, [0] * K
+    seen, stale = [deque() for _ in range(K)], [[] for _ in range(K)]
 
     def update(k: int) -> None:
         for p in (p for p in modules[k].parameters() if p.grad is not None):
             p.grad = p.grad / count[k]
+        sgd[k].param_groups[0]["lr"] = lr * rate(k, version[k], stale[k])
         sgd[k].step()
+        version[k], stale[k] = version[k] + 1, []
         sgd[k].zero_grad()
         count[k] = 0
 
@@ -47,6 +56,7 @@ def train(
                     how = linearize if k < K - 1 else "live"  # back-propagated at once
                     out, mine = forward(modules[k], x[k].popleft(), how)
                     kept[k].append(mine)
+                    seen[k].append(version[k])
                     if k < K - 1:
                         x[k + 1].append(out)
                     continue
@@ -61,6 +71,7 @@ def train(
                 if k:
                     g[k - 1].append(back)
                 count[k] += 1
+                stale[k].append(version[k] - seen[k].popleft())
                 if count[k] == accumulate:
                     update(k)
     for k in (k for k in range(K) if count[k]):  # the last, partial groups

@@ -1,22 +1,32 @@
 """``hocket methods``: the table of methods."""
 
 from hocket.cli.output import console
+from hocket.errors import OptionError
 from hocket.training.standard_stream import plain_console
 
 
-def methods_command(*, stages: int = 4, markdown: bool = False) -> int:
+def methods_command(*, stages: int = 4, remedies: bool = False, markdown: bool = False) -> int:
     """List the methods: delays, staleness, memory, locks, paper and options.
 
     Args:
         stages: Number of stages to count for; columns list stages 0, 1, ...
+        remedies: List the remedies for late gradients instead.
         markdown: Print the table of methods as Markdown instead.
-    """
-    from hocket.runs.tables import method_markdown, method_table, option_table
 
+    Raises:
+        OptionError: Both remedies and Markdown are asked for.
+    """
+    from hocket.runs.tables import method_markdown, method_table, option_table, remedy_table
+
+    if markdown and remedies:
+        raise OptionError("markdown is the table of methods, not of remedies; give one of both")
     if markdown:
         console.print(method_markdown(stages), highlight=False, soft_wrap=True)
         return 0
     wide = console if console.is_terminal else plain_console("stdout", max(console.width, 150))
+    if remedies:
+        wide.print(remedy_table())
+        return 0
     wide.print(method_table(stages))
     wide.print(option_table())
     return 0

@@ -10,6 +10,7 @@ from typing import Literal
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.remedy import Post, Remedy
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
@@ -100,6 +101,7 @@ class Method:
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
         first_stage_rate: Factor on the learning rate of the first stage.
+        remedies: Corrections for late gradients, in the order in which they act.
         replay: Buffers of free-running stages; None if all stages keep step.
         edge_delays: Forward and backward delay of each edge, where edges differ; empty if all
             have those above.
@@ -121,6 +123,7 @@ class Method:
     statistics: Statistics = "forward"
     epoch_end: EpochEnd = "carry"
     first_stage_rate: float = 1.0
+    remedies: tuple[Remedy, ...] = ()
     replay: Replay | None = None
     edge_delays: tuple[tuple[int, int], ...] = ()
 
@@ -130,6 +133,19 @@ class Method:
             problems.append(
                 f"statistics='both' with linearize={self.linearize!r}: "
                 "there is no second pass to count; use linearize='recompute'"
+            )
+        problems += [
+            f"remedies has {remedy!r}, which is no remedy; give one such as "
+            "hocket.remedies.T1()"
+            for remedy in self.remedies
+            if not isinstance(remedy, Remedy)
+        ]
+        delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
+        if self.remedies and not (self.signal.needs_gradient and delayed):
+            names = ", ".join(type(remedy).__name__ for remedy in self.remedies)
+            problems.append(
+                f"there is no late gradient that {names} could correct; leave remedies out, or "
+                "use a method whose gradients have a delay"
             )
         if self.hold != "newest" and not (
             self.signal.needs_gradient and self.linearize == "stash"
@@ -155,6 +171,19 @@ class Method:
     def free_running(self) -> bool:
         """True if each stage runs at a speed of its own, on batches from a buffer."""
         return self.replay is not None
+
+    def with_remedies(self, *remedies: Remedy) -> "Method":
+        """Return the same method with these remedies after those that it has.
+
+        Raises:
+            OptionError: The method has no late gradients.
+
+        >>> from hocket.methods import FDG
+        >>> from hocket.remedies import T1
+        >>> FDG().with_remedies(T1(anneal=500)).remedies
+        (T1(anneal=500),)
+        """
+        return replace(self, remedies=(*self.remedies, *remedies))
 
     def with_extra_delay(self, ticks: int) -> "Method":
         """Return the same method with packets that take more ticks, to hide a slow link.
@@ -324,6 +353,15 @@ class Method:
             return float(self.holds(stages))
         last = 0 if self.hold == "vertical" else stage
         return self._gradients_missed(last, stages) / self.accumulate
+
+    def post(self, stage: int, stages: int) -> Post:
+        """Return a stage as remedies know it.
+
+        Args:
+            stage: Number of the stage, from 0.
+            stages: Number of stages.
+        """
+        return Post(stage, stages, self.staleness(stage, stages))
 
     def memory(self, stage: int, stages: int) -> MemoryCount:
         """Return the largest number of batches that a stage holds in steady state.

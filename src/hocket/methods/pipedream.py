@@ -28,6 +28,7 @@ tick | stage 0     | stage 1     | stage 2
 """
 
 from hocket.methods.method import EpochEnd, Hold, Linearize, Method
+from hocket.remedies import T1
 from hocket.signals import Delayed
 
 
@@ -67,4 +68,20 @@ def PipeDream(
     )
 
 
-PRESETS = {"pipedream": PipeDream}
+def PipeDreamLR(*, anneal: int = 1000, epoch_end: EpochEnd = "drain") -> Method:
+    """Build PipeDream with learning rates that begin divided by the staleness.
+
+    It is the baseline of that name in arXiv 2505.01099 and 2602.03515: T1 of PipeMare on top of
+    weight stashing.
+
+    Args:
+        anneal: Updates until the learning rates are those of PipeDream.
+        epoch_end: ``carry`` batches in flight into the next epoch, or ``drain`` them.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+    return PipeDream(epoch_end=epoch_end, name="pipedream-lr").with_remedies(T1(anneal=anneal))
+
+
+PRESETS = {"pipedream": PipeDream, "pipedream-lr": PipeDreamLR}

@@ -10,6 +10,7 @@ from typing import Any
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
+from hocket.remedies.registry import parse_remedies, split_remedies
 
 
 def _collect_presets() -> dict[str, Callable[..., Method]]:
@@ -53,14 +54,21 @@ def build_method(name: str, **options: Any) -> Method:
 def parse_method(text: str) -> Method:
     """Build the method that is written ``name:option=value,option=value``.
 
+    Remedies follow after plus signs: ``name:option=value+remedy(option=value)+remedy``.
+
     Raises:
-        OptionError: The method or one of its options does not exist, or is out of range.
+        OptionError: The method, a remedy or one of their options does not exist, or is out of
+            range.
 
     >>> parse_method("fdg:shrink=0.5").signal
     Delayed(shrink=0.5)
+    >>> parse_method("fdg:shrink=0.5+t1(anneal=500)").remedies
+    (T1(anneal=500),)
     """
-    named = Named.parse(text)
-    return build_method(named.name, **named.options)
+    method, remedies = split_remedies(text)
+    named = Named.parse(method)
+    built = build_method(named.name, **named.options)
+    return built.with_remedies(*parse_remedies(remedies)) if remedies else built
 
 
 def as_method(method: Method | str) -> Method:

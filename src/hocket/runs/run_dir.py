@@ -17,6 +17,7 @@ from hocket.checkpoint.directory import newest_first
 from hocket.errors import RunFolderError
 from hocket.files import replace_atomically
 from hocket.options import Named
+from hocket.remedies.registry import split_remedies
 from hocket.runs.build import network_name
 from hocket.runs.config import RunConfig
 
@@ -49,7 +50,9 @@ def create_run_dir(config: RunConfig) -> Path:
 
 def _default_run_dirs(config: RunConfig) -> Iterator[Path]:
     """Yield folders under runs/ that are named after the training, the first without number."""
-    method, data = (Named.parse(text).name for text in (config.method, config.data))
+    method, data = (
+        Named.parse(text).name for text in (split_remedies(config.method)[0], config.data)
+    )
     timestamp = time.strftime("%Y%m%d-%H%M%S")
     title = f"{method}{config.stages}-{network_name(config)}-{data}-{timestamp}"
     yield Path("runs") / title

@@ -7,6 +7,7 @@ from rich.table import Table
 from hocket.errors import OptionError
 from hocket.methods import METHODS, build_method, method_options
 from hocket.methods.method import Method
+from hocket.remedies import REMEDIES, remedy_options
 from hocket.runs.summary import Summary
 from hocket.timeline import Timeline
 
@@ -214,6 +215,20 @@ def option_table() -> Table:
     for name in METHODS:
         given = ", ".join(f"{key}={value}" for key, value in method_options(name).items())
         table.add_row(name, given)
+    return table
+
+
+def remedy_table() -> Table:
+    """Build the table of the remedies with their papers, options and defaults."""
+    table = Table(title="remedies (method+remedy(option=value,...)+...)", title_justify="left")
+    table.add_column("remedy")
+    table.add_column("effect", overflow="fold")
+    table.add_column("options", overflow="fold")
+    table.add_column("paper")
+    for name, remedy in REMEDIES.items():
+        given = ", ".join(f"{key}={value}" for key, value in remedy_options(name).items())
+        effect = (remedy.__doc__ or "").partition("\n")[0]
+        table.add_row(name, effect, given, remedy.paper)
     return table
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hocket.modes import evaluation_mode
 from hocket.program import Action
+from hocket.remedies.remedy import post_remedies
 from hocket.signals.losses import class_dimension, count_targets
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.stage.accumulate import total_norm
@@ -74,7 +75,10 @@ class Stage:
             method.statistics,
             keep_states=setup.resumable,
         )
-        self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
+        self.remedies = post_remedies(method.remedies, method.post(self.index, parts.count))
+        self.updater, self.signal_updater, self.untrained = build_updaters(
+            setup, parts, self.remedies
+        )
         self.weights = build_weights(method, parts, self.updater, self.linearizer)
         self._loss = setup.loss
         self._signal_draws = signal.may_draw(setup.loss)
@@ -303,13 +307,15 @@ class Stage:
             )
             self.to_previous.send(Gradient(batch, gradients))
         self.gradients = self.updater.accumulate()
+        staleness = self.updater.version - forwarded.version
+        self.remedies.gathered(staleness)
         if roots.deferred is not None:
             self.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
         self.epochs[batch] = activation.epoch
         return ActionReport(
             epoch=activation.epoch,
             version=self.updater.version,
-            staleness=self.updater.version - forwarded.version,
+            staleness=staleness,
             loss=roots.loss,
             targets=None if roots.loss is None else _count_averaged(activation),
             gradient_norm=self._require_finite(norm),

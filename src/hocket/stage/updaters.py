@@ -1,6 +1,9 @@
 """The updaters of a stage, with the optimizers and schedulers of the user."""
 
+from collections.abc import Callable
+
 from hocket.methods.method import Reduce
+from hocket.remedies.remedy import Aids
 from hocket.stage.optimizer import Updater
 from hocket.stage.optimizer_factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.stage.parts import StageParts
@@ -9,13 +12,14 @@ from hocket.stage.untrained import UntrainedWeights
 
 
 def build_updaters(
-    setup: Setup, parts: StageParts
+    setup: Setup, parts: StageParts, remedies: Aids
 ) -> tuple[Updater, Updater, UntrainedWeights]:
     """Build the updater of the layers, and that of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
         parts: Parts of the stage.
+        remedies: Remedies at this stage.
 
     Returns:
         Both updaters, and the weights that they leave out.
@@ -37,7 +41,9 @@ def build_updaters(
     first_rate = method.first_stage_rate if first else 1.0
 
     def build(
-        parameters: NamedParameters, reduce: Reduce = "mean", lr_factor: float = 1.0
+        parameters: NamedParameters,
+        reduce: Reduce = "mean",
+        rate: Callable[[int], float] = lambda update: 1.0,
     ) -> Updater:
         optimizer = scheduler = None
         if parameters:
@@ -51,12 +57,18 @@ def build_updaters(
             scheduler_unit=setup.scheduler_unit,
             scheduler_start=setup.warmup_updates,
             reduce=reduce,
-            lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
+            lr_factor=lambda epoch, update: (
+                setup.warmup_lr_factor(epoch, update) * rate(update)
+            ),
             build_reduction=parts.reduction,
             clip=setup.clip,
         )
 
-    updater = build(weights if deferred else weights + auxiliary, method.reduce, first_rate)
+    updater = build(
+        weights if deferred else weights + auxiliary,
+        method.reduce,
+        lambda update: first_rate * remedies.rate(update),
+    )
     signal_updater = build(auxiliary if deferred else [])
     optimizers = (updater.optimizer, signal_updater.optimizer)
     return updater, signal_updater, UntrainedWeights(layers + auxiliary, optimizers)

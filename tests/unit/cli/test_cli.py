@@ -350,6 +350,7 @@ def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said
         ("draw --stages 0", "has 0 stages; use at least 1"),
         ("draw --batches 0", "batches is 0; use at least 1"),
         ("methods --stages 0", "stages is 0; use at least 1"),
+        ("methods --remedies --markdown", "markdown is the table of methods, not of remedies"),
         ("methods fdg", "fdg"),
     ],
 )

@@ -9,12 +9,14 @@ from rich.console import Console
 
 from hocket.errors import OptionError
 from hocket.methods import METHODS, method_options
+from hocket.remedies import REMEDIES, remedy_options
 from hocket.runs.summary import StageSummary, Summary
 from hocket.runs.tables import (
     METHOD_COLUMNS,
     method_rows,
     method_table,
     option_table,
+    remedy_table,
     summary_tables,
 )
 from hocket.training.metrics import EpochResult, EvaluationResult
@@ -29,6 +31,16 @@ def printed(table):
     console = Console(width=300, file=io.StringIO())
     console.print(table)
     return console.file.getvalue()
+
+
+def test_every_remedy_has_a_row_with_its_options_and_paper():
+    shown = printed(remedy_table())
+    for name, remedy in REMEDIES.items():
+        assert name in shown
+        assert remedy.paper in shown
+        assert all(
+            f"{option}={value}" in shown for option, value in remedy_options(name).items()
+        )
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])

@@ -1,0 +1,76 @@
+"""Registry of remedies by name: the ``REMEDIES`` of all modules of this package."""
+
+import dataclasses
+import importlib
+import pkgutil
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.options import Named, argument_hints, wrong_options
+from hocket.remedies.remedy import Remedy
+
+
+def _collect_remedies() -> dict[str, type[Remedy]]:
+    """Return the remedies of all modules in this folder but this one."""
+    remedies: dict[str, type[Remedy]] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])):
+        if f"{__package__}.{module}" != __name__:
+            found = importlib.import_module(f"{__package__}.{module}")
+            remedies |= getattr(found, "REMEDIES", {})
+    return remedies
+
+
+REMEDIES: Mapping[str, type[Remedy]] = _collect_remedies()
+
+
+def remedy_options(name: str) -> dict[str, Any]:
+    """Return the options of a remedy and their defaults.
+
+    Raises:
+        OptionError: There is no such remedy.
+
+    >>> remedy_options("t1")
+    {'anneal': 1000}
+    """
+    if name not in REMEDIES:
+        raise OptionError(unknown_name("remedy", name, REMEDIES))
+    return {field.name: field.default for field in dataclasses.fields(REMEDIES[name])}  # type: ignore[arg-type]
+
+
+def split_remedies(text: str) -> tuple[str, list[str]]:
+    """Return the text of a method, and those of the remedies that follow it after a plus sign.
+
+    >>> split_remedies("adl:accumulate=2+t1(anneal=500)+staleness-rate")
+    ('adl:accumulate=2', ['t1(anneal=500)', 'staleness-rate'])
+    """
+    method, *remedies = re.split(r"\+(?=\D)", text)
+    return method, remedies
+
+
+def parse_remedies(texts: list[str]) -> tuple[Remedy, ...]:
+    """Build the remedies that are written ``name`` or ``name(option=value,option=value)``.
+
+    Raises:
+        OptionError: A remedy or one of its options does not exist, or is out of range.
+
+    >>> parse_remedies(["t1(anneal=500)"])
+    (T1(anneal=500),)
+    """
+    return tuple(map(_parse_remedy, texts))
+
+
+def _parse_remedy(text: str) -> Remedy:
+    match = re.fullmatch(r"([^():]+)(?:\(([^()]*)\))?", text)
+    if match is None:
+        raise OptionError(
+            f"cannot read the remedy {text!r}; write it after a method as +name or "
+            "+name(option=value,option=value)"
+        )
+    named = Named.parse(f"{match[1]}:{match[2] or ''}")
+    defaults, build = remedy_options(named.name), REMEDIES[named.name]
+    if problems := wrong_options(named.options, defaults, argument_hints(build)):
+        raise OptionError(format_problems(f"remedy {named.name!r} cannot be built", problems))
+    return build(**named.options)

@@ -1,0 +1,78 @@
+"""Learning rates divided by the staleness of the gradients of an update.
+
+Reference: Zhang et al., IJCAI 2016, arXiv 1511.05950, equation 4. Plain version:
+``tests/reference/pipedream.py``.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.remedy import Aid, Post, Remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class StalenessRate(Remedy):
+    """Multiply the learning rate of an update by S^-power.
+
+    S is the mean staleness of the batches that the update takes, as it was counted, and at
+    least 1.
+
+    Attributes:
+        power: 1 in the paper; 0 for no effect.
+
+    Raises:
+        OptionError: It is negative.
+    """
+
+    paper: ClassVar[str] = "arXiv 1511.05950"
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = wrong_fields(self) + out_of_range(self, {"power": Range(least=0)})
+        if problems:
+            raise OptionError(
+                format_problems("remedy 'staleness-rate' cannot be built", problems)
+            )
+
+    def posted(self, post: Post) -> Aid:
+        """Build the object that acts at one stage."""
+        return _Counted(self.power)
+
+
+class _Counted(Aid):
+    def __init__(self, power: float) -> None:
+        self._power = power
+        self._sum = self._batches = 0  # of the batches since the last update
+
+    def gathered(self, staleness: int) -> None:
+        """Add the staleness of one batch.
+
+        Args:
+            staleness: Updates of the stage between the forward of the batch and its backward.
+        """
+        self._sum += staleness
+        self._batches += 1
+
+    def rate(self, update: int) -> float:
+        """Return the factor on the learning rates of an update, and begin to count anew.
+
+        Args:
+            update: Number of updates that the weights have seen.
+        """
+        staleness = max(self._sum / self._batches, 1.0)
+        self._sum = self._batches = 0
+        factor: float = staleness**-self._power
+        return factor
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts since the last update."""
+        return {"sum": self._sum, "batches": self._batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the counts of the same stage."""
+        self._sum, self._batches = state["sum"], state["batches"]
+
+
+REMEDIES = {"staleness-rate": StalenessRate}

@@ -1,0 +1,58 @@
+"""T1 of PipeMare: learning rates divided by the staleness at first, and less and less later.
+
+Reference: Yang et al., MLSys 2021, arXiv 1910.05124, technique 1. Plain version:
+``tests/reference/pipedream.py``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.remedy import Aid, Post, Remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class T1(Remedy):
+    """Multiply the learning rate of update t by S^-p with p = 1 - min(t / anneal, 1).
+
+    S is the stage's staleness, at least 1.
+
+    Attributes:
+        anneal: Updates until the learning rate is that of the base; 0 for no effect.
+
+    Raises:
+        OptionError: It is no number of updates.
+    """
+
+    paper: ClassVar[str] = "arXiv 1910.05124"
+    anneal: int = 1000
+
+    def __post_init__(self) -> None:
+        problems = wrong_fields(self) + out_of_range(self, {"anneal": Range(least=0)})
+        if problems:
+            raise OptionError(format_problems("remedy 't1' cannot be built", problems))
+
+    def posted(self, post: Post) -> Aid:
+        """Build the object that acts at one stage."""
+        return _Annealed(max(post.staleness, 1.0), self.anneal)
+
+
+class _Annealed(Aid):
+    def __init__(self, staleness: float, anneal: int) -> None:
+        self._staleness = staleness
+        self._anneal = anneal
+
+    def rate(self, update: int) -> float:
+        """Return the factor on the learning rates of an update.
+
+        Args:
+            update: Number of updates that the weights have seen.
+        """
+        if update >= self._anneal:
+            return 1.0
+        power: float = self._staleness ** (update / self._anneal - 1)
+        return power
+
+
+REMEDIES = {"t1": T1}
