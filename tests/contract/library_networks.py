@@ -23,6 +23,8 @@ class Case:
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
         config: Name of the class of the configuration, if it differs.
+        rounding: True if a gradient crosses the cut with other strides, which is warned of.
+        library: Name of the library.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Case:
     refused: str = ""
     uneven: str = ""
     config: str = ""
+    rounding: bool = False
+    library: str = "transformers"
 
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""

@@ -1,6 +1,7 @@
 """Comparison of stages with the network: outputs, gradients and buffers, bit by bit."""
 
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from hocket.partition.recorder import (
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 SEED = 0
-Compare = Callable[[Tensor | None, Tensor | None], bool]
+ROUNDING = 64
+"""Machine epsilons by which norms may differ, relatively, if a sum runs in another order."""
+Compare = Callable[[Tensor, Tensor], bool]
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     """Check that stages in sequence compute the same as the network.
 
     Both run on the sample in their present mode and in evaluation, with the same random state.
-    Gradients, buffers and random state are restored afterwards. On a CPU, outputs and gradients
-    must be equal bit by bit; on a GPU, where two runs of one network may differ, nearly equal.
+    Gradients, buffers and random state are restored afterwards. On a CPU, results that are not
+    equal bit by bit but within the rounding of a sum are warned of: a gradient that crosses a
+    cut becomes contiguous, and sums of other strides may run in another order. On a GPU, where
+    two runs of one network may differ, results must be nearly equal.
 
     Args:
         network: The network.
@@ -54,7 +59,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             sample.
     """  # noqa: DOC501  # sample_error returns a CutError
     problems: list[str] = []
-    compare = _nearly_equal if _cuda_devices(network) else _equal
+    rounded: list[str] = []
+    on_gpu = bool(_cuda_devices(network))
     modes: tuple[tuple[str, list[nn.Module]], ...] = (
         ("in its present mode", []),
         ("in evaluation", [network, *stages]),
@@ -70,7 +76,18 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             except Exception as error:
                 problems.append(f"{mode} the stages fail: {error}".partition("\n")[0])
                 continue
-            problems += [f"{mode} {text}" for text in _differences(expected, actual, compare)]
+            if on_gpu:
+                found = _differences(expected, actual, _nearly_equal)
+            else:
+                found = _differences(expected, actual, _equal_but_for_rounding)
+                rounded += _differences(expected, actual, torch.equal)
+            problems += [f"{mode} {text}" for text in found]
+    if rounded and not problems:
+        warnings.warn(
+            f"cut into {len(stages)} stages, this network computes the same but for rounding, "
+            f"as sums over tensors of other strides run in another order: {rounded[0]}",
+            stacklevel=3,
+        )
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
         raise CutError(
@@ -134,7 +151,7 @@ def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[s
     Args:
         expected: Results of the network.
         actual: Results of the stages.
-        compare: Function that returns whether two tensors are equal.
+        compare: Function that returns True for two tensors that are equal.
     """
     if len(expected.outputs) != len(actual.outputs):
         yield f"there are {len(actual.outputs)} outputs instead of {len(expected.outputs)}"
@@ -144,20 +161,26 @@ def _differences(expected: _Pass, actual: _Pass, compare: Compare) -> Iterator[s
         ("gradient", expected.gradients, actual.gradients),
         ("buffer", expected.buffers, actual.buffers),
     ):
-        names = [name for name in old if not compare(old[name], new[name])]
+        names = [name for name in old if not _both(compare, old[name], new[name])]
         if names:
             yield f"the {kind} of {' and '.join(map(repr, names[:3]))} differs"
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+def _both(compare: Compare, one: Tensor | None, other: Tensor | None) -> bool:
+    """Compare two gradients, of which None is equal to None only."""
     if one is None or other is None:
         return one is other
-    return torch.equal(one, other)
+    return compare(one, other)
 
 
-def _nearly_equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
+def _equal_but_for_rounding(one: Tensor, other: Tensor) -> bool:
+    if one.dtype not in (torch.float32, torch.float64) or one.shape != other.shape:
+        return torch.equal(one, other)
+    tolerance = ROUNDING * torch.finfo(one.dtype).eps * one.norm()
+    return torch.equal(one, other) or bool((one - other).norm() <= tolerance)
+
+
+def _nearly_equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-5)
 
 

@@ -270,6 +270,45 @@ def test_stages_that_compute_something_else_are_refused():
     assert "cut elsewhere, or give the stages as a list of modules" in text
 
 
+class StridedGradient(nn.Module):
+    """A network whose gradient reaches ``scale`` with other strides if it is cut after it."""
+
+    def __init__(self, size=24):
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+        self.scale = nn.Parameter(torch.ones(size))
+        self.token = nn.Linear(size, size)
+        self.head = nn.Linear(size, 3)
+
+    def forward(self, x):
+        scaled = self.norm(x).transpose(1, 2).contiguous().transpose(1, 2) * self.scale
+        token = self.token(x.new_ones(len(x), 1, x.shape[2]))
+        return self.head(torch.cat((token, scaled), 1))
+
+
+def test_stages_that_differ_only_in_the_order_of_a_sum_are_warned_of():
+    torch.manual_seed(0)
+    network = StridedGradient()
+    sample = torch.randn(4, 16, 24)
+    expected = r"cut into 2 .* the same but for rounding, .*: the gradient of 'scale' diff"
+    with pytest.warns(UserWarning, match=expected) as told:
+        cut(network, stages=Plan(("token",)), sample=sample)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "difference"), [(torch.float32, 1e-4), (torch.bfloat16, 2**-7)]
+)
+def test_stages_that_differ_by_more_than_the_order_of_a_sum_are_refused(dtype, difference):
+    class Off(nn.Module):
+        def forward(self, x):
+            return x * (1 + difference)
+
+    network = nn.Sequential(nn.Linear(4, 4)).to(dtype)
+    with pytest.raises(CutError, match="in evaluation the outputs differ"):
+        verify_stages(network, [network[0], Off()], torch.randn(5, 4, dtype=dtype))
+
+
 def test_stages_that_fail_or_give_something_else_are_refused():
     network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     with pytest.raises(CutError, match="in evaluation the stages fail: mat1 and mat2"):
