@@ -32,6 +32,10 @@ from benchmarks.report.tables_speed import (
     startup_table,
 )
 from hocket.errors import DataError
+from hocket.sweeps.pictures import draw_curves
+from hocket.sweeps.record import NAME as SWEEP
+from hocket.sweeps.record import PICTURE, SweepRecord
+from hocket.sweeps.report import results_with_legend
 
 
 def render(folder: Path, *, into: Path | None = None) -> None:
@@ -45,13 +49,22 @@ def render(folder: Path, *, into: Path | None = None) -> None:
         DataError: There is no record, or the document has no excerpt of it.
     """
     record = Record.read(folder)
+    if record.name == SWEEP:
+        study = SweepRecord.read(folder)
+        draw_curves(study.values, folder / PICTURE)
+        study.write()
+    else:
+        _write_readme(record, folder)
+    if into is not None:
+        for marker in _markers_of(into, folder.name) or [folder.name]:
+            insert_excerpt(into, marker, excerpt(marker, folder.parent))
+
+
+def _write_readme(record: Record, folder: Path) -> None:
     shown = record_table(record)
     picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
     text = f"# {record.name.capitalize()}\n\n{shown}\n\n![{record.name}]({picture.name})\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
-    if into is not None:
-        for marker in _markers_of(into, folder.name) or [folder.name]:
-            insert_excerpt(into, marker, excerpt(marker, folder.parent))
 
 
 def insert_excerpt(markdown_file: Path, marker: str, shown: str) -> None:
@@ -177,4 +190,5 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "pace": straggler_table,
     "faults": faults_table,
     "rejoin": kill_recovery_table,
+    SWEEP: lambda record: results_with_legend(vars(record)),
 }

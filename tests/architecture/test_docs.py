@@ -47,7 +47,7 @@ def test_a_records_table_is_rendered_from_it(folder, tmp_path):
 @pytest.mark.parametrize("folder", RECORDS, ids=name_of)
 def test_a_record_says_where_it_comes_from(folder):
     record = Record.read(folder)
-    assert record.command.startswith(("hocket bench", "python -m benchmarks"))
+    assert record.command.startswith(("hocket bench", "hocket sweep", "python -m benchmarks"))
     assert re.fullmatch("[0-9a-f]{40}", record.commit)
     assert record.dirty is False
     assert record.versions["torch"]

@@ -23,6 +23,8 @@ from hocket.sweeps.study import Study
 from hocket.sweeps.target import METRICS, Target
 
 FILE, REPORT, PICTURE = "record.json", "README.md", "curves.svg"
+NAME = "sweep"
+"""Name of the records of all studies; what they studied is in their settings."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def build_record(
     head, dirty = commit()
     configs = [each.run.config for row in rows for each in row.outcomes]
     values = {
-        "name": "sweep",
+        "name": NAME,
         "command": shlex.join(["hocket", "sweep", f"{study.name}.toml"]),
         "commit": head,
         "dirty": dirty,
@@ -243,6 +245,7 @@ def _run(outcome: RunOutcome) -> dict[str, Any]:
         "message": "" if result is None else result.message,
         "folder": f"runs/{run.name}",
         "command": train_command(run.config),
+        "source": asdict(outcome.source),
         "curve": [asdict(point) for point in outcome.curve],
         "gradient_error": [asdict(each) for each in outcome.gradient_error],
     }

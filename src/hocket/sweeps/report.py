@@ -17,7 +17,7 @@ def markdown(values: Mapping[str, Any], picture: str | None) -> str:
         picture: File of the picture next to the report; None without one.
     """
     settings = values["settings"]
-    parts = [f"# {settings['name']}", results_table(values), _legend(values)]
+    parts = [f"# {settings['name']}", results_with_legend(values)]
     if picture is not None:
         parts.append(f"![{settings['name']}]({picture})")
     if any(row["sweep"] for row in values["rows"]):
@@ -25,6 +25,11 @@ def markdown(values: Mapping[str, Any], picture: str | None) -> str:
         parts.append(RULE.format(metric=f"`{settings['select']}`"))
     parts += ["## Runs", _run_table(values), provenance(values)]
     return "\n\n".join(parts) + "\n"
+
+
+def results_with_legend(values: Mapping[str, Any]) -> str:
+    """Return the table of the rows, and below it the meaning of its numbers."""
+    return f"{results_table(values)}\n\n{_legend(values)}"
 
 
 def results_table(values: Mapping[str, Any]) -> str:
@@ -149,13 +154,23 @@ def _run_table(values: Mapping[str, Any]) -> str:
 def provenance(values: Mapping[str, Any]) -> str:
     """Return where a record comes from: date, versions, commit and machine."""
     machine, versions = values["machine"], values["versions"]
-    commit = values["commit"]
-    code = "outside of a checkout" if commit is None else f"at commit {commit[:12]}"
-    code += " with changes" if values["dirty"] else ""
-    return (
-        f"Written on {values['date'][:10]} by `{values['command']}` {code}, with torch "
-        f"{versions['torch']} on {machine['cpu']}, {machine['cores']} cores."
+    written = (
+        f"Written on {values['date'][:10]} by `{values['command']}` "
+        f"{_code(values['commit'], values['dirty'])}, with torch {versions['torch']} on "
+        f"{machine['cpu']}, {machine['cores']} cores."
     )
+    sources = [run["source"] for row in values["rows"] for run in row["runs"] if run["curve"]]
+    made = dict.fromkeys(
+        f"{_code(each['commit'], each['dirty'])} with torch {each['torch']} on {each['cpu']}"
+        for each in sources
+        if each["torch"]
+    )
+    return f"{written} Its runs were made {'; '.join(made)}." if made else written
+
+
+def _code(commit: str | None, dirty: bool | None) -> str:
+    code = "outside of a checkout" if commit is None else f"at commit {commit[:12]}"
+    return f"{code} with changes" if dirty else code
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

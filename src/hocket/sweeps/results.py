@@ -5,11 +5,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hocket.files import read_json
 from hocket.sweeps.curve import Point, StageError, read_curve, read_gradient_error
 from hocket.sweeps.rows import Row, Run
 from hocket.sweeps.run_folder import RunResult, read_result
 from hocket.sweeps.selection import best_rate
 from hocket.sweeps.study import Study
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """Code and machine that made a run.
+
+    Attributes:
+        commit: Commit of the checkout; None outside of one.
+        dirty: True if files differed from it; None outside of a checkout.
+        torch: Version of PyTorch.
+        cpu: Name of the processor.
+    """
+
+    commit: str | None = None
+    dirty: bool | None = None
+    torch: str = ""
+    cpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -21,6 +39,7 @@ class RunOutcome:
         result: Its result; None if it has not ended.
         curve: Its metrics at each evaluation.
         gradient_error: Error of the gradients of each stage; empty if it was not measured.
+        source: Code and machine that made it.
         last: Last value of the metric that the study compares: infinity if the run diverged,
             None if it has not ended or failed.
     """
@@ -29,6 +48,7 @@ class RunOutcome:
     result: RunResult | None
     curve: tuple[Point, ...]
     gradient_error: tuple[StageError, ...]
+    source: RunSource
     last: float | None
 
 
@@ -42,16 +62,50 @@ def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
     """
     folder = runs / run.name
     result = read_result(folder)
-    curve = tuple(read_curve(folder, run.config)) if result is not None else ()
+    if result is None:
+        return RunOutcome(run, None, (), (), RunSource(), None)
+    curve = tuple(read_curve(folder, run.config))
+    errors = tuple(read_gradient_error(folder))
+    return judge_run(run, result, curve, errors, _read_source(folder), metric)
+
+
+def judge_run(
+    run: Run,
+    result: RunResult,
+    curve: tuple[Point, ...],
+    errors: tuple[StageError, ...],
+    source: RunSource,
+    metric: str,
+) -> RunOutcome:
+    """Return the outcome of a run that has ended, judged by its last value of a metric.
+
+    Args:
+        run: The run.
+        result: Its result.
+        curve: Its metrics at each evaluation.
+        errors: Error of the gradients of each stage.
+        source: Code and machine that made it.
+        metric: Metric that the study compares.
+    """
     last = None
-    if result is not None and result.state == "diverged":
+    if result.state == "diverged":
         last = math.inf
-    elif result is not None and result.state == "finished":
+    elif result.state == "finished":
         last = curve[-1].value(metric) if curve else None
         if last is None:
             result = RunResult("failed", f"it ended without a finite {metric} to compare")
-    errors = tuple(read_gradient_error(folder)) if result is not None else ()
-    return RunOutcome(run, result, curve, errors, last)
+    return RunOutcome(run, result, curve, errors, source, last)
+
+
+def _read_source(folder: Path) -> RunSource:
+    """Return what the folder of a run says about code and machine; nothing if it does not."""
+    try:
+        found = read_json(folder / "environment.json")
+        return RunSource(
+            found["commit"], found["dirty"], found["versions"]["torch"], found["machine"]["cpu"]
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return RunSource()
 
 
 class RowResults:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from hocket.errors import OptionError, RunFolderError
 from hocket.runs.run_dir import lock_run_dir
+from hocket.sweeps.kept_runs import KeptRuns
 from hocket.sweeps.pictures import chosen_curves, draw_curves
 from hocket.sweeps.pool import POLL_S, Pool
 from hocket.sweeps.progress import SweepProgress
-from hocket.sweeps.record import PICTURE, SweepRecord, build_record, cannot_write_study
+from hocket.sweeps.record import FILE, PICTURE, SweepRecord, build_record, cannot_write_study
 from hocket.sweeps.results import RowResults, RunOutcome, read_outcome
 from hocket.sweeps.rows import Run
 from hocket.sweeps.run_folder import check_is_run
@@ -47,7 +48,7 @@ def sweep(
     except OSError as error:
         raise RunFolderError(cannot_write_study(folder, error)) from error
     with lock_run_dir(folder, "folder of a study"):
-        runs = _Runs(study, folder / RUNS)
+        runs = _Runs(study, folder)
         stopped_by = runs.run(shown=progress)
         record = build_record(study, folder, runs.rows(), orphans(study, folder), stopped_by)
         _draw(record)
@@ -85,17 +86,21 @@ class _Runs:
 
     Args:
         study: The study.
-        runs: Folder of the run folders.
+        folder: Its folder.
     """
 
-    def __init__(self, study: Study, runs: Path) -> None:
+    def __init__(self, study: Study, folder: Path) -> None:
         self._study = study
-        self._runs = runs
+        self._runs = folder / RUNS
         self._outcomes: dict[str, RunOutcome] = {}
         self._tried: set[str] = set()
+        kept = KeptRuns(folder / FILE, study.metric)
         for run in study.runs():
-            check_is_run(runs / run.name, run)
-            self._outcomes[run.name] = read_outcome(runs, run, study.metric)
+            check_is_run(self._runs / run.name, run)
+            outcome = read_outcome(self._runs, run, study.metric)
+            if outcome.result is None:
+                outcome = kept.find(run) or outcome
+            self._outcomes[run.name] = outcome
 
     def rows(self) -> list[RowResults]:
         """Return the results of all rows, as far as they are known."""

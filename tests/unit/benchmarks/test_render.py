@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+import hocket
 from benchmarks.harness.record import Record
 from benchmarks.report.render import (
     excerpt,
@@ -13,6 +14,7 @@ from benchmarks.report.render import (
     stale_excerpts,
 )
 from hocket.errors import DataError
+from unit.sweeps.in_process import run_here
 
 
 def overhead_record() -> Record:
@@ -282,3 +284,26 @@ def test_a_document_without_a_place_is_refused(tmp_path: Path) -> None:
 def test_a_record_of_another_kind_is_refused() -> None:
     with pytest.raises(DataError, match="known are overhead, accuracy"):
         record_table(Record.begin("weather", "hocket", {}, threads=1))
+
+
+def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatch) -> None:
+    run_here(monkeypatch)
+    base = {
+        "network": "mlp:hidden=[4]",
+        "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
+        "epochs": 1,
+        "batch_size": 8,
+    }
+    folder, document = tmp_path / "records" / "mine", tmp_path / "page.md"
+    hocket.sweep(
+        hocket.Study(name="mine", base=base, grid={"method": "bp"}), folder, progress=False
+    )
+    files = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    document.write_text("<!-- record: mine -->\nold\n<!-- end -->\n")
+    for name in ("README.md", "curves.svg"):
+        (folder / name).unlink()
+    render(folder, into=document)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.*")} == files
+    assert stale_excerpts(document, tmp_path / "records") == []
+    assert document.read_text().startswith("<!-- record: mine -->\n| row | test_loss |")
+    assert "Measured by `hocket sweep mine.toml`" in document.read_text()

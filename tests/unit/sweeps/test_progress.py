@@ -8,7 +8,7 @@ import pytest
 from hocket.sweeps import progress
 from hocket.sweeps.curve import Point
 from hocket.sweeps.progress import SweepProgress
-from hocket.sweeps.results import RunOutcome
+from hocket.sweeps.results import RunOutcome, RunSource
 from hocket.sweeps.rows import Row
 from hocket.sweeps.run_folder import RunResult
 
@@ -20,7 +20,7 @@ def run(seed=0, **options):
 
 
 def ended(seed):
-    return RunOutcome(run(seed), RunResult("finished"), (POINT,), (), 1.5)
+    return RunOutcome(run(seed), RunResult("finished"), (POINT,), (), RunSource(), 1.5)
 
 
 @pytest.fixture
@@ -36,7 +36,9 @@ def test_a_log_gets_a_line_for_each_run_with_an_estimate(capsys, clock):
         bar.begin(1)
         clock[0] = 3000.0
         bar.end(ended(1), run(1))
-        diverged = RunOutcome(run(2), RunResult("diverged", "nan\nhelp"), (), (), float("inf"))
+        diverged = RunOutcome(
+            run(2), RunResult("diverged", "nan\nhelp"), (), (), RunSource(), float("inf")
+        )
         bar.end(diverged, run(2))
         bar.end(None, run(3))
     captured = capsys.readouterr()

@@ -245,11 +245,11 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot write the folder .* with --out"):
         sweep(study(), tmp_path / "file")
-    (tmp_path / "out/record.json").mkdir(parents=True)
+    (tmp_path / "out/README.md").mkdir(parents=True)
     with pytest.raises(RunFolderError, match=r"cannot write the folder .*regular file.*--out"):
         sweep(study(), tmp_path / "out")
     with pytest.raises(RunFolderError, match="cannot read the record"):
-        SweepRecord.read(tmp_path / "out")
+        SweepRecord.read(tmp_path / "none")
 
 
 def test_ctrl_c_stops_between_runs_and_the_record_says_what_is_missing(tmp_path, monkeypatch):

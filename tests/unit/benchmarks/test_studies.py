@@ -1,0 +1,24 @@
+"""The studies beside the benchmarks are possible ones."""
+
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from hocket import Study
+
+FILES = sorted(Path(benchmarks.__file__).parent.glob("studies/*.toml"))
+
+
+def test_there_are_studies():
+    assert FILES
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_every_row_of_a_study_can_be_run(file, tmp_path):
+    study = Study.read(file, base={"data_dir": str(tmp_path)})
+    assert study.name == file.stem
+    assert study.goal is not None
+    runs = list(study.runs())
+    assert len(runs) >= len(study.rows) * len(study.sweep_seeds)
+    assert len({run.name for run in runs}) == len(runs)
