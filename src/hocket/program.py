@@ -46,6 +46,8 @@ class Action:
         batch: Number of the batch.
         version: Number of updates that the weights of a forward have seen; None for the newest
             weights. It is no part of the identity of an action.
+        due: Number of updates of the stage from the weights of a forward to the backward of
+            its batch, if no batch is skipped. It is no part of the identity either.
 
     >>> str(Action("F", 2, 5)), str(Action("F", 2, 5, 3)), Action.parse("B0.7").batch
     ('F2.5', 'F2.5@3', 7)
@@ -55,6 +57,7 @@ class Action:
     stage: int
     batch: int
     version: int | None = field(default=None, compare=False)
+    due: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind}{self.stage}.{self.label}"
@@ -181,7 +184,7 @@ class StageSchedule:
         forward, backward, learn = [], [], []
         if for_forward in self._entered:
             batch = self._entered[for_forward]
-            forward.append(Action("F", stage, batch, self._held_version(batch)))
+            forward.append(self._forward(batch))
         if for_backward in self._entered:
             backward.append(Action("B", stage, batch := self._entered[for_backward]))
             self._accumulated += 1
@@ -197,12 +200,14 @@ class StageSchedule:
             return backward + forward + learn
         return forward + backward + learn
 
-    def _held_version(self, batch: int) -> int | None:
-        """Return the version of the weights of a forward; None if it is the newest."""
-        if not self.method.holds(self.stages):
-            return None
+    def _forward(self, batch: int) -> Action:
+        """Return the forward of a batch."""
         batches, updates = self._drained
-        return updates + self.method.forward_version(self.stage, self.stages, batch - batches)
+        place = self.stage, self.stages, batch - batches
+        held = self.method.holds(self.stages)
+        version = updates + self.method.forward_version(*place) if held else None
+        due = int(self.method.staleness(*place))
+        return Action("F", self.stage, batch, version, due)
 
     def final_update(self) -> list[Action]:
         """Return the update with the remaining gradients, once no batch is in flight."""

@@ -12,7 +12,7 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import method_options
-from hocket.remedies import T1, StalenessRate
+from hocket.remedies import T1, Predict, StalenessRate
 from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
@@ -46,6 +46,13 @@ CASES = [
     Case("pipedream-2bw", "conv", options=(("accumulate", 3),)),
     Case("adl", options=(("accumulate", 5), ("hold", "double"))),
     Case("adl", options=(("accumulate", 3),), remedies=(StalenessRate(), T1(anneal=3))),
+    *(
+        Case("fdg", "conv", (("linearize", kind),), remedies=(Predict(direction=direction),))
+        for kind in LINEARIZE
+        for direction in ("steady", "last")
+    ),
+    Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
+    Case("fdg", optimizer=torch.optim.Adam, remedies=(Predict(direction="decaying"),)),
     Case("fdg", optimizer=torch.optim.Adam),
     Case("fdg", trainer=(("scheduler_unit", "update"),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),

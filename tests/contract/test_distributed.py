@@ -10,7 +10,7 @@ import torch
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, Left, trained, trained_apart
-from hocket.remedies import T1, StalenessRate
+from hocket.remedies import T1, Predict, StalenessRate
 from hocket.transport.codecs import VQ, Cast, Integers
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
@@ -26,6 +26,15 @@ CASES = [
     Case("fdg", options=(("epoch_end", "drain"),)),
     Case("pipedream", options=(("hold", "vertical"),)),
     Case("fdg", remedies=(StalenessRate(), T1(anneal=3))),
+    *(
+        Case("fdg", net, (("linearize", kind),), remedies=(Predict(direction=direction),))
+        for net, kind, direction in (
+            ("conv", "stash", "steady"),
+            ("mlp", "live", "decaying"),
+            ("conv", "recompute", "last"),
+        )
+    ),
+    Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
     Case("adl", "conv", options=(("accumulate", 5), ("hold", "double"))),
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain"))),
     Case("fdg", options=(("forward_delay", 2), ("backward_delay", 3))),

@@ -5,14 +5,34 @@ from functools import partial
 import pytest
 import torch
 
-from contract.small import SGD, data, different, mlp, train
+from contract.small import (
+    LINEARIZE,
+    SGD,
+    Gradients,
+    data,
+    different,
+    far,
+    mlp,
+    train,
+    weights_of,
+)
 from hocket import cross_entropy
 from hocket.errors import OptionError
-from hocket.methods import BP, DGL, FDG, METHODS, PACI, PipeDream, parse_method
-from hocket.remedies import REMEDIES, T1, Post, StalenessRate, remedy_options
-from reference import pipedream
+from hocket.methods import BP, DDG, DGL, FDG, METHODS, PACI, PipeDream, parse_method
+from hocket.remedies import (
+    REMEDIES,
+    T1,
+    Post,
+    Predict,
+    StalenessRate,
+    Weights,
+    remedy_options,
+)
+from hocket.tree import tensors
+from reference import pipedream, predict
 
 NEUTRAL = {"t1": T1(anneal=0), "staleness-rate": StalenessRate(power=0.0)}
+OTHER_VALUES = {"anneal": 3, "direction": "decaying", "power": 0.5}
 every_remedy = pytest.mark.parametrize("name", REMEDIES)
 
 
@@ -24,7 +44,7 @@ def test_without_delay_a_remedy_leaves_every_bit(name):
     assert not different(*ends)
 
 
-@every_remedy
+@pytest.mark.parametrize("name", NEUTRAL)
 @pytest.mark.parametrize("base", ["fdg", "adl", "ddg-official", "dsp"])
 def test_a_remedy_at_its_neutral_value_leaves_every_bit(name, base):
     method = METHODS[base]()
@@ -43,6 +63,59 @@ def test_a_remedy_has_an_effect_where_gradients_are_late(name):
     ]
     last = len(list(mlp(1)[0].state_dict()))
     assert different(ends[0][:-last], ends[1][:-last])
+
+
+@every_remedy
+@pytest.mark.parametrize("base", ["fdg", "adl", "ddg-official", "dsp"])
+def test_at_rate_zero_a_remedy_leaves_every_gradient(name, base):
+    """No weight moves, so that nothing is to be corrected."""
+    method, seen = METHODS[base](), []
+    for each in (method, method.with_remedies(REMEDIES[name]())):
+        gradients = Gradients()
+        train(each, mlp(3), data(mlp, 9), watch=gradients, lr=0.0)
+        seen.append(gradients.seen)
+    assert seen[0].keys() == seen[1].keys()
+    assert not any(different(seen[0][place], seen[1][place]) for place in seen[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in REMEDIES for option in remedy_options(name)]
+)
+def test_every_option_of_a_remedy_has_an_effect(name, option):
+    remedies = REMEDIES[name](), REMEDIES[name](**{option: OTHER_VALUES[option]})
+    ends = [train(FDG().with_remedies(r), mlp(3), data(mlp, 9)).state for r in remedies]
+    assert different(*ends)
+
+
+@every_remedy
+@pytest.mark.parametrize("linearize", LINEARIZE)
+def test_only_updates_move_the_weights_that_are_found_between_actions(name, linearize):
+    method = FDG(linearize=linearize).with_remedies(REMEDIES[name]())
+    modules = mlp(3)
+    places = [[p.data_ptr() for p in module.parameters()] for module in modules]
+    before = [weights_of(module) for module in modules]
+
+    def watch(event, stage):
+        k = stage.index
+        if event.action.kind != "U":
+            now = weights_of(modules[k])
+            assert not different(now.values(), before[k].values())
+        before[k] = weights_of(modules[k])
+
+    train(method, modules, data(mlp, 9), watch=watch)
+    assert places == [[p.data_ptr() for p in module.parameters()] for module in modules]
+
+
+@every_remedy
+@pytest.mark.parametrize("other", OTHER_VALUES.values())
+def test_a_remedy_keeps_as_many_copies_as_it_says(name, other):
+    """In what it writes into checkpoints, which is all that outlives an action."""
+    options = {o: other for o in remedy_options(name) if OTHER_VALUES[o] == other}
+    remedy = REMEDIES[name](**options)
+    trainer = train(FDG().with_remedies(remedy), mlp(3), data(mlp, 9)).trainer
+    for stage in trainer.stages[:-1]:
+        kept = sum(t.numel() for t in tensors(stage.updater.remedies.state_dict()))
+        assert kept == remedy.copies * sum(p.numel() for p in stage.updater.parameters)
 
 
 def annealed(k, t, staleness, *, stages, anneal, per_update=1):
@@ -82,9 +155,60 @@ def test_a_factor_on_the_rate_is_that_of_its_reference(method, remedy, rate, how
     assert not different(trained, [torch.tensor(losses, dtype=torch.double), *states])
 
 
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize(
+    ("direction", "ahead"),
+    [
+        ("steady", lambda: predict.spectrain),
+        ("decaying", lambda: predict.msnag),
+        ("last", predict.LastChange),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        (DDG(linearize="live"), {"linearize": "live"}),
+        (DDG(linearize="recompute"), {"linearize": "recompute"}),
+        (PipeDream(), {}),
+        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
+    ],
+    ids=str,
+)
+def test_predicted_weights_are_those_of_their_reference(method, how, direction, ahead, stages):
+    """Close in float64."""
+    batches, modules = data(mlp, 13, last=3), mlp(stages)
+    losses = pipedream.train(modules, batches, loss=cross_entropy, ahead=ahead(), **how, **SGD)
+    remedied = method.with_remedies(Predict(direction=direction))
+    trained = train(remedied, mlp(stages), batches).state
+    states = [value for module in modules for value in module.state_dict().values()]
+    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+
+
+def test_an_error_of_a_forward_leaves_the_weights_in_place():
+    modules, seen = mlp(2), []
+
+    def fail(module, inputs):
+        seen.append(modules[0][0].weight.detach().clone())
+        if len(seen) == 5:
+            raise RuntimeError("a layer failed")
+
+    modules[0].register_forward_pre_hook(fail)
+    newest = []
+
+    def watch(event, stage):
+        if event.action.kind == "U" and stage.index == 0:
+            newest.append(modules[0][0].weight.detach().clone())
+
+    with pytest.raises(RuntimeError, match="a layer failed"):
+        train(FDG().with_remedies(Predict()), modules, data(mlp, 9), watch=watch)
+    assert torch.equal(modules[0][0].weight, newest[-1])
+    assert not torch.equal(seen[-1], newest[-1])
+
+
 def test_constant_staleness_divides_the_users_rate():
     """Of a stage that is late by two updates, once it has got there."""
-    aid = StalenessRate().posted(Post(stage=0, stages=3, staleness=2.0))
+    weights = Weights([], torch.optim.SGD([torch.zeros(1)]))
+    aid = StalenessRate().posted(Post(stage=0, stages=3, staleness=2.0), weights)
     factors = []
     for update, staleness in enumerate([0, 1, 2, 2, 2]):
         aid.gathered(staleness)
@@ -113,12 +237,21 @@ def test_remedies_are_written_after_a_method_and_multiply():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("fdg+t2000", "unknown remedy 't2000'; there are: staleness-rate, t1"),
+        ("fdg+t2000", "unknown remedy 't2000'; there are: predict, staleness-rate, t1"),
         ("fdg+t1(anneal=-1)", "anneal is -1; use a number of at least 0"),
         ("fdg+t1(anneal=soon)", "anneal is 'soon'; wanted a whole number"),
         ("fdg+t1(speed=3)", "unknown option 'speed'; there are: anneal"),
         ("fdg+staleness-rate(power=-1)", "power is -1; use a number of at least 0"),
         ("fdg+t1(anneal=3", r"cannot read the remedy 't1\(anneal=3'; write it after a method"),
+        (
+            "fdg+predict(direction=back)",
+            "direction is 'back'; wanted 'steady' or",
+        ),
+        ("fdg+predict+predict", "Predict, Predict each move the weights of the same forward"),
+        (
+            "pipedream:hold=vertical+predict",
+            "Predict moves the newest weights, and with hold='vertical' a stage",
+        ),
         ("bp+t1", "there is no late gradient that T1 could correct"),
         ("dgl+t1", "there is no late gradient that T1 could correct"),
     ],
@@ -128,6 +261,23 @@ def test_a_remedy_that_cannot_be_is_refused(text, told):
         parse_method(text)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [partial(torch.optim.SGD, lr=0.1), torch.optim.RMSprop, torch.optim.Muon],
+    ids=["SGD", "RMSprop", "Muon"],
+)
+def test_moments_that_an_optimizer_does_not_have_are_refused(optimizer):
+    def trained(method):
+        modules = mlp(2)
+        for bias in (p for module in modules for p in module.parameters() if p.dim() == 1):
+            bias.requires_grad_(False)  # Muon takes matrices only
+        return train(method, modules, data(mlp, 7), optimizer=optimizer).state
+
+    with pytest.raises(OptionError, match=r"stage 0: direction='steady' predicts weights from"):
+        trained(FDG().with_remedies(Predict()))
+    assert different(trained(FDG()), trained(FDG().with_remedies(Predict(direction="last"))))
+
+
 def test_a_remedy_that_is_none_is_refused():
     with pytest.raises(OptionError, match="remedies has 't1', which is no remedy; give one"):
         FDG().with_remedies("t1")
@@ -135,6 +285,8 @@ def test_a_remedy_that_is_none_is_refused():
         T1(anneal=1.5)
     with pytest.raises(OptionError, match="remedy 'staleness-rate' cannot be built"):
         StalenessRate(power="1")
+    with pytest.raises(OptionError, match="remedy 'predict' cannot be built"):
+        Predict(direction="first")
 
 
 @pytest.mark.parametrize("build", [BP, DGL])

@@ -222,6 +222,20 @@ def test_held_weights_are_the_same_version_at_every_stage(method, stages, batche
             assert versions.setdefault(action.batch, action.version) == action.version
 
 
+@given(methods, stage_counts, epochs)
+def test_a_forward_names_the_updates_until_its_backward(method, stages, sizes):
+    """From the weights that it uses; also after an epoch that was drained."""
+    updates, forwarded = Counter(), {}
+    for action in flat(list(unroll(method, stages, sizes))):
+        k = action.stage
+        if action.kind == "F":
+            version = updates[k] if action.version is None else action.version
+            forwarded[k, action.batch] = version + action.due
+        elif action.kind == "B":
+            assert updates[k] == forwarded[k, action.batch]
+        updates[k] += action.kind == "U"
+
+
 @pytest.mark.parametrize("order", ["forward-first", "backward-first"])
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_too_few_gradients_per_update_for_two_versions_are_refused(order, stages):

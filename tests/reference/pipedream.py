@@ -3,14 +3,15 @@
 Worker k (of K, from 0) admits K-1-k batches, then forwards and back-propagates in turn. It
 starts each action as soon as its packet is there. PipeDream stashes weights; PACI does not, and
 updates after every ``accumulate`` backwards. PipeMare's T1 (1910.05124) and staleness-aware
-learning rates (1511.05950) scale the learning rate of an update.
+learning rates (1511.05950) scale the learning rate of an update. SpecTrain (1809.02839)
+forwards with weights that are predicted for the update of the batch.
 """
 
 from collections import deque
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
 
@@ -26,10 +27,12 @@ def train(
     accumulate: int = 1,
     linearize: str = "stash",
     rate: Callable[[int, int, list[int]], float] = lambda k, t, staleness: 1.0,
+    ahead: Callable[[torch.optim.Optimizer, int], list[Tensor]] | None = None,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
-    Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients).
+    Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients). A
+    forward with s updates until its backward has ahead(optimizer, s) added to its weights.
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -54,7 +57,15 @@ def train(
             while todo[k] and (x[k] if todo[k][0] == "F" else g[k] or k == K - 1):
                 if todo[k].popleft() == "F":
                     how = linearize if k < K - 1 else "live"  # back-propagated at once
+                    now = [p.data.clone() for p in modules[k].parameters()]
+                    due = (count[k] + len(kept[k])) // accumulate
+                    if ahead is not None and due:
+                        moves = ahead(sgd[k], due)
+                        for p, move in zip(modules[k].parameters(), moves, strict=True):
+                            p.data.add_(move)
                     out, mine = forward(modules[k], x[k].popleft(), how)
+                    for p, value in zip(modules[k].parameters(), now, strict=True):
+                        p.data.copy_(value)
                     kept[k].append(mine)
                     seen[k].append(version[k])
                     if k < K - 1:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.conflicts import remedy_problems
 from hocket.remedies.remedy import Post, Remedy
 from hocket.signals.signal import Signal
 
@@ -134,19 +135,9 @@ class Method:
                 f"statistics='both' with linearize={self.linearize!r}: "
                 "there is no second pass to count; use linearize='recompute'"
             )
-        problems += [
-            f"remedies has {remedy!r}, which is no remedy; give one such as "
-            "hocket.remedies.T1()"
-            for remedy in self.remedies
-            if not isinstance(remedy, Remedy)
-        ]
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
-        if self.remedies and not (self.signal.needs_gradient and delayed):
-            names = ", ".join(type(remedy).__name__ for remedy in self.remedies)
-            problems.append(
-                f"there is no late gradient that {names} could correct; leave remedies out, or "
-                "use a method whose gradients have a delay"
-            )
+        late = self.signal.needs_gradient and delayed
+        problems += remedy_problems(self.remedies, late=late, hold=self.hold)
         if self.hold != "newest" and not (
             self.signal.needs_gradient and self.linearize == "stash"
         ):
@@ -176,7 +167,7 @@ class Method:
         """Return the same method with these remedies after those that it has.
 
         Raises:
-            OptionError: The method has no late gradients.
+            OptionError: The method cannot have them.
 
         >>> from hocket.methods import FDG
         >>> from hocket.remedies import T1

@@ -1,10 +1,12 @@
 """Remedies for the staleness of gradients, one file each, and their registry."""
 
+from hocket.remedies.predict import Predict as Predict
 from hocket.remedies.registry import REMEDIES as REMEDIES
 from hocket.remedies.registry import parse_remedies as parse_remedies
 from hocket.remedies.registry import remedy_options as remedy_options
 from hocket.remedies.remedy import Aid as Aid
 from hocket.remedies.remedy import Post as Post
 from hocket.remedies.remedy import Remedy as Remedy
+from hocket.remedies.remedy import Weights as Weights
 from hocket.remedies.staleness_rate import StalenessRate as StalenessRate
 from hocket.remedies.t1 import T1 as T1

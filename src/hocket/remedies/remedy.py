@@ -4,7 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,35 @@ class Post:
     staleness: float
 
 
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Weights of a stage, and their optimizer.
+
+    Attributes:
+        parameters: The weights, in the order in which hooks list tensors for them.
+        optimizer: Their optimizer, whose state belongs to the last update.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    optimizer: Optimizer
+
+
 class Aid:
-    """State of a remedy at one stage; each hook does nothing unless it is overridden."""
+    """State of a remedy at one stage; each hook does nothing unless it is overridden.
+
+    Attributes:
+        wants_changes: True if ``stepped`` needs to know by how much the weights moved.
+    """
+
+    wants_changes = False
+
+    def ahead(self, due: int) -> list[Tensor | None] | None:
+        """Return what to add to each weight for a forward; None to leave all as they are.
+
+        Args:
+            due: Updates until the backward of the batch, at least 1.
+        """
+        return None
 
     def gathered(self, staleness: int) -> None:
         """Take note of the gradients of one batch, which wait for the next update.
@@ -39,6 +69,14 @@ class Aid:
             update: Number of updates that the weights have seen.
         """
         return 1.0
+
+    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Take note of an update that has just been done.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+            changes: By how much each weight moved; empty if no remedy of the stage asks.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is remembered, as plain values."""
@@ -56,13 +94,25 @@ class Remedy(ABC):
 
     Attributes:
         paper: Reference of the paper.
+        moves: Pass for which it puts other weights in place; None if it does not.
     """
 
     paper: ClassVar[str]
+    moves: ClassVar[Literal["forward"] | None] = None
+
+    @property
+    def copies(self) -> int:
+        """Copies of a stage's weights that it keeps between two actions."""
+        return 0
 
     @abstractmethod
-    def posted(self, post: Post) -> Aid:
-        """Build the object that acts at one stage."""
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+        """
 
 
 class Aids(Aid):
@@ -70,6 +120,16 @@ class Aids(Aid):
 
     def __init__(self, aids: Sequence[Aid]) -> None:
         self._aids = aids
+        self.wants_changes = any(aid.wants_changes for aid in aids)
+
+    def ahead(self, due: int) -> list[Tensor | None] | None:
+        """Return what the one remedy that moves the weights of forwards adds to each.
+
+        Args:
+            due: Updates until the backward of the batch, at least 1.
+        """
+        found = (aid.ahead(due) for aid in self._aids)
+        return next((changes for changes in found if changes is not None), None)
 
     def gathered(self, staleness: int) -> None:
         """Let each remedy take note of the gradients of one batch.
@@ -88,6 +148,16 @@ class Aids(Aid):
         """
         return prod(aid.rate(update) for aid in self._aids)
 
+    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Let each remedy take note of an update that has just been done.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+            changes: By how much each weight moved; empty if no remedy asks.
+        """
+        for aid in self._aids:
+            aid.stepped(lrs, changes)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all remedies."""
         return {"aids": [aid.state_dict() for aid in self._aids]}
@@ -98,11 +168,12 @@ class Aids(Aid):
             aid.load_state_dict(remembered)
 
 
-def post_remedies(remedies: Sequence[Remedy], post: Post) -> Aids:
+def post_remedies(remedies: Sequence[Remedy], post: Post, weights: Weights) -> Aids:
     """Build the objects that act at a stage; none where no gradient is late.
 
     Args:
         remedies: Remedies of the method.
         post: The stage.
+        weights: Its weights.
     """
-    return Aids([remedy.posted(post) for remedy in remedies] if post.staleness else [])
+    return Aids([remedy.posted(post, weights) for remedy in remedies] if post.staleness else [])

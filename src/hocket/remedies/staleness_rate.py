@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
-from hocket.remedies.remedy import Aid, Post, Remedy
+from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,13 @@ class StalenessRate(Remedy):
                 format_problems("remedy 'staleness-rate' cannot be built", problems)
             )
 
-    def posted(self, post: Post) -> Aid:
-        """Build the object that acts at one stage."""
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+        """
         return _Counted(self.power)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
-from hocket.remedies.remedy import Aid, Post, Remedy
+from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,13 @@ class T1(Remedy):
         if problems:
             raise OptionError(format_problems("remedy 't1' cannot be built", problems))
 
-    def posted(self, post: Post) -> Aid:
-        """Build the object that acts at one stage."""
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+        """
         return _Annealed(max(post.staleness, 1.0), self.anneal)
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.methods.method import Method
-from hocket.stage.linearize import Linearizer, SavedTensorHooks
+from hocket.program import Action
+from hocket.stage.linearize import SavedTensorHooks
 from hocket.stage.optimizer import Updater
-from hocket.stage.parts import StageParts
 
 _NEWEST = nullcontext()
 
@@ -35,11 +34,11 @@ class NewestWeights:
         """Number of updates that the weights in place have seen."""
         return self._updater.version
 
-    def at(self, version: int | None) -> AbstractContextManager[None]:
-        """Return a context in which the weights of a version of the program are in place.
+    def at(self, action: Action) -> AbstractContextManager[None]:
+        """Return a context in which the weights of an action are in place.
 
         Args:
-            version: Number of updates of the program; None for the newest weights.
+            action: Action of the program.
         """
         return _NEWEST
 
@@ -83,7 +82,7 @@ class HeldWeights(NewestWeights):
         super().__init__(updater)
         self._linearizer = linearizer
         self._held_back = held_back
-        self._weights = _distinct_in_memory(updater.parameters)
+        self._weights = distinct_in_memory(updater.parameters)
         self._kept: dict[int, _Version] = {}  # by updates of the program
         self._updates = 0
         self._swapped: int | None = None
@@ -98,12 +97,13 @@ class HeldWeights(NewestWeights):
         """Versions that are kept, beside the newest and those of graphs in flight."""
         return list(self._kept)
 
-    def at(self, version: int | None) -> AbstractContextManager[None]:
-        """Return a context in which the weights of a version of the program are in place.
+    def at(self, action: Action) -> AbstractContextManager[None]:
+        """Return a context in which the weights of an action are in place.
 
         Args:
-            version: Number of updates of the program; None for the newest weights.
+            action: Action of the program, whose updates its version counts.
         """
+        version = action.version
         if version is None:
             return _NEWEST
         self._discard_before(version)
@@ -126,13 +126,13 @@ class HeldWeights(NewestWeights):
         """Context manager in which old weights are in place, also those that graphs keep."""
         newest = self._linearizer.copy_weights(self._weights)
         try:
-            _fill(self._weights, old.copies)
+            fill_memory(self._weights, old.copies)
             self._swapped = old.version
             with self._linearizer.sharing(self._weights, old.copies):
                 yield
         finally:
             self._swapped = None
-            _fill(self._weights, newest)
+            fill_memory(self._weights, newest)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the old weights that are kept, each as flat memory, and their count."""
@@ -165,29 +165,12 @@ class HeldWeights(NewestWeights):
         }
 
 
-def build_weights(
-    method: Method, parts: StageParts, updater: Updater, linearizer: Linearizer
-) -> NewestWeights:
-    """Build what puts the weights of a stage's forwards in place.
-
-    Args:
-        method: Method of the training.
-        parts: Parts of the stage.
-        updater: Updater of the weights.
-        linearizer: Linearizer of the stage.
-    """
-    if not method.holds(parts.count):
-        return NewestWeights(updater)
-    assert isinstance(linearizer, SavedTensorHooks), "a method that holds weights stashes them"
-    return HeldWeights(updater, linearizer, method.held_back(parts.index, parts.count))
-
-
-def _distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
+def distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the weights, and of those that share their memory only one."""
     return list({w.untyped_storage().data_ptr(): w for w in weights}.values())
 
 
-def _fill(weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]) -> None:
+def fill_memory(weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]) -> None:
     """Copy into the memory of the weights, without a new version for autograd.
 
     Graphs in flight have copies of their own, and optimizers must not notice.

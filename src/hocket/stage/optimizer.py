@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hocket.errors import OptionError
 from hocket.methods.method import Reduce
+from hocket.remedies.remedy import Aids
 from hocket.stage.accumulate import GradientAccumulator
 from hocket.stage.clipping import Clipping
 from hocket.stage.optimizer_factory import NEEDS_CLOSURE
@@ -44,6 +45,7 @@ class Updater:
             number of updates.
         build_reduction: Builds the reduction over the stage's replicas; None without replicas.
         clip: Limit of the norm of the gradient.
+        remedies: Remedies for late gradients; None for none.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Updater:
         lr_factor: Callable[[int, int], float] = lambda epoch, update: 1.0,
         build_reduction: BuildReduction | None = None,
         clip: Clipping = Clipping(),  # noqa: B008  # it is frozen
+        remedies: Aids | None = None,
     ) -> None:
         self.parameters = parameters
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.version = 0  # updates done
+        self.remedies = Aids([]) if remedies is None else remedies
         if optimizer is not None:
             # Otherwise torch warns of a scheduler that steps before the first update. Here that
             # is right: the update may come in a later epoch, or came in another process.
@@ -135,13 +139,29 @@ class Updater:
         self._accumulator.reduce(self._clip.of_update)
         lr = 0.0
         if self.optimizer is not None:
-            lr = _step_scaled(self.optimizer, self._lr_factor(epoch, self.version))
+            lr = self._step(self.optimizer, epoch)
         self.zero_grad()  # of all weights: the optimizer may have been built without some
         counts = self._scheduler_unit == "update" and self.version >= self._scheduler_start
         if self.scheduler is not None and counts:
             self.scheduler.step()
         self.version += 1
         return lr
+
+    def _step(self, optimizer: Optimizer, epoch: int) -> float:
+        """Do one step, and return its first learning rate.
+
+        Args:
+            optimizer: The optimizer.
+            epoch: Epoch of the update.
+        """
+        remedies = self.remedies
+        factor = self._lr_factor(epoch, self.version) * remedies.rate(self.version)
+        told = self.parameters if remedies.wants_changes else []
+        before = [weight.detach().clone() for weight in told]
+        lrs = _step_scaled(optimizer, factor)
+        changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
+        remedies.stepped(lrs, changes)
+        return lrs[0]
 
     def adopt_state(self, remembered: Sequence[Any], epoch: int, updates: int) -> None:
         """Continue from the state of optimizers that had these weights among others.
@@ -190,8 +210,8 @@ class Updater:
         self._epoch, self.version = state["epoch"], state["version"]
 
 
-def _step_scaled(optimizer: Optimizer, factor: float) -> float:
-    """Do one step at scaled learning rates, and return the first of them.
+def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
+    """Do one step at scaled learning rates, and return them.
 
     Outside they are those of the scheduler, many of which compute the next one from the last.
 
@@ -206,7 +226,7 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> float:
     lrs = [group["lr"] for group in groups] if factor != 1 else []
     for group, lr in zip(groups, lrs, strict=False):
         group["lr"] = lr * factor
-    used = float(groups[0]["lr"])
+    used = [float(group["lr"]) for group in groups]
     try:
         _step(optimizer)
     finally:

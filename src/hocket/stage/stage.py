@@ -13,14 +13,13 @@ from torch import Tensor
 
 from hocket.modes import evaluation_mode
 from hocket.program import Action
-from hocket.remedies.remedy import post_remedies
 from hocket.signals.losses import class_dimension, count_targets
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.stage.accumulate import total_norm
 from hocket.stage.back_propagate import back_propagate, graph_leaves, require_graph
 from hocket.stage.compatibility import ForbidForward
+from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets
-from hocket.stage.held_weights import build_weights
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.linearize import build_linearizer
 from hocket.stage.module_tensors import ModuleTensors
@@ -75,10 +74,7 @@ class Stage:
             method.statistics,
             keep_states=setup.resumable,
         )
-        self.remedies = post_remedies(method.remedies, method.post(self.index, parts.count))
-        self.updater, self.signal_updater, self.untrained = build_updaters(
-            setup, parts, self.remedies
-        )
+        self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.weights = build_weights(method, parts, self.updater, self.linearizer)
         self._loss = setup.loss
         self._signal_draws = signal.may_draw(setup.loss)
@@ -109,7 +105,7 @@ class Stage:
             PacketError: The action needs a packet that is not there.
             LinearizeError: The stage's layers are not compatible with the linearization.
         """
-        with self.weights.at(action.version):
+        with self.weights.at(action):
             return self._actions[action.kind](action.batch)
 
     def predict(self, values: Tree, targets: Tree, ensemble: Tensor | None) -> Prediction:
@@ -308,7 +304,7 @@ class Stage:
             self.to_previous.send(Gradient(batch, gradients))
         self.gradients = self.updater.accumulate()
         staleness = self.updater.version - forwarded.version
-        self.remedies.gathered(staleness)
+        self.updater.remedies.gathered(staleness)
         if roots.deferred is not None:
             self.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
         self.epochs[batch] = activation.epoch

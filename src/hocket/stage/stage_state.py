@@ -31,7 +31,7 @@ def write_state(stage: Stage) -> Tree:
         "updater": stage.updater.state_dict(),
         "signal_updater": stage.signal_updater.state_dict(),
         "held_weights": stage.weights.state_dict(),
-        "remedies": stage.remedies.state_dict(),
+        "remedies": stage.updater.remedies.state_dict(),
         "in_flight": stage.in_flight.state_dict(),
         "deferred_targets": stage.deferred_targets.state_dict(),
         "to_previous": stage.to_previous.state_dict(),
@@ -57,7 +57,7 @@ def read_state(stage: Stage, state: Tree) -> None:
     stage.updater.load_state_dict(state["updater"])
     stage.signal_updater.load_state_dict(state["signal_updater"])
     stage.weights.load_state_dict(state["held_weights"])
-    stage.remedies.load_state_dict(state["remedies"])
+    stage.updater.remedies.load_state_dict(state["remedies"])
     stage.epochs = dict(state["epochs"])
     vars(stage.send_stats).update(state["send_stats"])
     stage.to_previous.load_state_dict(to_previous)

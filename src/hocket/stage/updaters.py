@@ -1,9 +1,9 @@
 """The updaters of a stage, with the optimizers and schedulers of the user."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from hocket.methods.method import Reduce
-from hocket.remedies.remedy import Aids
+from hocket.remedies.remedy import Remedy, Weights, post_remedies
 from hocket.stage.optimizer import Updater
 from hocket.stage.optimizer_factory import NamedParameters, build_optimizer, build_scheduler
 from hocket.stage.parts import StageParts
@@ -12,14 +12,13 @@ from hocket.stage.untrained import UntrainedWeights
 
 
 def build_updaters(
-    setup: Setup, parts: StageParts, remedies: Aids
+    setup: Setup, parts: StageParts
 ) -> tuple[Updater, Updater, UntrainedWeights]:
     """Build the updater of the layers, and that of a network that learns from targets.
 
     Args:
         setup: Options that all stages share.
         parts: Parts of the stage.
-        remedies: Remedies at this stage.
 
     Returns:
         Both updaters, and the weights that they leave out.
@@ -43,31 +42,35 @@ def build_updaters(
     def build(
         parameters: NamedParameters,
         reduce: Reduce = "mean",
-        rate: Callable[[int], float] = lambda update: 1.0,
+        lr_factor: float = 1.0,
+        remedies: Sequence[Remedy] = (),
     ) -> Updater:
-        optimizer = scheduler = None
+        trained = [parameter for _, parameter in parameters]
+        optimizer = scheduler = aids = None
         if parameters:
             optimizer = build_optimizer(setup.optimizer, parameters, parts.index)
+            post = method.post(parts.index, parts.count)
+            aids = post_remedies(remedies, post, Weights(trained, optimizer))
             if setup.scheduler is not None:
                 scheduler = build_scheduler(setup.scheduler, optimizer, parts.index)
         return Updater(
-            [parameter for _, parameter in parameters],
+            trained,
             optimizer,
             scheduler,
             scheduler_unit=setup.scheduler_unit,
             scheduler_start=setup.warmup_updates,
             reduce=reduce,
-            lr_factor=lambda epoch, update: (
-                setup.warmup_lr_factor(epoch, update) * rate(update)
-            ),
+            lr_factor=lambda *when: setup.warmup_lr_factor(*when) * lr_factor,
             build_reduction=parts.reduction,
             clip=setup.clip,
+            remedies=aids,
         )
 
     updater = build(
         weights if deferred else weights + auxiliary,
         method.reduce,
-        lambda update: first_rate * remedies.rate(update),
+        first_rate,
+        method.remedies,
     )
     signal_updater = build(auxiliary if deferred else [])
     optimizers = (updater.optimizer, signal_updater.optimizer)

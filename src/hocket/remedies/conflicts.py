@@ -1,0 +1,43 @@
+"""Remedies that a method cannot have, or not together."""
+
+from collections.abc import Sequence
+
+from hocket.remedies.remedy import Remedy
+
+
+def remedy_problems(remedies: Sequence[Remedy], *, late: bool, hold: str) -> list[str]:
+    """Return in words each reason why a method cannot have these remedies.
+
+    Args:
+        remedies: Remedies of the method.
+        late: True if gradients of the method are late.
+        hold: Version of the weights that its forwards have.
+    """
+    strangers = [remedy for remedy in remedies if not isinstance(remedy, Remedy)]
+    if strangers:
+        return [
+            f"remedies has {stranger!r}, which is no remedy; give one such as "
+            "hocket.remedies.T1()"
+            for stranger in strangers
+        ]
+    problems = []
+    if remedies and not late:
+        problems.append(
+            f"there is no late gradient that {_names(remedies)} could correct; leave remedies "
+            "out, or use a method whose gradients have a delay"
+        )
+    movers = [remedy for remedy in remedies if remedy.moves]
+    if len(movers) > 1:
+        problems.append(
+            f"{_names(movers)} each move the weights of the same forward; keep one of them"
+        )
+    if movers and hold != "newest":
+        problems.append(
+            f"{_names(movers)} moves the newest weights, and with hold={hold!r} a stage "
+            "forwards with older ones on purpose; leave hold at 'newest', or the remedy out"
+        )
+    return problems
+
+
+def _names(remedies: Sequence[Remedy]) -> str:
+    return ", ".join(type(remedy).__name__ for remedy in remedies)

@@ -1,0 +1,153 @@
+"""Prediction of weights: a batch is forwarded with those that its gradient may well meet.
+
+References: SpecTrain (Chen et al., arXiv 1809.02839), XPipe (Guan et al., arXiv 1911.04610),
+PipeOptim (Guan et al., arXiv 2312.00839), MSNAG of FTPipe (Eliad et al., USENIX ATC 2021) and
+linear weight prediction (Kosson et al., MLSys 2021, arXiv 2003.11666). Plain version:
+``tests/reference/predict.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import wrong_fields
+from hocket.remedies.displacement import Displace, Moments, displacement_of
+from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict(Remedy):
+    """Forward with w + d, where d foretells the updates until the backward of the batch.
+
+    Attributes:
+        direction: ``steady``: d repeats the step of the optimizer's present moments (SpecTrain
+            for SGD with momentum, XPipe and PipeOptim for Adam). ``decaying``: d is made of
+            the steps that the optimizer would do with gradients of zero (MSNAG). ``last``: d
+            repeats the last change of the weights, under any optimizer.
+
+    Raises:
+        OptionError: There is no such direction.
+    """
+
+    paper: ClassVar[str] = "arXiv 1809.02839"
+    moves: ClassVar[Literal["forward"]] = "forward"
+    direction: Literal["steady", "decaying", "last"] = "steady"
+
+    def __post_init__(self) -> None:
+        if problems := wrong_fields(self):
+            raise OptionError(format_problems("remedy 'predict' cannot be built", problems))
+
+    @property
+    def copies(self) -> int:
+        """Copies of a stage's weights that it keeps between two actions."""
+        return int(self.direction == "last")
+
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+
+        Raises:
+            OptionError: The direction needs moments that the optimizer does not have.
+        """
+        if self.direction == "last":
+            return _LastChange(weights)
+        displace = displacement_of(weights.optimizer)
+        if displace is None:
+            raise OptionError(
+                f"stage {post.stage}: direction={self.direction!r} predicts weights from the "
+                "moments of SGD with momentum, Adam or AdamW, and the optimizer is another "
+                f"({type(weights.optimizer).__name__}) or has no momentum; use "
+                "predict(direction=last), which needs none"
+            )
+        return _FromMoments(weights, displace, self.direction)
+
+
+class _LastChange(Aid):
+    wants_changes = True
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._changes: Sequence[Tensor] | None = None  # of the last update
+
+    def ahead(self, due: int) -> list[Tensor | None] | None:
+        """Return the last change of each weight, times the updates to come.
+
+        Args:
+            due: Updates until the backward of the batch, at least 1.
+        """
+        if self._changes is None:
+            return None
+        return [change * due for change in self._changes]
+
+    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Keep the changes of an update.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+            changes: By how much each weight moved.
+        """
+        self._changes = changes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last changes."""
+        return {"changes": None if self._changes is None else list(self._changes)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the last changes at the same stage."""
+        changes = state["changes"]
+        if changes is not None:
+            pairs = zip(changes, self._weights.parameters, strict=True)
+            changes = [change.to(weight.device).clone() for change, weight in pairs]
+        self._changes = changes
+
+
+class _FromMoments(Aid):
+    def __init__(self, weights: Weights, displace: Displace, moments: Moments) -> None:
+        self._weights = weights
+        self._displace = displace
+        self._moments: Moments = moments
+        self._lrs: list[float] | None = None  # of the last update
+
+    def ahead(self, due: int) -> list[Tensor | None] | None:
+        """Return the displacement of each weight by the updates to come.
+
+        Args:
+            due: Updates until the backward of the batch, at least 1.
+        """
+        if self._lrs is None:
+            return None
+        optimizer, found = self._weights.optimizer, {}
+        for group, lr in zip(optimizer.param_groups, self._lrs, strict=True):
+            for weight in group["params"]:
+                state = optimizer.state.get(weight)
+                if state and weight.requires_grad:  # it has been updated, and is not frozen
+                    found[weight] = self._displace(
+                        weight.detach(), state, group, lr, due, self._moments
+                    )
+        return [found.get(weight) for weight in self._weights.parameters]
+
+    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Keep the learning rates of an update.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+            changes: Nothing.
+        """
+        self._lrs = list(lrs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last learning rates."""
+        return {"lrs": self._lrs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the last learning rates at the same stage."""
+        self._lrs = state["lrs"]
+
+
+REMEDIES = {"predict": Predict}

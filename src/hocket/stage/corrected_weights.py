@@ -1,0 +1,112 @@
+"""Weights that a remedy puts in place of the newest ones, for the time of one action."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from hocket.methods.method import Method
+from hocket.program import Action
+from hocket.stage.held_weights import (
+    HeldWeights,
+    NewestWeights,
+    distinct_in_memory,
+    fill_memory,
+)
+from hocket.stage.linearize import Linearizer, SavedTensorHooks
+from hocket.stage.optimizer import Updater
+from hocket.stage.parts import StageParts
+
+_Share: TypeAlias = Callable[
+    [Sequence[Tensor], Sequence[torch.UntypedStorage]], AbstractContextManager[None]
+]
+
+
+class CorrectedWeights(NewestWeights):
+    """Lets the remedies of a stage move its weights for a forward, and puts them back.
+
+    The weights are the same parameters in the same memory meanwhile, and autograd counts no
+    new version of them.
+
+    Args:
+        updater: Updater of the weights, with the remedies.
+        linearizer: Linearizer of the stage, whose graphs may keep the moved weights.
+    """
+
+    def __init__(self, updater: Updater, linearizer: Linearizer) -> None:
+        super().__init__(updater)
+        self._remedies = updater.remedies
+        self._parameters = updater.parameters
+        self._weights = distinct_in_memory(updater.parameters)
+        self._share: _Share = _share_nothing
+        if isinstance(linearizer, SavedTensorHooks):
+            self._share = linearizer.sharing
+
+    def at(self, action: Action) -> AbstractContextManager[None]:
+        """Return a context in which the weights of an action are in place.
+
+        Args:
+            action: Action of the program.
+        """
+        changes = None
+        if action.kind == "F" and action.due:
+            changes = self._remedies.ahead(action.due)
+        return super().at(action) if changes is None else self._move(changes)
+
+    @contextmanager
+    def _move(self, changes: Sequence[Tensor | None]) -> Iterator[None]:
+        """Context manager in which the weights are moved, also those that graphs keep.
+
+        Args:
+            changes: What to add to each weight, of its shape; None for nothing.
+        """
+        newest = [weight.untyped_storage().clone() for weight in self._weights]
+        moved = [copy.clone() for copy in newest]
+        by_memory = {
+            weight.untyped_storage().data_ptr(): copy
+            for weight, copy in zip(self._weights, moved, strict=True)
+        }
+        for parameter, change in zip(self._parameters, changes, strict=True):
+            if change is not None:
+                memory = by_memory[parameter.untyped_storage().data_ptr()]
+                place = int(parameter.storage_offset()), parameter.size(), parameter.stride()
+                parameter.detach().new_empty(0).set_(memory, *place).add_(change)
+        try:
+            fill_memory(self._weights, moved)
+            with self._share(self._weights, moved):
+                yield
+        finally:
+            fill_memory(self._weights, newest)
+
+
+def _share_nothing(
+    weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
+) -> AbstractContextManager[None]:
+    """Do nothing: no graph is kept.
+
+    Args:
+        weights: Weights of the stage.
+        copies: A copy of the memory of each weight.
+    """
+    return nullcontext()
+
+
+def build_weights(
+    method: Method, parts: StageParts, updater: Updater, linearizer: Linearizer
+) -> NewestWeights:
+    """Build what puts the weights of a stage's actions in place.
+
+    Args:
+        method: Method of the training.
+        parts: Parts of the stage.
+        updater: Updater of the weights.
+        linearizer: Linearizer of the stage.
+    """
+    if method.holds(parts.count):
+        assert isinstance(linearizer, SavedTensorHooks), "a method that holds weights stashes"
+        return HeldWeights(updater, linearizer, method.held_back(parts.index, parts.count))
+    if any(remedy.moves for remedy in method.remedies):
+        return CorrectedWeights(updater, linearizer)
+    return NewestWeights(updater)
