@@ -103,7 +103,9 @@ def to_dense(tensor: Tensor, device: torch.device = CPU) -> Tensor:
     # A conjugate may exist as a mere flag on memory that holds something else.
     dense = tensor.detach().to(device).resolve_conj().resolve_neg()
     # A copy of a tensor with gaps or repeated elements has strides in the same order.
-    return dense if _is_dense(dense.shape, dense.stride()) else dense.clone()
+    if dense.is_contiguous() or _is_dense(dense.shape, dense.stride()):
+        return dense
+    return dense.clone()
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

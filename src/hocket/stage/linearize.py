@@ -13,6 +13,8 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch._C import DisableTorchFunction
+from torch.autograd.graph import saved_tensors_hooks
 
 from hocket.errors import CheckpointError, LinearizeError
 from hocket.methods.method import Linearize, Statistics
@@ -71,8 +73,16 @@ class Linearizer(Protocol):
         """Take note that the weights have just changed."""
 
 
+Editable: TypeAlias = Callable[[Tree], Tree]
+"""Returns an input that the module may edit in place, while the original stays as it is."""
+
+
 def build_linearizer(
-    linearize: Linearize, delay: int, statistics: Statistics, keep_states: bool = False
+    linearize: Linearize,
+    delay: int,
+    statistics: Statistics,
+    keep_states: bool = False,
+    editable: Editable = copy_tensors,
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
 
@@ -81,12 +91,15 @@ def build_linearizer(
         delay: Ticks between a forward and its backward.
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         keep_states: Keep the state of each forward, so that checkpoints can be written.
+        editable: Returns an input that the layers may edit.
     """
     if delay == 0:
-        return PlainGraph()
+        return PlainGraph(editable)
     if linearize == "recompute":
-        return Recompute(statistics)
-    return SavedTensorHooks(stash=linearize == "stash", keep_states=keep_states)
+        return Recompute(statistics, editable)
+    return SavedTensorHooks(
+        stash=linearize == "stash", keep_states=keep_states, editable=editable
+    )
 
 
 class PlainGraph:
@@ -95,9 +108,12 @@ class PlainGraph:
     forbids_inner_forward = False
     recomputes = False
 
+    def __init__(self, editable: Editable = copy_tensors) -> None:
+        self._editable = editable
+
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward with a graph."""
-        output = module(copy_tensors(leaves))
+        output = module(self._editable(leaves))
         return output, lambda: output
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
@@ -141,13 +157,14 @@ class Recompute:
     forbids_inner_forward = False
     recomputes = True
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, editable: Editable = copy_tensors) -> None:
         self._statistics = statistics
+        self._editable = editable
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
-            output = module(copy_tensors(leaves))
+            output = module(self._editable(leaves))
         return output, self._recomputation(module, leaves)
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
@@ -158,7 +175,7 @@ class Recompute:
             leaves: Input of the forward.
             output: Output of the forward.
         """
-        again = forward_without_buffer_updates(module, copy_tensors(leaves))
+        again = forward_without_buffer_updates(module, self._editable(leaves))
         return [tensor.requires_grad for tensor in tensors(again)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
@@ -180,8 +197,8 @@ class Recompute:
     def _recomputation(self, module: nn.Module, leaves: Tree) -> OutputFunction:
         def recompute() -> Tree:
             if self._statistics == "both":
-                return module(copy_tensors(leaves))
-            return forward_without_buffer_updates(module, copy_tensors(leaves))
+                return module(self._editable(leaves))
+            return forward_without_buffer_updates(module, self._editable(leaves))
 
         return recompute
 
@@ -240,14 +257,18 @@ class SavedTensorHooks:
     Args:
         stash: Differentiate at the weights of the forward.
         keep_states: Keep the state of each forward, so that it can be repeated.
+        editable: Returns an input that the layers may edit.
     """
 
     forbids_inner_forward = True
     recomputes = False
 
-    def __init__(self, *, stash: bool, keep_states: bool = False) -> None:
+    def __init__(
+        self, *, stash: bool, keep_states: bool = False, editable: Editable = copy_tensors
+    ) -> None:
         self._stash = stash
         self._keep_states = keep_states
+        self._editable = editable
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
         self._last_buffers: dict[str, Tensor] = {}  # of the last state kept
         self._graph_checked = False
@@ -261,7 +282,7 @@ class SavedTensorHooks:
             LinearizeError: A function of autograd keeps a weight outside the saved tensors.
         """
         with self._hooks(module):
-            output = module(copy_tensors(leaves))
+            output = module(self._editable(leaves))
         if self._stash and not self._graph_checked:
             check_graph(output, dict(module.named_parameters()))
             self._graph_checked = True
@@ -303,12 +324,11 @@ class SavedTensorHooks:
             state: Weights and buffers of the forward.
         """
         with self._hooks(module):
-            output = repeat_forward(module, copy_tensors(leaves), state)
+            output = repeat_forward(module, self._editable(leaves), state)
         return lambda: output
 
-    @contextmanager
-    def _hooks(self, module: nn.Module) -> Iterator[None]:
-        """Context manager in which the tensors that autograd saves pass the hooks."""
+    def _hooks(self, module: nn.Module) -> saved_tensors_hooks:
+        """Return a context manager in which the tensors that autograd saves pass the hooks."""
         if module is not self._module:
             self._module, self._parameters = module, list(module.parameters())
         weights = {
@@ -324,8 +344,7 @@ class SavedTensorHooks:
             memory = _LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
             return _View.like(tensor, memory.storage)
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
-            yield
+        return saved_tensors_hooks(pack, _unpack)
 
     def after_update(self) -> None:
         """Make new copies for later forwards; graphs in flight hold on to the old ones."""
@@ -383,11 +402,13 @@ def _unpack(packed: object) -> Tensor:
         return packed.tensor()
     assert isinstance(packed, tuple)
     tensor, version = packed
-    assert isinstance(tensor, Tensor)
-    if tensor._version != version:
+    with DisableTorchFunction():  # `ForbidForward` need not see that a version is read
+        present = tensor._version
+    if present != version:
         raise LinearizeError(
             f"a tensor of shape {tuple(tensor.shape)} that the backward needs was changed in "
-            f"place after the forward (version {tensor._version}, wanted {version}); "
+            f"place after the forward (version {present}, wanted {version}); "
             "make that change out of place, or use linearize='recompute'"
         )
+    assert isinstance(tensor, Tensor)
     return tensor

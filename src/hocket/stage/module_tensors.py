@@ -23,6 +23,10 @@ class ModuleTensors:
         ]
         self._buffers = [buffers for _, buffers in self._owners]
 
+    def all(self) -> list[Tensor]:
+        """Return the parameters and the present buffers."""
+        return [*self.parameters, *self.named_buffers().values()]
+
     def named_buffers(self) -> dict[str, Tensor]:
         """Return the present buffers by name, each once."""
         found: dict[str, Tensor] = {}

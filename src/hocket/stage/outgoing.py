@@ -4,7 +4,7 @@ A packet waits in a mailbox, or is sent from its memory by another thread, while
 sent it goes on. Its optimizer then writes new weights into the memory of the old ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from torch import Tensor, strided
 
@@ -12,7 +12,7 @@ from hocket.distributed.wire import to_dense
 from hocket.tree import Tree, map_tensors
 
 
-def to_outgoing(values: Tree, overwritten: Iterable[Tensor | None]) -> Tree:
+def to_outgoing(values: Tree, overwritten: Sequence[Tensor | None]) -> Tree:
     """Return values as another stage receives them, in this process or another.
 
     A tensor is copied only if it has gaps or repeated elements, or if it shares its memory with
@@ -26,15 +26,17 @@ def to_outgoing(values: Tree, overwritten: Iterable[Tensor | None]) -> Tree:
     Raises:
         PacketError: A tensor cannot be sent.
     """
-    kept = {memory_address(tensor) for tensor in overwritten if tensor is not None}
+    addresses = [
+        tensor.data_ptr()
+        for tensor in overwritten
+        if tensor is not None and tensor.layout is strided
+    ]
 
     def prepare(tensor: Tensor) -> Tensor:
         dense = to_dense(tensor, tensor.device)
-        return dense.clone() if memory_address(dense) in kept else dense
+        memory = dense.untyped_storage()
+        start = memory.data_ptr()
+        end = start + memory.nbytes()
+        return dense.clone() if any([start <= a < end for a in addresses]) else dense
 
     return map_tensors(prepare, values)
-
-
-def memory_address(tensor: Tensor) -> int | None:
-    """Return the address of a tensor's memory; None if it has no memory of its own."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout == strided else None

@@ -8,7 +8,7 @@ alone.
 import hashlib
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Literal
 
@@ -17,6 +17,7 @@ import torch
 from numpy.random import mtrand
 from torch import nn
 
+from hocket.stage.known_layers import Draws
 from hocket.tree import Tree
 
 Pass = Literal["signal", "forward", "backward", "learn"]
@@ -36,7 +37,12 @@ def preserve_rng(device: torch.device) -> Iterator[None]:
 
 
 def seeded_rng(
-    seed: int, stage: int, batch: int, pass_name: Pass, device: torch.device
+    seed: int,
+    stage: int,
+    batch: int,
+    pass_name: Pass,
+    device: torch.device,
+    draws: Draws = "anything",
 ) -> AbstractContextManager[None]:
     """Return a context manager that seeds the global generators for one pass.
 
@@ -49,38 +55,40 @@ def seeded_rng(
         batch: Number of the batch.
         pass_name: Pass of the stage over the batch.
         device: Device of the stage.
+        draws: Generators that the pass may draw from; others are left as they are.
     """
+    if draws == "nothing":
+        return _NOTHING
     words = f"{seed}/{stage}/{batch}/{pass_name}".encode()
     key = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
-    return _SeededOnGpu(key, device) if device.type == "cuda" else _Seeded(key)
+    seeded: AbstractContextManager[None] = _SeededTorch(key)
+    if device.type == "cuda":
+        seeded = _SeededOnGpu(key, device)
+    return seeded if draws == "torch" else _SeededEverywhere(key, seeded)
 
 
-class _Seeded:
-    """Seeds the generators of the CPU; entered for every pass, so by the shortest way."""
+_NOTHING = nullcontext()
 
-    __slots__ = ("_key", "_numpy", "_python", "_torch")
+
+class _SeededTorch:
+    """Seeds PyTorch's generator of the CPU; entered for every pass, so by the shortest way."""
+
+    __slots__ = ("_before", "_key")
 
     def __init__(self, key: int) -> None:
         self._key = key
 
     def __enter__(self) -> None:
-        key, generator = self._key, torch.default_generator
-        self._python, self._torch = random.getstate(), generator.get_state()
-        # Another generator takes the place of numpy's, whose state is slow to read and write.
-        self._numpy = mtrand.get_bit_generator()
-        mtrand.set_bit_generator(_numpy_generator())
+        generator = torch.default_generator
+        self._before = generator.get_state()
         # Not torch.manual_seed: it records a stack trace for each kind of device not in use.
-        generator.manual_seed(key)
-        random.seed(key)
-        numpy.random.seed(key % 2**32)
+        generator.manual_seed(self._key)
 
     def __exit__(self, *error: object) -> None:
-        mtrand.set_bit_generator(self._numpy)
-        random.setstate(self._python)
-        torch.default_generator.set_state(self._torch)
+        torch.default_generator.set_state(self._before)
 
 
-class _SeededOnGpu(_Seeded):
+class _SeededOnGpu(_SeededTorch):
     """Seeds the generator of a GPU as well."""
 
     __slots__ = ("_device", "_on_gpu")
@@ -98,6 +106,30 @@ class _SeededOnGpu(_Seeded):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         torch.cuda.set_rng_state(self._on_gpu, self._device)
+
+
+class _SeededEverywhere:
+    """Seeds the generators of NumPy and of Python, beside those of PyTorch."""
+
+    __slots__ = ("_key", "_numpy", "_python", "_torch")
+
+    def __init__(self, key: int, seeded_torch: AbstractContextManager[None]) -> None:
+        self._key = key
+        self._torch = seeded_torch
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        # Another generator takes the place of numpy's, whose state is slow to read and write.
+        self._numpy = mtrand.get_bit_generator()
+        self._torch.__enter__()
+        mtrand.set_bit_generator(_numpy_generator())
+        random.seed(self._key)
+        numpy.random.seed(self._key % 2**32)
+
+    def __exit__(self, *error: object) -> None:
+        mtrand.set_bit_generator(self._numpy)
+        random.setstate(self._python)
+        self._torch.__exit__(None, None, None)
 
 
 @cache

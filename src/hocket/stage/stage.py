@@ -5,7 +5,7 @@ their neighbours, and the signal that their error comes from.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 
 import torch
@@ -21,6 +21,7 @@ from hocket.stage.compatibility import ForbidForward
 from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets
 from hocket.stage.in_flight import ForwardedBatch, InFlight
+from hocket.stage.known_layers import Draws, KnownLayers
 from hocket.stage.linearize import build_linearizer
 from hocket.stage.module_tensors import ModuleTensors
 from hocket.stage.nonfinite import NonFiniteCheck, fault_in_loss
@@ -68,22 +69,25 @@ class Stage:
         self.deferred_targets = DeferredTargets(self.index)
         self.epochs: dict[int, int] = {}  # of batches whose update is to come
         self.gradients: list[Tensor | None] = []  # of the last backward, for watchers
+        self._layers = KnownLayers(self.module)
         self.linearizer = build_linearizer(
             method.linearize,
             method.graph_delay(self.index, parts.count),
             method.statistics,
             keep_states=setup.resumable,
+            editable=self._layers.editable,
         )
         self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.weights = build_weights(method, parts, self.updater, self.linearizer)
         self._loss = setup.loss
-        self._signal_draws = signal.may_draw(setup.loss)
+        self._signal_draws: Draws = "anything" if signal.may_draw(setup.loss) else "nothing"
         self._seed = setup.seed + parts.seed_offset
         self._autocast = setup.autocast
         self._autocast_enabled = setup.precision == "bf16"
         self._tensors = ModuleTensors(self.module)
         forbids = self.linearizer.forbids_inner_forward
         self._guard = ForbidForward(self.index) if forbids else None
+        self._signal_layers = KnownLayers(self.signal_network)
         self._skip_batches = setup.skip_batches
         self.check = NonFiniteCheck(self.module, self.updater, setup.on_nan)
         self._signal_check = NonFiniteCheck(
@@ -173,18 +177,16 @@ class Stage:
         return self.signal.backward_roots(self.signal_network, inputs)
 
     def computing(
-        self, batch: int, which: Pass, *, draws: bool = True
+        self, batch: int, which: Pass, draws: Draws = "anything"
     ) -> AbstractContextManager[None]:
         """Return a context manager with the random numbers and the precision of one pass.
 
         Args:
             batch: Number of the batch.
             which: The pass.
-            draws: False if it certainly draws no random numbers.
+            draws: Generators that the pass may draw from.
         """
-        seeded: AbstractContextManager[None] = nullcontext()
-        if draws:
-            seeded = seeded_rng(self._seed, self.index, batch, which, self.device)
+        seeded = seeded_rng(self._seed, self.index, batch, which, self.device, draws)
         # Autocast that is off changes something only inside the caller's own.
         if self._autocast_enabled or torch.is_autocast_enabled(self.device.type):
             return _seeded_and_cast(seeded, self._autocast())
@@ -194,7 +196,8 @@ class Stage:
         """Return the output to differentiate, which may have to be computed."""
         if not self.linearizer.recomputes:
             return forwarded.get_output()
-        with self.computing(forwarded.activation.batch, "forward"):
+        batch = forwarded.activation.batch
+        with self.computing(batch, "forward", self._layers.draws):
             return forwarded.get_output()
 
     def _roots_of(
@@ -210,7 +213,7 @@ class Stage:
         """
         if self.signal.needs_gradient:  # what has come is only passed on
             return self.backward_roots(output, targets, received)
-        with self.computing(batch, "backward", draws=self._signal_draws):
+        with self.computing(batch, "backward", self._signal_draws):
             return self.backward_roots(output, targets, received)
 
     @property
@@ -225,7 +228,7 @@ class Stage:
         leaves = graph_leaves(activation)
         forward_state = self.linearizer.forward_state(self.module)
         self.check.save_buffers()
-        with self.computing(batch, "forward"):
+        with self.computing(batch, "forward", self._layers.draws):
             output, get_output = self.linearizer.forward(self.module, leaves)
         fault, masks = self.check.fault_in_output(
             output, lambda: self._needs_gradient(batch, leaves, output)
@@ -262,8 +265,7 @@ class Stage:
         )
 
     def _to_outgoing(self, output: Tree) -> Tree:
-        own = self._tensors
-        return to_outgoing(output, [*own.parameters, *own.named_buffers().values()])
+        return to_outgoing(output, self._tensors.all())
 
     def _needs_gradient(self, batch: int, leaves: Tree, output: Tree) -> list[bool]:
         """Return for each tensor of an output whether it depends on weights or gradients."""
@@ -289,7 +291,8 @@ class Stage:
         # Before anything is sent: the stage where a fault began has to be the one to report it.
         fault = fault_in_loss(roots.loss) or self._signal_check.fault_in_buffers()
         if fault is None:
-            back_propagate(roots, activation.share, self._guard)
+            plain = self._layers.plain and self._signal_layers.plain
+            back_propagate(roots, activation.share, None if plain else self._guard)
             fault, norm = self.check.fault_in_gradients(leaves)
         if fault is not None:
             self.check.restore_buffers()
@@ -299,7 +302,7 @@ class Stage:
             # A gradient may share its memory with that of a weight, as both are views of one.
             weights = (*self.updater.parameters, *self.signal_updater.parameters)
             gradients = to_outgoing(
-                tuple(leaf.grad for leaf in leaves), (p.grad for p in weights)
+                tuple([leaf.grad for leaf in leaves]), [p.grad for p in weights]
             )
             self.to_previous.send(Gradient(batch, gradients))
         self.gradients = self.updater.accumulate()

@@ -1,0 +1,104 @@
+"""Layers of PyTorch itself, of whose forward it is known what it leaves alone.
+
+A stage takes precautions for layers of which nothing is known: it seeds random numbers, gives
+them a copy of their input, and looks out for a forward inside the backward. Each takes time in
+every tick, and none is needed for the layers that are listed here.
+"""
+
+from typing import Literal
+
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from hocket.tree import Tree, copy_tensors
+
+Draws = Literal["nothing", "torch", "anything"]
+"""Generators that a forward may draw from: none, that of torch, or Python's and NumPy's too."""
+
+_ANY_DIMENSION = [
+    getattr(nn, f"{name}{dimensions}d")
+    for name in (
+        *("Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"),
+        *("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool"),
+    )
+    for dimensions in (1, 2, 3)
+]
+_FEW = [
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Bilinear, nn.Embedding),
+    *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm),
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.GLU),
+    *(nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign),
+    *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Softmax, nn.LogSoftmax),
+    *(nn.ZeroPad2d, nn.Upsample, nn.PixelShuffle, nn.PixelUnshuffle),
+]
+PLAIN_LAYERS: frozenset[type[nn.Module]] = frozenset([*_ANY_DIMENSION, *_FEW])
+"""Layers that draw nothing, and edit their input in place only if they are told to."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class KnownLayers:
+    """Facts about the forwards of a module whose layers stay the same objects.
+
+    Hooks may come at any time, and nothing is known of a forward with hooks.
+
+    Args:
+        module: The module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        layers = list(module.modules())
+        self._from_torch = all(map(_is_from_torch, layers))
+        self._plain = self._from_torch and all(map(_is_plain, layers))
+        self._hooks = [getattr(layer, name) for layer in layers for name in _HOOKS]
+        self._optional = [layer for layer in layers if "inplace" in vars(layer)]
+
+    @property
+    def plain(self) -> bool:
+        """True if the layers draw nothing, and run no forward inside their backward."""
+        return self._plain and self._unhooked
+
+    @property
+    def draws(self) -> Draws:
+        """Generators that a forward may draw from."""
+        if not (self._from_torch and self._unhooked):
+            return "anything"
+        return "nothing" if self._plain else "torch"
+
+    def editable(self, inputs: Tree) -> Tree:
+        """Return inputs that the module may edit in place, copies unless it edits none.
+
+        Args:
+            inputs: Input of the module, with tensors of shape (B, ...).
+        """
+        edits = not self.plain or any([vars(layer)["inplace"] for layer in self._optional])
+        return copy_tensors(inputs) if edits else inputs
+
+    @property
+    def _unhooked(self) -> bool:
+        return not any(self._hooks) and not torch_module._has_any_global_hook()
+
+
+def _is_from_torch(layer: nn.Module) -> bool:
+    """Return True for a layer of PyTorch, or a sequence of layers that computes as PyTorch's.
+
+    Not one whose forward or call was replaced, in the object or in its class.
+    """
+    kind = type(layer)
+    own = kind.__module__.startswith("torch.nn.modules.") or _is_sequence(kind)
+    ways = kind.forward, kind.__call__
+    unchanged = all(way.__module__.startswith("torch.nn.modules.") for way in ways)
+    return own and unchanged and "forward" not in vars(layer) and not _is_compiled(layer)
+
+
+def _is_sequence(kind: type[nn.Module]) -> bool:
+    inherited = kind.forward is nn.Sequential.forward
+    return inherited and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
+
+
+def _is_compiled(layer: nn.Module) -> bool:
+    return layer._compiled_call_impl is not None
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    return type(layer) in PLAIN_LAYERS or _is_sequence(type(layer))
