@@ -8,7 +8,6 @@ with hooks on the tensors that autograd saves.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
@@ -21,6 +20,7 @@ from hocket.methods.method import Linearize, Statistics
 from hocket.stage.compatibility import check_graph
 from hocket.stage.forward_state import ForwardState, repeat_forward
 from hocket.stage.rng import forward_without_buffer_updates
+from hocket.stage.weight_view import LiveMemory, WeightView
 from hocket.tree import Tree, copy_tensors, tensors
 
 OutputFunction: TypeAlias = Callable[[], Tree]
@@ -206,45 +206,6 @@ class Recompute:
         """Do nothing: inputs do not depend on this stage's weights."""
 
 
-@dataclass(frozen=True)
-class _View:
-    """A view of the memory of weights, built when the backward asks for it."""
-
-    get_storage: Callable[[], torch.UntypedStorage]
-    empty: Tensor
-    size: torch.Size
-    stride: tuple[int, ...]
-    offset: int
-
-    @staticmethod
-    def like(tensor: Tensor, get_storage: Callable[[], torch.UntypedStorage]) -> "_View":
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        offset = int(tensor.storage_offset())
-        return _View(get_storage, empty, tensor.size(), tensor.stride(), offset)
-
-    def tensor(self) -> Tensor:
-        return self.empty.set_(self.get_storage(), self.offset, self.size, self.stride)
-
-
-@dataclass(frozen=True)
-class _LiveMemory:
-    """Memory that a weight has in the backward, also if the optimizer has replaced it."""
-
-    weight: Tensor
-    stride: tuple[int, ...]
-    offset: int
-
-    def storage(self) -> torch.UntypedStorage:
-        layout = self.weight.stride(), self.weight.storage_offset()
-        if layout != (self.stride, self.offset):
-            raise LinearizeError(
-                f"a weight of shape {tuple(self.weight.shape)} was replaced by one with "
-                f"strides and offset {layout}, wanted {(self.stride, self.offset)}; update it "
-                "in place, or use linearize='stash'"
-            )
-        return self.weight.untyped_storage()
-
-
 class SavedTensorHooks:
     """Graph of the forward, with the weights of the forward (stash) or current ones (live).
 
@@ -341,8 +302,8 @@ class SavedTensorHooks:
                 return tensor, tensor._version
             if self._stash:
                 return self._stashed(tensor, weight)
-            memory = _LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
-            return _View.like(tensor, memory.storage)
+            memory = LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
+            return WeightView.like(tensor, memory.storage)
 
         return saved_tensors_hooks(pack, _unpack)
 
@@ -398,7 +359,7 @@ def _version_key(weight: Tensor) -> tuple[int, int]:
 def _unpack(packed: object) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
-    if isinstance(packed, _View):
+    if isinstance(packed, WeightView):
         return packed.tensor()
     assert isinstance(packed, tuple)
     tensor, version = packed

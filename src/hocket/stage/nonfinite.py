@@ -7,6 +7,7 @@ then are names put together.
 import cmath
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from hocket.errors import NonFiniteError
 from hocket.stage.accumulate import dense_values, norm_of_norms, tensor_norms, total_norm
 from hocket.stage.module_tensors import ModuleTensors
 from hocket.stage.optimizer import Updater
+from hocket.stage.report import LazyScalar
 from hocket.tree import Tree, is_inexact, tensors
 
 OnNaN = Literal["stop", "skip"]
@@ -56,6 +58,12 @@ def fault_in_loss(loss: Tensor | None) -> str | None:
     """Return the fault of a loss of one number; None also if there is no loss."""
     value = 0.0 if loss is None else loss.item()
     return None if cmath.isfinite(value) else f"loss became {value}"
+
+
+def _are_moderate(norms: list[Tensor]) -> bool:
+    """Return True if all norms are finite, and the norm of them as well."""
+    together = torch.stack(norms)
+    return math.hypot(*together.tolist()) <= torch.finfo(together.dtype).max
 
 
 def are_finite(values: Sequence[Tensor]) -> bool:
@@ -139,20 +147,21 @@ class NonFiniteCheck:
             {f"buffer {name!r}": buffers.get(name) for name in self._finite_buffers}
         )
 
-    def fault_in_gradients(self, leaves: Sequence[Tensor]) -> tuple[str | None, Tensor]:
+    def fault_in_gradients(self, leaves: Sequence[Tensor]) -> tuple[str | None, LazyScalar]:
         """Look for a fault of a backward, in gradients of weights or of the inputs.
 
         Args:
             leaves: Inputs of the stage, (B, ...).
 
         Returns:
-            The fault, and the Euclidean norm of the gradients of the weights, a scalar.
+            The fault, and the Euclidean norm of the gradients of the weights, a scalar that is
+            computed when somebody asks for it.
         """
-        of_weights = tensor_norms(p.grad for p in self._updater.parameters)
-        of_inputs = tensor_norms(leaf.grad for leaf in leaves)
-        norm = norm_of_norms(of_weights)
-        together = math.hypot(norm.item(), *(of_input.item() for of_input in of_inputs))
-        if together <= torch.finfo(norm.dtype).max:
+        of_weights = [p.grad for p in self._updater.parameters if p.grad is not None]
+        of_inputs = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        norms = tensor_norms(of_weights + of_inputs)
+        norm = partial(norm_of_norms, norms[: len(of_weights)])
+        if not norms or _are_moderate(norms):
             return None, norm
         weights = {
             f"gradient of {self._parameter_names.get(id(p), f'auxiliary weight {n}')}": p.grad

@@ -1,10 +1,13 @@
 """Measurements of one action of a stage."""
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-Number: TypeAlias = float | Tensor | None
+LazyScalar: TypeAlias = Callable[[], Tensor]
+"""Computes a scalar, on the device of what it is computed from."""
+Number: TypeAlias = float | Tensor | LazyScalar | None
 """A number, or a scalar whose number is read from its device when somebody asks for it."""
 
 
@@ -108,4 +111,6 @@ class ActionReport:
 
 
 def _read(number: Number) -> float | None:
+    if callable(number):
+        number = number()
     return number.item() if isinstance(number, Tensor) else number

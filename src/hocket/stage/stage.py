@@ -28,7 +28,7 @@ from hocket.stage.nonfinite import NonFiniteCheck, fault_in_loss
 from hocket.stage.outgoing import to_outgoing
 from hocket.stage.parts import StageParts
 from hocket.stage.prediction import Prediction, add_to_ensemble
-from hocket.stage.report import ActionReport
+from hocket.stage.report import ActionReport, LazyScalar, Number
 from hocket.stage.rng import Pass, forward_without_buffer_updates, seeded_rng
 from hocket.stage.setup import Setup
 from hocket.stage.skipping import send_skipped, skip_backward, skip_forward
@@ -320,7 +320,7 @@ class Stage:
             gradient_norm=self._require_finite(norm),
         )
 
-    def _require_finite(self, norm: Tensor) -> Tensor:
+    def _require_finite(self, norm: LazyScalar) -> Number:
         """Return the norm of the last gradient, over all replicas.
 
         Args:
@@ -361,11 +361,12 @@ class Stage:
             updater.zero_grad()
             return ActionReport(activation.epoch, version, skipped=True, fault=fault)
         gradients = updater.accumulate()
+        gradient_norm: Number = norm
         if updater.reduces:
-            norm = self._signal_check.require_finite_norm(total_norm(gradients))
+            gradient_norm = self._signal_check.require_finite_norm(total_norm(gradients))
         lr = updater.update(activation.epoch)
         return ActionReport(
-            activation.epoch, version, loss=loss.detach(), gradient_norm=norm, lr=lr
+            activation.epoch, version, loss=loss.detach(), gradient_norm=gradient_norm, lr=lr
         )
 
 

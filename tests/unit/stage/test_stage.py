@@ -1,9 +1,11 @@
 """What a stage refuses: numbers that are no numbers, labels that are none, packets too few."""
 
+import random
 import warnings
 from contextlib import suppress
 from functools import partial
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -172,6 +174,23 @@ def test_randomness_is_a_function_of_its_key():
     drawn = [draw(*key) for key in keys]
     assert not different(drawn, [draw(*key) for key in keys])
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+@pytest.mark.parametrize(
+    ("draws", "seeded"),
+    [("nothing", []), ("torch", ["torch"]), ("anything", ["torch", "numpy", "random"])],
+)
+def test_only_generators_that_may_be_drawn_from_are_seeded(draws, seeded):
+    generators = {
+        "torch": lambda: torch.get_rng_state().tolist(),
+        "numpy": lambda: [*numpy.random.get_state(legacy=True)[1]],
+        "random": random.getstate,
+    }
+    before = {name: state() for name, state in generators.items()}
+    with seeded_rng(0, 0, 0, "forward", torch.device("cpu"), draws):
+        changed = [name for name, state in generators.items() if state() != before[name]]
+    assert changed == seeded
+    assert {name: state() for name, state in generators.items()} == before
 
 
 def test_randomness_is_put_back_after_an_error():

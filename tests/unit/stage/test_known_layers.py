@@ -1,0 +1,127 @@
+"""A layer that is said to be plain is plain, and of any other nothing is said."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from hocket.stage.known_layers import PLAIN_LAYERS, KnownLayers
+from hocket.zoo.layer import Layer
+
+WITH_ARGUMENTS = {
+    nn.Linear: partial(nn.Linear, 6, 5),
+    nn.Embedding: partial(nn.Embedding, 9, 5),
+    nn.LayerNorm: partial(nn.LayerNorm, 6),
+    nn.RMSNorm: partial(nn.RMSNorm, 6),
+    nn.GroupNorm: partial(nn.GroupNorm, 2, 4),
+    nn.Softmax: partial(nn.Softmax, 1),
+    nn.LogSoftmax: partial(nn.LogSoftmax, 1),
+    nn.Unflatten: partial(nn.Unflatten, 1, (2, 2)),
+    nn.LocalResponseNorm: partial(nn.LocalResponseNorm, 2),
+    nn.ZeroPad2d: partial(nn.ZeroPad2d, 1),
+    nn.Upsample: partial(nn.Upsample, scale_factor=2),
+    nn.PixelShuffle: partial(nn.PixelShuffle, 2),
+    nn.PixelUnshuffle: partial(nn.PixelUnshuffle, 2),
+}
+
+
+def build(kind: type[nn.Module]) -> nn.Module:
+    """Build a layer for inputs of 4 channels, or of 6 features."""
+    name = kind.__name__
+    if kind in WITH_ARGUMENTS:
+        return WITH_ARGUMENTS[kind]()
+    if name.startswith("Conv"):
+        return kind(4, 4, 1)
+    if name.startswith(("BatchNorm", "InstanceNorm")):
+        return kind(4)
+    return kind(2) if "Pool" in name else kind()
+
+
+def sample(kind: type[nn.Module]) -> Tensor:
+    """Return an input of the layer."""
+    if kind is nn.Embedding:
+        return torch.randint(0, 9, (3, 6))
+    name = kind.__name__
+    dimensions = int(name[-2]) if name.endswith("d") and name[-2].isdigit() else 2
+    return torch.randn(3, 4, *(6,) * dimensions)
+
+
+@pytest.mark.parametrize("kind", PLAIN_LAYERS - {nn.Bilinear}, ids=lambda kind: kind.__name__)
+def test_a_plain_layer_draws_nothing_and_leaves_its_input(kind):
+    layer, inputs = build(kind).train(), sample(kind)
+    layers = KnownLayers(nn.Sequential(layer))
+    assert layers.plain
+    assert layers.draws == "nothing"
+    assert layers.editable(inputs) is inputs
+    before, state = inputs.clone(), torch.get_rng_state()
+    layer(inputs)
+    assert torch.equal(inputs, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Scaled(nn.Linear):
+    """A layer of a user that inherits from PyTorch's."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) * torch.rand(())
+
+
+def replaced() -> nn.Module:
+    layer = nn.Linear(6, 5)
+    layer.forward = lambda inputs: inputs
+    return layer
+
+
+def compiled() -> nn.Module:
+    layer = nn.Linear(6, 5)
+    layer.compile(backend="eager")
+    return layer
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(6, 5)
+    layer.register_forward_pre_hook(lambda layer, inputs: None)
+    return layer
+
+
+def back_hooked() -> nn.Module:
+    layer = nn.Linear(6, 5)
+    layer.register_full_backward_hook(lambda layer, given, returned: None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "build_layer",
+    [partial(Scaled, 6, 5), replaced, compiled, hooked, back_hooked],
+    ids=["subclass", "replaced", "compiled", "hooked", "back hooked"],
+)
+def test_nothing_is_known_of_other_layers(build_layer):
+    layers, inputs = KnownLayers(Layer(nn.ReLU(), build_layer())), torch.ones(2, 6)
+    assert not layers.plain
+    assert layers.draws == "anything"
+    assert layers.editable(inputs) is not inputs
+
+
+def test_a_hook_of_all_modules_is_noticed():
+    layers = KnownLayers(nn.Linear(6, 5))
+    assert layers.plain
+    handle = register_module_forward_hook(lambda layer, inputs, output: None)
+    assert layers.draws == "anything"
+    handle.remove()
+    assert layers.plain
+
+
+def test_dropout_draws_from_torch_only():
+    layers = KnownLayers(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5)))
+    assert layers.draws == "torch"
+    assert not layers.plain
+
+
+def test_a_layer_that_is_told_to_edit_gets_a_copy():
+    module, inputs = nn.Sequential(nn.ReLU()), torch.ones(2, 6)
+    layers = KnownLayers(module)
+    assert layers.editable(inputs) is inputs
+    module[0].inplace = True
+    assert layers.editable(inputs) is not inputs
