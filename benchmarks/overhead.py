@@ -103,8 +103,8 @@ def measure_overhead(settings: OverheadSettings = DEFAULTS) -> None:
     for number, name in enumerate(settings.rows, start=1):
         row = time_row(work, name, pairs=settings.pairs, steps=settings.steps)
         row |= predicted_memory(work, name)
-        memory = settings.memory
-        row["peak_mib"] = measure_peak_mib(work, name, settings.steps) if memory else None
+        if settings.memory:
+            row |= measure_peak_mib(work, name, settings.steps)
         measured.append(row)
         line = f"[{number}/{len(settings.rows)}] {_summarize_row(row)}"
         print(line, file=sys.stderr, flush=True)
@@ -173,6 +173,6 @@ def ratio_goal(method: Method, stages: int) -> float | None:
 
 
 def _summarize_row(row: Mapping[str, Any]) -> str:
-    peak = "" if row["peak_mib"] is None else f", {row['peak_mib']:.0f} MiB"
+    peak = f", {row['peak_mib']:.0f} MiB" if "peak_mib" in row else ""
     low, high = row["ratio_min"], row["ratio_max"]
     return f"{row['row']}: {row['ratio']:.3f} ({low:.3f} to {high:.3f}){peak}"

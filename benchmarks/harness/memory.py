@@ -1,26 +1,34 @@
 """Peak memory of training, measured in a process that does nothing else.
 
 Run as ``python -m benchmarks.harness.memory WORKLOAD ROW STEPS``, with WORKLOAD the fields of a
-`Workload` as JSON; prints the peak in MiB.
+`Workload` as JSON; prints peaks in MiB as JSON.
 """
 
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
 
 import torch
 
+from benchmarks.harness.allocations import trace_allocations
 from benchmarks.harness.process import run_module
 from benchmarks.harness.workload import PLAIN, Workload
+from benchmarks.peers.by_hand import step_by_hand
 from hocket.methods import parse_method
 from hocket.runs.peak_memory import peak_mib, reset_peak
 
+WRITTEN_BY_HAND = ("bp", "fdg", "dgl")
+"""Rows for whose work there is a loop written by hand."""
 
-def measure_peak_mib(work: Workload, row: str, steps: int) -> float:
+
+def measure_peak_mib(work: Workload, row: str, steps: int) -> dict[str, float | None]:
     """Return the memory that training adds to that before its first step, in MiB.
 
     Network and batch exist before; activations, gradients, momentum and the buffers of a method
-    come after.
+    come after. ``peak_mib`` is that of the process, and depends on what the C library gives
+    back; ``allocated_mib`` is that of all tensors, and ``by_hand_mib`` that of a loop written
+    by hand for the same work, if there is one.
 
     Args:
         work: The workload.
@@ -32,7 +40,10 @@ def measure_peak_mib(work: Workload, row: str, steps: int) -> float:
     """
     fields = json.dumps(dataclasses.asdict(work))
     module = "benchmarks.harness.memory"
-    return float(run_module(module, fields, row, str(steps), threads=work.threads))
+    found: dict[str, float | None] = json.loads(
+        run_module(module, fields, row, str(steps), threads=work.threads)
+    )
+    return found
 
 
 def predicted_memory(work: Workload, row: str) -> dict[str, int]:
@@ -52,7 +63,7 @@ def predicted_memory(work: Workload, row: str) -> dict[str, int]:
 
 
 def measure_peak_here(work: Workload, row: str, steps: int) -> float:
-    """Measure the same in this process, which should be a new one.
+    """Measure the peak of this process, which should be a new one, in MiB.
 
     Args:
         work: The workload.
@@ -71,8 +82,37 @@ def measure_peak_here(work: Workload, row: str, steps: int) -> float:
     return peak_mib() - before_mib
 
 
+def count_allocated(work: Workload, row: str, steps: int, *, by_hand: bool) -> float:
+    """Return the most memory that tensors have taken above that before the first step, in MiB.
+
+    Args:
+        work: The workload.
+        row: ``plain``, or a method as `parse_method` reads it.
+        steps: Number of steps after the pipeline is full.
+        by_hand: Run the loop written by hand for the method.
+    """
+
+    def run() -> Iterator[None]:
+        fill = 1
+        if row == PLAIN or (by_hand and row == "bp"):  # which is the plain loop by hand
+            step = work.plain_step()
+        else:
+            method = parse_method(row)
+            trainer, fill = work.build_trainer(method), work.warmup_steps(method)
+            step = work.trainer_step(trainer)
+            if by_hand:
+                step = step_by_hand(trainer.stages, work.optimizer, work.noise_batch())
+        yield
+        for _ in range(fill + steps):
+            step()
+            yield
+
+    before, *after = trace_allocations(run())
+    return (max(each.peak for each in after) - before.held) / 2**20
+
+
 def main(fields: str, row: str, steps: str) -> None:
-    """Measure in this process, and print the peak in MiB.
+    """Measure in this process, and print peaks in MiB as JSON.
 
     Args:
         fields: Fields of the `Workload`, as JSON.
@@ -82,7 +122,12 @@ def main(fields: str, row: str, steps: str) -> None:
     values = json.loads(fields)
     work = Workload(**(values | {"shape": tuple(values["shape"])}))
     torch.set_num_threads(work.threads)
-    print(measure_peak_here(work, row, int(steps)))
+    count = int(steps)
+    found: dict[str, float | None] = {"peak_mib": measure_peak_here(work, row, count)}
+    found["allocated_mib"] = count_allocated(work, row, count, by_hand=False)
+    has_loop = row in WRITTEN_BY_HAND
+    found["by_hand_mib"] = count_allocated(work, row, count, by_hand=True) if has_loop else None
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

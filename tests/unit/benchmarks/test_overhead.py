@@ -1,9 +1,16 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.harness.memory import measure_peak_here, measure_peak_mib, predicted_memory
+from benchmarks.harness.allocations import trace_allocations
+from benchmarks.harness.memory import (
+    count_allocated,
+    measure_peak_here,
+    measure_peak_mib,
+    predicted_memory,
+)
 from benchmarks.harness.pairs import PairedTimes, time_pairs
 from benchmarks.harness.record import Record
 from benchmarks.harness.workload import PLAIN, Workload
@@ -108,7 +115,39 @@ def test_the_record_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
-    assert 0 <= measure_peak_mib(WORK, "fdg", steps=1) < 1000
+    found = measure_peak_mib(WORK, "fdg", steps=1)
+    assert set(found) == {"peak_mib", "allocated_mib", "by_hand_mib"}
+    assert all(0 <= value < 1000 for value in found.values() if value is not None)
+    assert found["by_hand_mib"] is not None
+
+
+def test_allocations_are_counted_step_by_step() -> None:
+    kib = 2**8  # float32
+
+    def steps() -> Iterator[int]:
+        first = torch.zeros(5 * kib)
+        yield 0
+        torch.zeros(3 * kib)
+        yield 1
+        yield 2
+        del first
+        yield 3
+
+    found = trace_allocations(steps())
+    assert [each.held for each in found] == [5 * 2**10, 5 * 2**10, 5 * 2**10, 0]
+    assert [each.peak for each in found] == [5 * 2**10, 8 * 2**10, 5 * 2**10, 5 * 2**10]
+
+
+def test_the_tensors_of_an_engine_and_of_a_loop_by_hand_are_counted() -> None:
+    work = Workload(
+        network="mlp", shape=(64,), batch=4096, stages=2, threads=1, channels_last=False
+    )
+    counts = [count_allocated(work, "fdg", 3, by_hand=by_hand) for by_hand in (False, True)]
+    assert counts[1] > 1
+    assert counts[0] == pytest.approx(counts[1], rel=0.5)
+    plain = count_allocated(work, PLAIN, 3, by_hand=False)
+    assert plain == count_allocated(work, "bp", 3, by_hand=True)
+    assert plain < counts[1]
 
 
 def test_memory_counts_what_training_adds() -> None:
