@@ -12,7 +12,7 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import method_options
-from hocket.remedies import T1, Predict, StalenessRate
+from hocket.remedies import T1, T2, Predict, StalenessRate
 from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
@@ -53,6 +53,10 @@ CASES = [
     ),
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
     Case("fdg", optimizer=torch.optim.Adam, remedies=(Predict(direction="decaying"),)),
+    *(
+        Case("fdg", "conv", (("linearize", kind),), remedies=(T2(),))
+        for kind in ("live", "recompute")
+    ),
     Case("fdg", optimizer=torch.optim.Adam),
     Case("fdg", trainer=(("scheduler_unit", "update"),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),

@@ -4,16 +4,20 @@ Worker k (of K, from 0) admits K-1-k batches, then forwards and back-propagates 
 starts each action as soon as its packet is there. PipeDream stashes weights; PACI does not, and
 updates after every ``accumulate`` backwards. PipeMare's T1 (1910.05124) and staleness-aware
 learning rates (1511.05950) scale the learning rate of an update. SpecTrain (1809.02839)
-forwards with weights that are predicted for the update of the batch.
+forwards with weights that are predicted for the update of the batch; PipeMare's T2 estimates in
+its backward those of its forward.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
+
+Move = Callable[[torch.optim.Optimizer, int], list[Tensor]]
 
 
 def train(
@@ -27,12 +31,14 @@ def train(
     accumulate: int = 1,
     linearize: str = "stash",
     rate: Callable[[int, int, list[int]], float] = lambda k, t, staleness: 1.0,
-    ahead: Callable[[torch.optim.Optimizer, int], list[Tensor]] | None = None,
+    ahead: Move | None = None,
+    behind: Move | None = None,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
     Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients). A
-    forward with s updates until its backward has ahead(optimizer, s) added to its weights.
+    forward with s updates until its backward has ahead(optimizer, s) added to its weights, and
+    the backward behind(optimizer, s).
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -57,22 +63,18 @@ def train(
             while todo[k] and (x[k] if todo[k][0] == "F" else g[k] or k == K - 1):
                 if todo[k].popleft() == "F":
                     how = linearize if k < K - 1 else "live"  # back-propagated at once
-                    now = [p.data.clone() for p in modules[k].parameters()]
                     due = (count[k] + len(kept[k])) // accumulate
-                    if ahead is not None and due:
-                        moves = ahead(sgd[k], due)
-                        for p, move in zip(modules[k].parameters(), moves, strict=True):
-                            p.data.add_(move)
-                    out, mine = forward(modules[k], x[k].popleft(), how)
-                    for p, value in zip(modules[k].parameters(), now, strict=True):
-                        p.data.copy_(value)
+                    with moved(modules[k], ahead(sgd[k], due) if ahead and due else None):
+                        out, mine = forward(modules[k], x[k].popleft(), how)
                     kept[k].append(mine)
                     seen[k].append(version[k])
                     if k < K - 1:
                         x[k + 1].append(out)
                     continue
+                late = version[k] - seen[k].popleft()
                 if k < K - 1:
-                    back = backward(modules[k], kept[k].popleft(), g[k].popleft())
+                    with moved(modules[k], behind(sgd[k], late) if behind else None):
+                        back = backward(modules[k], kept[k].popleft(), g[k].popleft())
                 else:  # the loss of the batch just forwarded
                     _, inputs, out = kept[k].popleft()
                     value = loss(out, batches[len(losses)][1])
@@ -82,12 +84,23 @@ def train(
                 if k:
                     g[k - 1].append(back)
                 count[k] += 1
-                stale[k].append(version[k] - seen[k].popleft())
+                stale[k].append(late)
                 if count[k] == accumulate:
                     update(k)
     for k in (k for k in range(K) if count[k]):  # the last, partial groups
         update(k)
     return losses
+
+
+@contextmanager
+def moved(module: nn.Module, moves: list[Tensor] | None) -> Iterator[None]:
+    """Add to the weights for as long as the context lasts, unseen by autograd."""
+    now = [p.data.clone() for p in module.parameters()]
+    for p, move in zip(module.parameters(), moves or [], strict=False):
+        p.data.add_(move)
+    yield
+    for p, value in zip(module.parameters(), now, strict=True):
+        p.data.copy_(value)
 
 
 def one_f_one_b(ahead: int, batches: int) -> str:

@@ -137,7 +137,9 @@ class Method:
             )
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
         late = self.signal.needs_gradient and delayed
-        problems += remedy_problems(self.remedies, late=late, hold=self.hold)
+        problems += remedy_problems(
+            self.remedies, late=late, hold=self.hold, linearize=self.linearize
+        )
         if self.hold != "newest" and not (
             self.signal.needs_gradient and self.linearize == "stash"
         ):

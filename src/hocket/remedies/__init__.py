@@ -10,3 +10,4 @@ from hocket.remedies.remedy import Remedy as Remedy
 from hocket.remedies.remedy import Weights as Weights
 from hocket.remedies.staleness_rate import StalenessRate as StalenessRate
 from hocket.remedies.t1 import T1 as T1
+from hocket.remedies.t2 import T2 as T2

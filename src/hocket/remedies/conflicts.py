@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from hocket.remedies.remedy import Remedy
 
 
-def remedy_problems(remedies: Sequence[Remedy], *, late: bool, hold: str) -> list[str]:
+def remedy_problems(
+    remedies: Sequence[Remedy], *, late: bool, hold: str, linearize: str
+) -> list[str]:
     """Return in words each reason why a method cannot have these remedies.
 
     Args:
         remedies: Remedies of the method.
         late: True if gradients of the method are late.
         hold: Version of the weights that its forwards have.
+        linearize: Weights that its backwards have.
     """
     strangers = [remedy for remedy in remedies if not isinstance(remedy, Remedy)]
     if strangers:
@@ -29,9 +32,15 @@ def remedy_problems(remedies: Sequence[Remedy], *, late: bool, hold: str) -> lis
     movers = [remedy for remedy in remedies if remedy.moves]
     if len(movers) > 1:
         problems.append(
-            f"{_names(movers)} each move the weights of the same forward; keep one of them"
+            f"{_names(movers)} each move the weights of the same batch; keep one of them"
         )
-    if movers and hold != "newest":
+    backwards = [remedy for remedy in movers if remedy.moves == "backward"]
+    if backwards and linearize == "stash":
+        problems.append(
+            f"{_names(backwards)} moves the weights of a backward, which linearize='stash' "
+            "takes from the forward; use linearize='live' or 'recompute', or leave it out"
+        )
+    elif movers and hold != "newest":
         problems.append(
             f"{_names(movers)} moves the newest weights, and with hold={hold!r} a stage "
             "forwards with older ones on purpose; leave hold at 'newest', or the remedy out"

@@ -1,7 +1,7 @@
 """Remedies for staleness: frozen values of a method, which act at each stage by an object."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -55,6 +55,14 @@ class Aid:
         """
         return None
 
+    def behind(self, staleness: int) -> list[Tensor | None] | None:
+        """Return what to add to each weight for a backward; None to leave all as they are.
+
+        Args:
+            staleness: Updates since the forward of the batch, at least 1.
+        """
+        return None
+
     def gathered(self, staleness: int) -> None:
         """Take note of the gradients of one batch, which wait for the next update.
 
@@ -98,7 +106,7 @@ class Remedy(ABC):
     """
 
     paper: ClassVar[str]
-    moves: ClassVar[Literal["forward"] | None] = None
+    moves: ClassVar[Literal["forward", "backward"] | None] = None
 
     @property
     def copies(self) -> int:
@@ -128,8 +136,15 @@ class Aids(Aid):
         Args:
             due: Updates until the backward of the batch, at least 1.
         """
-        found = (aid.ahead(due) for aid in self._aids)
-        return next((changes for changes in found if changes is not None), None)
+        return _only(aid.ahead(due) for aid in self._aids)
+
+    def behind(self, staleness: int) -> list[Tensor | None] | None:
+        """Return what the one remedy that moves the weights of backwards adds to each.
+
+        Args:
+            staleness: Updates since the forward of the batch, at least 1.
+        """
+        return _only(aid.behind(staleness) for aid in self._aids)
 
     def gathered(self, staleness: int) -> None:
         """Let each remedy take note of the gradients of one batch.
@@ -166,6 +181,13 @@ class Aids(Aid):
         """Continue from the state of the same remedies at the same stage."""
         for aid, remembered in zip(self._aids, state["aids"], strict=True):
             aid.load_state_dict(remembered)
+
+
+def _only(
+    answers: Iterable[list[Tensor | None] | None],
+) -> list[Tensor | None] | None:
+    """Return the answer that is not None, if any."""
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def post_remedies(remedies: Sequence[Remedy], post: Post, weights: Weights) -> Aids:

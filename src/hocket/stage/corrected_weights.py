@@ -15,6 +15,7 @@ from hocket.stage.held_weights import (
     distinct_in_memory,
     fill_memory,
 )
+from hocket.stage.in_flight import InFlight
 from hocket.stage.linearize import Linearizer, SavedTensorHooks
 from hocket.stage.optimizer import Updater
 from hocket.stage.parts import StageParts
@@ -25,7 +26,7 @@ _Share: TypeAlias = Callable[
 
 
 class CorrectedWeights(NewestWeights):
-    """Lets the remedies of a stage move its weights for a forward, and puts them back.
+    """Lets the remedies of a stage move its weights for an action, and puts them back.
 
     The weights are the same parameters in the same memory meanwhile, and autograd counts no
     new version of them.
@@ -33,10 +34,12 @@ class CorrectedWeights(NewestWeights):
     Args:
         updater: Updater of the weights, with the remedies.
         linearizer: Linearizer of the stage, whose graphs may keep the moved weights.
+        in_flight: Batches whose versions tell how late their backwards are.
     """
 
-    def __init__(self, updater: Updater, linearizer: Linearizer) -> None:
+    def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
         super().__init__(updater)
+        self._in_flight = in_flight
         self._remedies = updater.remedies
         self._parameters = updater.parameters
         self._weights = distinct_in_memory(updater.parameters)
@@ -53,6 +56,9 @@ class CorrectedWeights(NewestWeights):
         changes = None
         if action.kind == "F" and action.due:
             changes = self._remedies.ahead(action.due)
+        elif action.kind == "B":
+            staleness = self.version - self._in_flight[action.batch].version
+            changes = self._remedies.behind(staleness) if staleness else None
         return super().at(action) if changes is None else self._move(changes)
 
     @contextmanager
@@ -94,7 +100,11 @@ def _share_nothing(
 
 
 def build_weights(
-    method: Method, parts: StageParts, updater: Updater, linearizer: Linearizer
+    method: Method,
+    parts: StageParts,
+    updater: Updater,
+    linearizer: Linearizer,
+    in_flight: InFlight,
 ) -> NewestWeights:
     """Build what puts the weights of a stage's actions in place.
 
@@ -103,10 +113,11 @@ def build_weights(
         parts: Parts of the stage.
         updater: Updater of the weights.
         linearizer: Linearizer of the stage.
+        in_flight: Batches in flight at the stage.
     """
     if method.holds(parts.count):
         assert isinstance(linearizer, SavedTensorHooks), "a method that holds weights stashes"
         return HeldWeights(updater, linearizer, method.held_back(parts.index, parts.count))
     if any(remedy.moves for remedy in method.remedies):
-        return CorrectedWeights(updater, linearizer)
+        return CorrectedWeights(updater, linearizer, in_flight)
     return NewestWeights(updater)

@@ -63,6 +63,12 @@ class InFlight:
         return iter(self._batches.values())
 
     def __getitem__(self, batch: int) -> ForwardedBatch:
+        if batch not in self._batches:
+            waiting = ", ".join(map(str, self._batches)) or "none"
+            raise PacketError(
+                f"stage {self._stage}: batch {batch} is to be back-propagated but was not "
+                f"forwarded; in flight are {waiting}"
+            )
         return self._batches[batch]
 
     def add(self, forwarded: ForwardedBatch) -> None:
@@ -82,13 +88,9 @@ class InFlight:
         Raises:
             PacketError: It was not forwarded.
         """
-        if batch not in self._batches:
-            waiting = ", ".join(map(str, self._batches)) or "none"
-            raise PacketError(
-                f"stage {self._stage}: batch {batch} is to be back-propagated but was not "
-                f"forwarded; in flight are {waiting}"
-            )
-        return self._batches.pop(batch)
+        forwarded = self[batch]
+        del self._batches[batch]
+        return forwarded
 
     def state_dict(self) -> list[Tree]:
         """Return the packets of all batches, and the states of their forwards.

@@ -78,7 +78,9 @@ class Stage:
             editable=self._layers.editable,
         )
         self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
-        self.weights = build_weights(method, parts, self.updater, self.linearizer)
+        self.weights = build_weights(
+            method, parts, self.updater, self.linearizer, self.in_flight
+        )
         self._loss = setup.loss
         self._signal_draws: Draws = "anything" if signal.may_draw(setup.loss) else "nothing"
         self._seed = setup.seed + parts.seed_offset
