@@ -12,7 +12,7 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import method_options
-from hocket.remedies import T1, T2, Predict, StalenessRate
+from hocket.remedies import T1, T2, CompensateAdaptively, Predict, StalenessRate
 from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
@@ -56,6 +56,10 @@ CASES = [
     *(
         Case("fdg", "conv", (("linearize", kind),), remedies=(T2(),))
         for kind in ("live", "recompute")
+    ),
+    *(
+        Case("fdg", "conv", (("linearize", kind),), remedies=(CompensateAdaptively(),))
+        for kind in LINEARIZE
     ),
     Case("fdg", optimizer=torch.optim.Adam),
     Case("fdg", trainer=(("scheduler_unit", "update"),)),

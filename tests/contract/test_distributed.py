@@ -10,7 +10,7 @@ import torch
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, Left, trained, trained_apart
-from hocket.remedies import T1, T2, Predict, StalenessRate
+from hocket.remedies import T1, T2, Compensate, CompensateAdaptively, Predict, StalenessRate
 from hocket.transport.codecs import VQ, Cast, Integers
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
@@ -36,6 +36,8 @@ CASES = [
     ),
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
     Case("fdg", "conv", (("linearize", "live"),), remedies=(T2(),)),
+    Case("fdg", "conv", remedies=(Compensate(), StalenessRate())),
+    Case("adl", options=(("linearize", "recompute"),), remedies=(CompensateAdaptively(),)),
     Case("fdg", options=(("linearize", "recompute"),), remedies=(T2(decay=0.5), T1(anneal=3))),
     Case("adl", "conv", options=(("accumulate", 5), ("hold", "double"))),
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain"))),
@@ -124,6 +126,8 @@ REPLICATED = [
     *(Case(name, "conv", dropout=0.0, last=3) for name in ("bp", "fdg", "dsp", "dgl", "dni")),
     Case("fdg", "conv", dropout=0.0, last=3, direct=True),
     Case("adl", dropout=0.0, last=3, trainer=(("clip", "batch:0.2"),)),
+    Case("fdg", dropout=0.0, last=3, remedies=(Compensate(),)),
+    Case("fdg", dropout=0.0, last=3, remedies=(Predict(direction="last"),)),
     # The first replica has ignored targets only, or most of them.
     *(Case(name, "conv", dropout=0.0, last=3, ignored=2) for name in ("fdg", "dgl")),
 ]

@@ -33,6 +33,8 @@ from hocket.remedies import (
     REMEDIES,
     T1,
     T2,
+    Compensate,
+    CompensateAdaptively,
     Post,
     Predict,
     StalenessRate,
@@ -40,14 +42,22 @@ from hocket.remedies import (
     remedy_options,
 )
 from hocket.tree import tensors
-from reference import pipedream, predict
+from reference import compensate, pipedream, predict
 
 NEUTRAL = {
     "t1": T1(anneal=0),
     "t2": T2(decay=1.0),
+    "compensate": Compensate(strength=0.0),
+    "compensate-adaptive": CompensateAdaptively(strength=0.0),
     "staleness-rate": StalenessRate(power=0.0),
 }
-OTHER_VALUES = {"anneal": 3, "decay": 0.5, "direction": "decaying", "power": 0.5}
+OTHER_VALUES = {
+    "anneal": 3,
+    "decay": 0.5,
+    "direction": "decaying",
+    "power": 0.5,
+    "strength": 0.5,
+}
 every_remedy = pytest.mark.parametrize("name", REMEDIES)
 
 
@@ -232,6 +242,71 @@ def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
     assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
 
 
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize(
+    ("remedy", "correct"),
+    [
+        (Compensate(strength=0.7), partial(compensate.constant, 0.7)),
+        (
+            CompensateAdaptively(strength=0.9, decay=0.8),
+            partial(compensate.Adaptive, 0.9, 0.8),
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        (PipeDream(), {}),
+        (DDG(linearize="live"), {"linearize": "live"}),
+        (DDG(linearize="recompute"), {"linearize": "recompute"}),
+        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
+    ],
+    ids=str,
+)
+def test_compensated_gradients_are_those_of_their_reference(
+    method, how, remedy, correct, stages
+):
+    """Close in float64."""
+    batches, modules = data(mlp, 13, last=3), mlp(stages)
+    losses = pipedream.train(
+        modules, batches, loss=cross_entropy, correct=correct(), **how, **SGD
+    )
+    trained = train(method.with_remedies(remedy), mlp(stages), batches).state
+    states = [value for module in modules for value in module.state_dict().values()]
+    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+
+
+def test_a_compensated_gradient_is_fresh_if_the_curvature_is_that_of_the_remedy():
+    """Of a loss whose second derivative is lambda g g: g = -1 / (lambda w), near w."""
+    then = torch.linspace(1, 2, 5).double()
+    for distance, tolerance in ((1e-3, 1e-5), (1e-4, 1e-7)):
+        weight = torch.nn.Parameter(then + distance)
+        weight.grad = -1 / (0.5 * then)
+        weights = Weights([weight], torch.optim.SGD([weight]))
+        Compensate(strength=0.5).posted(Post(0, 2, 1.0), weights).correct([then])
+        fresh = -1 / (0.5 * weight.detach())
+        assert torch.allclose(weight.grad, fresh, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("grad", "kind"),
+    [
+        (torch.eye(3).to_sparse(), "sparse"),
+        (torch.ones(3, 3, dtype=torch.complex64), "complex"),
+    ],
+)
+@pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=str)
+def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
+    weight = torch.nn.Parameter(torch.zeros(3, 3, dtype=grad.dtype))
+    weight.grad = grad
+    weights = Weights([weight], torch.optim.SGD([weight]))
+    aid = remedy.posted(Post(1, 4, 2.0), weights)
+    told = rf"stage 1: a weight of shape \(3, 3\) has a {kind} gradient"
+    with pytest.raises(OptionError, match=told):
+        aid.correct([weight.detach().clone()])
+
+
 @pytest.mark.parametrize("staleness", [1.0, 3.0])
 def test_t2_finds_the_weights_of_a_forward_if_changes_are_constant(staleness):
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.double))
@@ -296,7 +371,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("fdg+t2000", "unknown remedy 't2000'; there are: predict, staleness-rate, t1, t2"),
+        ("fdg+t2000", "unknown remedy 't2000'; there are: compensate, compensate-adaptive,"),
         ("fdg+t1(anneal=-1)", "anneal is -1; use a number of at least 0"),
         ("fdg+t1(anneal=soon)", "anneal is 'soon'; wanted a whole number"),
         ("fdg+t1(speed=3)", "unknown option 'speed'; there are: anneal"),
@@ -316,6 +391,13 @@ def test_remedies_are_written_after_a_method_and_multiply():
         (
             "pipedream:hold=vertical+predict",
             "Predict moves the newest weights, and with hold='vertical' a stage",
+        ),
+        ("fdg+compensate(strength=-1)", "strength is -1; use a number of at least 0"),
+        ("fdg+compensate-adaptive(decay=2)", r"decay is 2; use a number in \[0, 1\]"),
+        ("fdg+compensate+predict", "the present ones, and Predict moves them; keep one of"),
+        (
+            "pipedream:hold=vertical+compensate",
+            "ones, and with hold='vertical' a forward has older ones; leave hold at 'newest'",
         ),
         ("bp+t1", "there is no late gradient that T1 could correct"),
         ("dgl+t1", "there is no late gradient that T1 could correct"),
@@ -343,6 +425,14 @@ def test_moments_that_an_optimizer_does_not_have_are_refused(optimizer):
     assert different(trained(FDG()), trained(FDG().with_remedies(Predict(direction="last"))))
 
 
+@pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=str)
+def test_a_remedy_that_resizes_warns_under_optimizers_without_a_scale(remedy):
+    method = FDG().with_remedies(remedy)
+    told = f"{type(remedy).__name__} changes little but the size .* Adam divides most"
+    with pytest.warns(UserWarning, match=told):
+        train(method, mlp(2), data(mlp, 3), optimizer=torch.optim.Adam)
+
+
 def test_a_remedy_that_is_none_is_refused():
     with pytest.raises(OptionError, match="remedies has 't1', which is no remedy; give one"):
         FDG().with_remedies("t1")
@@ -352,6 +442,10 @@ def test_a_remedy_that_is_none_is_refused():
         StalenessRate(power="1")
     with pytest.raises(OptionError, match="remedy 'predict' cannot be built"):
         Predict(direction="first")
+    with pytest.raises(OptionError, match="remedy 'compensate' cannot be built"):
+        Compensate(strength=-0.1)
+    with pytest.raises(OptionError, match="remedy 'compensate-adaptive' cannot be built"):
+        CompensateAdaptively(decay=-0.1)
     with pytest.raises(OptionError, match="remedy 't2' cannot be built"):
         T2(decay=-0.1)
 

@@ -5,7 +5,7 @@ starts each action as soon as its packet is there. PipeDream stashes weights; PA
 updates after every ``accumulate`` backwards. PipeMare's T1 (1910.05124) and staleness-aware
 learning rates (1511.05950) scale the learning rate of an update. SpecTrain (1809.02839)
 forwards with weights that are predicted for the update of the batch; PipeMare's T2 estimates in
-its backward those of its forward.
+its backward those of its forward; DC-ASGD (1609.08326) corrects its gradients.
 """
 
 from collections import deque
@@ -33,12 +33,14 @@ def train(
     rate: Callable[[int, int, list[int]], float] = lambda k, t, staleness: 1.0,
     ahead: Move | None = None,
     behind: Move | None = None,
+    correct: Callable[[nn.Module, list[Tensor]], None] | None = None,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
     Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients). A
     forward with s updates until its backward has ahead(optimizer, s) added to its weights, and
-    the backward behind(optimizer, s).
+    the backward behind(optimizer, s). The gradients of a batch are corrected by correct(module,
+    weights of its forward).
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -47,6 +49,7 @@ def train(
     x = [deque(leaf(x) for x, _ in batches), *(deque() for _ in range(K - 1))]
     g, kept, losses = [deque() for _ in range(K)], [deque() for _ in range(K)], []
     count, version = [0] * K, [0] * K
+    then = [deque() for _ in range(K)]
     seen, stale = [deque() for _ in range(K)], [[] for _ in range(K)]
 
     def update(k: int) -> None:
@@ -68,13 +71,20 @@ def train(
                         out, mine = forward(modules[k], x[k].popleft(), how)
                     kept[k].append(mine)
                     seen[k].append(version[k])
+                    then[k].append([p.data.clone() for p in modules[k].parameters()])
                     if k < K - 1:
                         x[k + 1].append(out)
                     continue
                 late = version[k] - seen[k].popleft()
                 if k < K - 1:
+                    sums = [p.grad for p in modules[k].parameters()]
+                    modules[k].zero_grad()
                     with moved(modules[k], behind(sgd[k], late) if behind else None):
                         back = backward(modules[k], kept[k].popleft(), g[k].popleft())
+                    if correct:
+                        correct(modules[k], then[k].popleft())
+                    for p, total in zip(modules[k].parameters(), sums, strict=True):
+                        p.grad = p.grad if total is None else total + p.grad
                 else:  # the loss of the batch just forwarded
                     _, inputs, out = kept[k].popleft()
                     value = loss(out, batches[len(losses)][1])

@@ -1,5 +1,7 @@
 """Remedies for the staleness of gradients, one file each, and their registry."""
 
+from hocket.remedies.compensate import Compensate as Compensate
+from hocket.remedies.compensate import CompensateAdaptively as CompensateAdaptively
 from hocket.remedies.predict import Predict as Predict
 from hocket.remedies.registry import REMEDIES as REMEDIES
 from hocket.remedies.registry import parse_remedies as parse_remedies

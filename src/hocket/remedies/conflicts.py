@@ -45,6 +45,18 @@ def remedy_problems(
             f"{_names(movers)} moves the newest weights, and with hold={hold!r} a stage "
             "forwards with older ones on purpose; leave hold at 'newest', or the remedy out"
         )
+    comparing = [remedy for remedy in remedies if remedy.compares]
+    if comparing and movers:
+        problems.append(
+            f"{_names(comparing)} compares the weights of a forward with the present ones, and "
+            f"{_names(movers)} moves them; keep one of the two"
+        )
+    if comparing and hold != "newest":
+        problems.append(
+            f"{_names(comparing)} compares the newest weights of a forward with the present "
+            f"ones, and with hold={hold!r} a forward has older ones; leave hold at 'newest', "
+            "or the remedy out"
+        )
     return problems
 
 

@@ -43,9 +43,11 @@ class Aid:
 
     Attributes:
         wants_changes: True if ``stepped`` needs to know by how much the weights moved.
+        wants_then: True if ``correct`` needs the weights of the forward.
     """
 
     wants_changes = False
+    wants_then = False
 
     def ahead(self, due: int) -> list[Tensor | None] | None:
         """Return what to add to each weight for a forward; None to leave all as they are.
@@ -62,6 +64,13 @@ class Aid:
             staleness: Updates since the forward of the batch, at least 1.
         """
         return None
+
+    def correct(self, then: Sequence[Tensor] | None) -> None:
+        """Correct ``grad`` of the weights, which is the gradient of one batch.
+
+        Args:
+            then: Weights of the forward of the batch; None if they are the present ones.
+        """
 
     def gathered(self, staleness: int) -> None:
         """Take note of the gradients of one batch, which wait for the next update.
@@ -103,10 +112,14 @@ class Remedy(ABC):
     Attributes:
         paper: Reference of the paper.
         moves: Pass for which it puts other weights in place; None if it does not.
+        compares: True if it needs the weights of a forward beside the present ones.
+        resizes: True if it multiplies elements of a gradient, most by positive factors.
     """
 
     paper: ClassVar[str]
     moves: ClassVar[Literal["forward", "backward"] | None] = None
+    compares: ClassVar[bool] = False
+    resizes: ClassVar[bool] = False
 
     @property
     def copies(self) -> int:
@@ -129,6 +142,7 @@ class Aids(Aid):
     def __init__(self, aids: Sequence[Aid]) -> None:
         self._aids = aids
         self.wants_changes = any(aid.wants_changes for aid in aids)
+        self.wants_then = any(aid.wants_then for aid in aids)
 
     def ahead(self, due: int) -> list[Tensor | None] | None:
         """Return what the one remedy that moves the weights of forwards adds to each.
@@ -145,6 +159,15 @@ class Aids(Aid):
             staleness: Updates since the forward of the batch, at least 1.
         """
         return _only(aid.behind(staleness) for aid in self._aids)
+
+    def correct(self, then: Sequence[Tensor] | None) -> None:
+        """Let each remedy correct ``grad`` of the weights.
+
+        Args:
+            then: Weights of the forward of the batch; None if they are the present ones.
+        """
+        for aid in self._aids:
+            aid.correct(then)
 
     def gathered(self, staleness: int) -> None:
         """Let each remedy take note of the gradients of one batch.

@@ -9,16 +9,18 @@ from torch import Tensor
 
 from hocket.methods.method import Method
 from hocket.program import Action
-from hocket.stage.held_weights import (
-    HeldWeights,
-    NewestWeights,
-    distinct_in_memory,
-    fill_memory,
-)
+from hocket.stage.held_weights import HeldWeights, NewestWeights
 from hocket.stage.in_flight import InFlight
 from hocket.stage.linearize import Linearizer, SavedTensorHooks
 from hocket.stage.optimizer import Updater
 from hocket.stage.parts import StageParts
+from hocket.stage.past_weights import PastWeights
+from hocket.stage.weight_memory import (
+    copy_memory,
+    distinct_in_memory,
+    fill_memory,
+    view_copies,
+)
 
 _Share: TypeAlias = Callable[
     [Sequence[Tensor], Sequence[torch.UntypedStorage]], AbstractContextManager[None]
@@ -68,17 +70,11 @@ class CorrectedWeights(NewestWeights):
         Args:
             changes: What to add to each weight, of its shape; None for nothing.
         """
-        newest = [weight.untyped_storage().clone() for weight in self._weights]
-        moved = [copy.clone() for copy in newest]
-        by_memory = {
-            weight.untyped_storage().data_ptr(): copy
-            for weight, copy in zip(self._weights, moved, strict=True)
-        }
-        for parameter, change in zip(self._parameters, changes, strict=True):
+        newest, moved = copy_memory(self._weights), copy_memory(self._weights)
+        views = view_copies(self._parameters, self._weights, moved)
+        for view, change in zip(views, changes, strict=True):
             if change is not None:
-                memory = by_memory[parameter.untyped_storage().data_ptr()]
-                place = int(parameter.storage_offset()), parameter.size(), parameter.stride()
-                parameter.detach().new_empty(0).set_(memory, *place).add_(change)
+                view.add_(change)
         try:
             fill_memory(self._weights, moved)
             with self._share(self._weights, moved):
@@ -120,4 +116,6 @@ def build_weights(
         return HeldWeights(updater, linearizer, method.held_back(parts.index, parts.count))
     if any(remedy.moves for remedy in method.remedies):
         return CorrectedWeights(updater, linearizer, in_flight)
+    if updater.remedies.wants_then:
+        return PastWeights(updater, linearizer, in_flight)
     return NewestWeights(updater)

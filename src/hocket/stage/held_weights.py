@@ -4,7 +4,7 @@ Old weights are copied into the memory of the parameters for the time of a forwa
 parameters keep their identity for the optimizer, for hooks and for graphs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,12 @@ from torch import Tensor
 from hocket.program import Action
 from hocket.stage.linearize import SavedTensorHooks
 from hocket.stage.optimizer import Updater
+from hocket.stage.weight_memory import (
+    distinct_in_memory,
+    fill_memory,
+    from_tensors,
+    to_tensors,
+)
 
 _NEWEST = nullcontext()
 
@@ -44,6 +50,14 @@ class NewestWeights:
 
     def before_update(self) -> None:
         """Take note that the weights are about to change."""
+
+    def at_version(self, version: int) -> list[Tensor] | None:
+        """Return the weights that a forward in flight used; None if they are not kept.
+
+        Args:
+            version: Number of updates that they had seen.
+        """
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the old weights that are kept, as plain values."""
@@ -141,10 +155,7 @@ class HeldWeights(NewestWeights):
             "kept": {
                 number: {
                     "version": kept.version,
-                    "copies": [
-                        weight.new_empty(0).detach().set_(copy)
-                        for copy, weight in zip(kept.copies, self._weights, strict=True)
-                    ],
+                    "copies": to_tensors(self._weights, kept.copies),
                 }
                 for number, kept in self._kept.items()
             },
@@ -154,26 +165,6 @@ class HeldWeights(NewestWeights):
         """Continue from the state of the same stage."""
         self._updates = state["updates"]
         self._kept = {
-            number: _Version(
-                kept["version"],
-                [
-                    copy.to(weight.device).clone().untyped_storage()
-                    for copy, weight in zip(kept["copies"], self._weights, strict=True)
-                ],
-            )
+            number: _Version(kept["version"], from_tensors(self._weights, kept["copies"]))
             for number, kept in state["kept"].items()
         }
-
-
-def distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the weights, and of those that share their memory only one."""
-    return list({w.untyped_storage().data_ptr(): w for w in weights}.values())
-
-
-def fill_memory(weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]) -> None:
-    """Copy into the memory of the weights, without a new version for autograd.
-
-    Graphs in flight have copies of their own, and optimizers must not notice.
-    """
-    for weight, copy in zip(weights, copies, strict=True):
-        weight.untyped_storage().copy_(copy)

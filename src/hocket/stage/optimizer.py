@@ -112,15 +112,24 @@ class Updater:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def accumulate(self) -> list[Tensor | None]:
+    def accumulate(
+        self, staleness: int = 0, then: Sequence[Tensor] | None = None
+    ) -> list[Tensor | None]:
         """Move the gradients of one batch out of ``grad``, reduced over replicas.
 
+        Args:
+            staleness: Updates since the forward of the batch.
+            then: Weights of the forward, if a remedy wants them and they are not the present
+                ones.
+
         Returns:
-            The gradient of each parameter before it is clipped, of its shape; None if it has
-            none.
+            The gradient of each parameter, corrected and before it is clipped, of its shape;
+            None if it has none.
         """
         if self._reduction is not None:
             self._reduction.finish()
+        self.remedies.correct(then)
+        self.remedies.gathered(staleness)
         return self._accumulator.add(self._clip.of_batch)
 
     def update(self, epoch: int) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from torch import optim
 
+from hocket.remedies.remedy import Remedy
 from hocket.stage.muon import MuonAdamW
 
 SCALE_FREE = (
@@ -29,5 +30,25 @@ def warn_if_shrink_cancels(
         warnings.warn(
             f"shrink={shrink} cancels under {', '.join(kinds)}, whose steps do not depend on "
             "the scale of the gradient; use SGD, or leave shrink at 1",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def warn_if_resizing_cancels(
+    remedies: Iterable[Remedy], optimizers: Iterable[object], stacklevel: int
+) -> None:
+    """Warn if optimizers divide out most of what remedies do to the gradients.
+
+    Args:
+        remedies: Remedies of the method.
+        optimizers: Optimizers of the stages; None stands for a stage without weights.
+        stacklevel: The level of `warnings.warn`, counted from the caller.
+    """
+    kinds = {type(o).__name__ for o in optimizers if isinstance(o, SCALE_FREE)}
+    names = [type(remedy).__name__ for remedy in remedies if remedy.resizes]
+    if names and kinds:
+        warnings.warn(
+            f"{', '.join(names)} changes little but the size of the elements of gradients, and "
+            f"{', '.join(kinds)} divides most of that out again; use SGD, or leave it out",
             stacklevel=stacklevel + 1,
         )

@@ -307,9 +307,9 @@ class Stage:
                 tuple([leaf.grad for leaf in leaves]), [p.grad for p in weights]
             )
             self.to_previous.send(Gradient(batch, gradients))
-        self.gradients = self.updater.accumulate()
         staleness = self.updater.version - forwarded.version
-        self.updater.remedies.gathered(staleness)
+        then = self.weights.at_version(forwarded.version)
+        self.gradients = self.updater.accumulate(staleness, then)
         if roots.deferred is not None:
             self.deferred_targets.add(DeferredTarget(roots.deferred, activation, seen))
         self.epochs[batch] = activation.epoch

@@ -27,7 +27,7 @@ from hocket.errors import OptionError
 from hocket.modes import TrainingMode, evaluation_mode
 from hocket.signals import Delayed
 from hocket.stage.rng import preserve_rng
-from hocket.stage.scale_free import warn_if_shrink_cancels
+from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
 from hocket.stage.setup import Setup
 from hocket.stage.untrained import loss_weights, warn_of_untrained
 from hocket.timeline import Span, Timeline
@@ -282,6 +282,7 @@ class Session:
                 last = self.cut.count - 1
                 shrunk = [s.updater.optimizer for s in engine.stages if s.index < last]
                 warn_if_shrink_cancels(signal.shrink, shrunk, stacklevel=5)
+                warn_if_resizing_cancels(setup.method.remedies, shrunk, stacklevel=5)
         return engine
 
     def _warn_of_untrained(self, engine: Engine) -> None:

@@ -1,0 +1,176 @@
+"""Delay compensation: a late gradient is moved to the present weights by a cheap curvature.
+
+Reference: Zheng et al., Asynchronous SGD with delay compensation, ICML 2017, arXiv 1609.08326,
+equation 10 and algorithm 2. Plain version: ``tests/reference/compensate.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compensate(Remedy):
+    """Add strength g g (w - v) to each late gradient g, where v are its forward's weights.
+
+    Attributes:
+        strength: The paper's lambda; 0 for no effect.
+
+    Raises:
+        OptionError: It is negative.
+    """
+
+    paper: ClassVar[str] = "arXiv 1609.08326"
+    compares: ClassVar[bool] = True
+    resizes: ClassVar[bool] = True
+    strength: float = 0.04
+
+    def __post_init__(self) -> None:
+        problems = wrong_fields(self) + out_of_range(self, {"strength": Range(least=0)})
+        if problems:
+            raise OptionError(format_problems("remedy 'compensate' cannot be built", problems))
+
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+        """
+        return _Constant(self.strength, post, weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompensateAdaptively(Remedy):
+    """Add strength / sqrt(m) g g (w - v) to each late gradient g, where m averages g g.
+
+    Attributes:
+        strength: The paper's lambda_0; 0 for no effect.
+        decay: Part of the past in m.
+
+    Raises:
+        OptionError: A number is out of its range.
+    """
+
+    paper: ClassVar[str] = "arXiv 1609.08326"
+    compares: ClassVar[bool] = True
+    resizes: ClassVar[bool] = True
+    strength: float = 2.0
+    decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        ranges = {"strength": Range(least=0), "decay": Range(least=0, most=1)}
+        if problems := wrong_fields(self) + out_of_range(self, ranges):
+            raise OptionError(
+                format_problems("remedy 'compensate-adaptive' cannot be built", problems)
+            )
+
+    @property
+    def copies(self) -> int:
+        """Copies of a stage's weights that it keeps between two actions."""
+        return 1
+
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+        """
+        return _Adaptive(self.strength, self.decay, post, weights)
+
+
+EPSILON = 1e-7
+"""Added to the mean square before its root, as in the authors' setting."""
+
+
+class _Constant(Aid):
+    wants_then = True
+
+    def __init__(self, strength: float, post: Post, weights: Weights) -> None:
+        self._strength = strength
+        self._stage = post.stage
+        self._parameters = weights.parameters
+
+    def correct(self, then: Sequence[Tensor] | None) -> None:
+        """Move ``grad`` of the weights from those of the forward to the present ones.
+
+        Args:
+            then: Weights of the forward of the batch; None if they are the present ones.
+        """
+        if then is None:
+            return
+        for weight, old in zip(self._parameters, then, strict=True):
+            if weight.grad is not None:
+                gradient = _dense(weight, self._stage)
+                move = weight.detach() - old
+                weight.grad = gradient + self._strength * gradient * gradient * move
+
+
+class _Adaptive(Aid):
+    wants_then = True
+
+    def __init__(self, strength: float, decay: float, post: Post, weights: Weights) -> None:
+        self._strength = strength
+        self._decay = decay
+        self._stage = post.stage
+        self._parameters = weights.parameters
+        self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
+
+    def correct(self, then: Sequence[Tensor] | None) -> None:
+        """Average the squares of ``grad``, and move it from the forward's weights.
+
+        Args:
+            then: Weights of the forward of the batch; None if they are the present ones.
+        """
+        olds = self._parameters if then is None else then
+        for weight, old, mean in zip(self._parameters, olds, self._squares, strict=True):
+            if weight.grad is None:
+                continue
+            gradient = _dense(weight, self._stage)
+            square = gradient * gradient
+            mean.mul_(self._decay).add_(square, alpha=1 - self._decay)
+            if then is not None:
+                strength = self._strength / (mean + EPSILON).sqrt()
+                weight.grad = gradient + strength * square * (weight.detach() - old)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the mean squares."""
+        return {"squares": self._squares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the mean squares at the same stage."""
+        for mean, saved in zip(self._squares, state["squares"], strict=True):
+            mean.copy_(saved)
+
+
+def _dense(weight: nn.Parameter, stage: int) -> Tensor:
+    """Return the gradient of a weight.
+
+    Args:
+        weight: The weight.
+        stage: Number of the stage.
+
+    Raises:
+        OptionError: It is sparse or complex.
+    """
+    gradient = weight.grad
+    assert gradient is not None
+    if gradient.layout != torch.strided or gradient.is_complex():
+        kind = "complex" if gradient.is_complex() else "sparse"
+        raise OptionError(
+            f"stage {stage}: a weight of shape {tuple(weight.shape)} has a {kind} gradient, "
+            "and delay compensation multiplies real gradients element by element; leave the "
+            "remedy out, or use other layers"
+        )
+    return gradient
+
+
+REMEDIES = {"compensate": Compensate, "compensate-adaptive": CompensateAdaptively}

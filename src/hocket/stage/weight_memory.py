@@ -1,0 +1,85 @@
+"""The memory of weights: copies of it, and views of copies as the weights see it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Copies = Sequence[torch.UntypedStorage]
+"""A copy of the memory of each weight that `distinct_in_memory` returns."""
+
+
+def distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the weights, and of those that share their memory only one."""
+    return list({w.untyped_storage().data_ptr(): w for w in weights}.values())
+
+
+def copy_memory(weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
+    """Return a copy of the memory of each weight."""
+    return [weight.untyped_storage().clone() for weight in weights]
+
+
+def fill_memory(weights: Sequence[Tensor], copies: Copies) -> None:
+    """Copy into the memory of the weights, without a new version for autograd.
+
+    Graphs in flight have copies of their own, and optimizers must not notice.
+
+    Args:
+        weights: Weights with distinct memory.
+        copies: What to copy.
+    """
+    for weight, copy in zip(weights, copies, strict=True):
+        weight.untyped_storage().copy_(copy)
+
+
+def view_copies(
+    parameters: Sequence[Tensor], weights: Sequence[Tensor], copies: Copies
+) -> list[Tensor]:
+    """Return for each parameter a tensor of its shape in a copy of its memory.
+
+    Args:
+        parameters: The parameters.
+        weights: Those of them with distinct memory.
+        copies: A copy of the memory of each.
+    """
+    pairs = zip(weights, copies, strict=True)
+    by_memory = {weight.untyped_storage().data_ptr(): copy for weight, copy in pairs}
+    return [
+        parameter.detach()
+        .new_empty(0)
+        .set_(
+            by_memory[parameter.untyped_storage().data_ptr()],
+            int(parameter.storage_offset()),
+            parameter.size(),
+            parameter.stride(),
+        )
+        for parameter in parameters
+    ]
+
+
+def to_tensors(weights: Sequence[Tensor], copies: Copies) -> list[Tensor]:
+    """Return copies as flat tensors, for a checkpoint.
+
+    Args:
+        weights: Weights with distinct memory.
+        copies: A copy of the memory of each.
+    """
+    return [
+        weight.new_empty(0).detach().set_(copy)
+        for copy, weight in zip(copies, weights, strict=True)
+    ]
+
+
+def from_tensors(
+    weights: Sequence[Tensor], tensors: Sequence[Tensor]
+) -> list[torch.UntypedStorage]:
+    """Return copies from the flat tensors of a checkpoint.
+
+    Args:
+        weights: Weights with distinct memory.
+        tensors: A flat tensor for each.
+    """
+    return [
+        tensor.to(weight.device).clone().untyped_storage()
+        for tensor, weight in zip(tensors, weights, strict=True)
+    ]
