@@ -12,7 +12,14 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import newest_first
 from hocket.methods import method_options
-from hocket.remedies import T1, T2, CompensateAdaptively, Predict, StalenessRate
+from hocket.remedies import (
+    T1,
+    T2,
+    CompensateAdaptively,
+    Predict,
+    SpikeCompensation,
+    StalenessRate,
+)
 from hocket.transport.codecs import VQ, Cast, Integers
 
 EVERY = 10**6
@@ -53,6 +60,7 @@ CASES = [
     ),
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
     Case("fdg", optimizer=torch.optim.Adam, remedies=(Predict(direction="decaying"),)),
+    Case("fdg", remedies=(SpikeCompensation(), Predict(direction="last"))),
     *(
         Case("fdg", "conv", (("linearize", kind),), remedies=(T2(),))
         for kind in ("live", "recompute")

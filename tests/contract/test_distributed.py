@@ -10,7 +10,15 @@ import torch
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
 from contract.worlds import NETS, Case, Left, trained, trained_apart
-from hocket.remedies import T1, T2, Compensate, CompensateAdaptively, Predict, StalenessRate
+from hocket.remedies import (
+    T1,
+    T2,
+    Compensate,
+    CompensateAdaptively,
+    Predict,
+    SpikeCompensation,
+    StalenessRate,
+)
 from hocket.transport.codecs import VQ, Cast, Integers
 
 CODECS = [Cast(torch.bfloat16), Cast(torch.float16), Integers()]
@@ -37,6 +45,7 @@ CASES = [
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
     Case("fdg", "conv", (("linearize", "live"),), remedies=(T2(),)),
     Case("fdg", "conv", remedies=(Compensate(), StalenessRate())),
+    Case("fdg", remedies=(SpikeCompensation(), Predict(direction="last"))),
     Case("adl", options=(("linearize", "recompute"),), remedies=(CompensateAdaptively(),)),
     Case("fdg", options=(("linearize", "recompute"),), remedies=(T2(decay=0.5), T1(anneal=3))),
     Case("adl", "conv", options=(("accumulate", 5), ("hold", "double"))),

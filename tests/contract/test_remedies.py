@@ -37,6 +37,7 @@ from hocket.remedies import (
     CompensateAdaptively,
     Post,
     Predict,
+    SpikeCompensation,
     StalenessRate,
     Weights,
     remedy_options,
@@ -307,6 +308,85 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
         aid.correct([weight.detach().clone()])
 
 
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("direction", [None, "last"])
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        (PipeDream(), {}),
+        (DDG(linearize="live"), {"linearize": "live"}),
+        (DDG(linearize="recompute"), {"linearize": "recompute"}),
+        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
+    ],
+    ids=str,
+)
+def test_spike_compensation_is_that_of_its_reference(method, how, direction, stages):
+    """Close in float64; also with linear prediction, as the paper recommends."""
+    batches, modules = data(mlp, 13, last=3), mlp(stages)
+    ahead = None if direction is None else predict.LastChange()
+    losses = pipedream.train(
+        modules, batches, loss=cross_entropy, spikes=True, ahead=ahead, **how, **SGD
+    )
+    remedies = [SpikeCompensation()] + ([Predict(direction="last")] if direction else [])
+    trained = train(method.with_remedies(*remedies), mlp(stages), batches).state
+    states = [value for module in modules for value in module.state_dict().values()]
+    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_spike_gives_a_gradient_the_momentum_that_it_missed(late):
+    """Gradients that do not depend on weights: all those that came have their full effect."""
+    torch.manual_seed(0)
+    gradients = torch.randn(9, dtype=torch.double)
+    first = torch.nn.Linear(1, 1, bias=False).double()
+    start = first.weight.item()
+    modules = [first, *(torch.nn.Identity() for _ in range(late))]
+    batches = [(torch.ones(1, 1, dtype=torch.double), g.reshape(1, 1)) for g in gradients]
+    path = []
+
+    def watch(event, stage):
+        if event.action.kind == "U" and stage.index == 0:
+            path.append(first.weight.item())
+
+    def linear(output, targets):
+        return (output * targets).sum()
+
+    method = PipeDream().with_remedies(SpikeCompensation())
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}
+    train(method, modules, batches, watch=watch, loss=linear, **options)
+    for b, weight in enumerate(path):
+        moved = sum(
+            float(gradients[i]) * sum(0.9**j for j in range(b - i + late + 1))
+            for i in range(b + 1)
+        )
+        assert weight == pytest.approx(start - 0.1 * moved, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"momentum": 0.0}, {"nesterov": True}, {"dampening": 0.5}],
+    ids=str,
+)
+def test_spike_compensation_is_refused_under_other_rules(options):
+    method = FDG().with_remedies(SpikeCompensation())
+    with pytest.raises(OptionError, match="stage 0: spike compensation is a rule for SGD with"):
+        train(method, mlp(2), data(mlp, 3), **options)
+
+
+def test_spike_compensation_knows_the_direction_of_sgd():
+    """Maximizing a loss is minimizing its negative."""
+    ends = []
+    for maximize in (False, True):
+
+        def loss(output, targets, sign=-1 if maximize else 1):
+            return sign * cross_entropy(output, targets)
+
+        method = FDG().with_remedies(SpikeCompensation())
+        options = {"loss": loss, "maximize": maximize}
+        ends.append(train(method, mlp(3), data(mlp, 9), **options).state[1:])
+    assert not far(*ends)
+
+
 @pytest.mark.parametrize("staleness", [1.0, 3.0])
 def test_t2_finds_the_weights_of_a_forward_if_changes_are_constant(staleness):
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.double))
@@ -381,6 +461,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
             "fdg+predict(direction=back)",
             "direction is 'back'; wanted 'steady' or",
         ),
+        ("fdg+t1+t1(anneal=3)", "T1 is given more than once; keep one of them"),
         ("fdg+predict+predict", "Predict, Predict each move the weights of the same batch"),
         (
             "fdg:linearize=live+predict+t2",

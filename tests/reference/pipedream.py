@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reference._linearize import Batches, LiveSGD, Loss, backward, forward, leaf
+from reference.spike import SpikeSGD
 
 Move = Callable[[torch.optim.Optimizer, int], list[Tensor]]
 
@@ -34,17 +35,24 @@ def train(
     ahead: Move | None = None,
     behind: Move | None = None,
     correct: Callable[[nn.Module, list[Tensor]], None] | None = None,
+    spikes: bool = False,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
     Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients). A
     forward with s updates until its backward has ahead(optimizer, s) added to its weights, and
     the backward behind(optimizer, s). The gradients of a batch are corrected by correct(module,
-    weights of its forward).
+    weights of its forward). With spikes, SGD is that of spike compensation (2003.11666).
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
     sgd = [kind(m.parameters(), lr, momentum, weight_decay=weight_decay) for m in modules]
+    if spikes:
+        late = [(K - 1 - k) / accumulate for k in range(K)]
+        sgd = [
+            SpikeSGD(m.parameters(), lr, momentum, weight_decay=weight_decay, delay=delay)
+            for m, delay in zip(modules, late, strict=True)
+        ]
     todo = [deque(one_f_one_b(K - 1 - k, N)) for k in range(K)]
     x = [deque(leaf(x) for x, _ in batches), *(deque() for _ in range(K - 1))]
     g, kept, losses = [deque() for _ in range(K)], [deque() for _ in range(K)], []

@@ -10,6 +10,7 @@ from hocket.remedies.remedy import Aid as Aid
 from hocket.remedies.remedy import Post as Post
 from hocket.remedies.remedy import Remedy as Remedy
 from hocket.remedies.remedy import Weights as Weights
+from hocket.remedies.spike_compensation import SpikeCompensation as SpikeCompensation
 from hocket.remedies.staleness_rate import StalenessRate as StalenessRate
 from hocket.remedies.t1 import T1 as T1
 from hocket.remedies.t2 import T2 as T2

@@ -29,6 +29,10 @@ def remedy_problems(
             f"there is no late gradient that {_names(remedies)} could correct; leave remedies "
             "out, or use a method whose gradients have a delay"
         )
+    kinds = [type(remedy) for remedy in remedies]
+    twice = [remedy for remedy in dict.fromkeys(remedies) if kinds.count(type(remedy)) > 1]
+    if twice:
+        problems.append(f"{_names(twice[:1])} is given more than once; keep one of them")
     movers = [remedy for remedy in remedies if remedy.moves]
     if len(movers) > 1:
         problems.append(

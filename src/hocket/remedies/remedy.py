@@ -87,6 +87,13 @@ class Aid:
         """
         return 1.0
 
+    def adjust(self, lrs: Sequence[float]) -> None:
+        """Change the weights after a step of the optimizer, while ``grad`` is still there.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+        """
+
     def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
         """Take note of an update that has just been done.
 
@@ -185,6 +192,15 @@ class Aids(Aid):
             update: Number of updates that the weights have seen.
         """
         return prod(aid.rate(update) for aid in self._aids)
+
+    def adjust(self, lrs: Sequence[float]) -> None:
+        """Let each remedy change the weights after a step of the optimizer.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+        """
+        for aid in self._aids:
+            aid.adjust(lrs)
 
     def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
         """Let each remedy take note of an update that has just been done.

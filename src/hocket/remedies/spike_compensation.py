@@ -1,0 +1,76 @@
+"""Spike compensation: a late gradient is given at once the momentum that it has missed.
+
+Reference: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021, arXiv 2003.11666,
+section 3.2. Plain version: ``tests/reference/spike.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.optim import SGD
+
+from hocket.errors import OptionError
+from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpikeCompensation(Remedy):
+    """Update by -lr (a v + b g) with a = mu^S and b = (1 - mu^S) / (1 - mu).
+
+    v is the momentum of SGD, g the gradient of the update and S the stage's mean staleness. So
+    a gradient has had at its own update as much effect as one that came S updates before.
+    """
+
+    paper: ClassVar[str] = "arXiv 2003.11666"
+
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+
+        Raises:
+            OptionError: The optimizer is not SGD with plain momentum.
+        """
+        plain = type(weights.optimizer) is SGD and all(
+            group["momentum"] and not group["nesterov"] and not group["dampening"]
+            for group in weights.optimizer.param_groups
+        )
+        if not plain:
+            raise OptionError(
+                f"stage {post.stage}: spike compensation is a rule for SGD with momentum, "
+                "without nesterov and dampening, and the optimizer is another "
+                f"({type(weights.optimizer).__name__}); use SGD:momentum=0.9, or leave "
+                "spike-compensation out"
+            )
+        return _Spikes(post.staleness, weights)
+
+
+class _Spikes(Aid):
+    def __init__(self, staleness: float, weights: Weights) -> None:
+        self._staleness = staleness
+        self._optimizer = weights.optimizer
+
+    @torch.no_grad()
+    def adjust(self, lrs: Sequence[float]) -> None:
+        """Change the step that SGD has done, -lr v, into -lr (a v + b g).
+
+        Args:
+            lrs: Learning rates that it used, one for each group.
+        """
+        for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
+            kept = group["momentum"] ** self._staleness
+            spike = (1 - kept) / (1 - group["momentum"])
+            for weight in (p for p in group["params"] if p.grad is not None):
+                velocity = self._optimizer.state[weight]["momentum_buffer"]
+                gradient = -weight.grad if group["maximize"] else weight.grad
+                if group["weight_decay"]:
+                    before = weight + lr * velocity
+                    gradient = gradient + group["weight_decay"] * before
+                weight.add_(velocity, alpha=lr * (1 - kept)).sub_(gradient, alpha=lr * spike)
+
+
+REMEDIES = {"spike-compensation": SpikeCompensation}
