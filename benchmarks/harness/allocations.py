@@ -8,6 +8,8 @@ import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -46,12 +48,10 @@ def trace_allocations(steps: Iterable[object]) -> list[Allocated]:
         file = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(file))
         events = json.loads(file.read_text())["traceEvents"]
-    changes = sorted(
-        (event["ts"], event["args"]["Total Allocated"])
-        for event in events
-        if event.get("name") == "[memory]"
-    )
-    times = [time for time, _ in changes]
+    recorded = [event for event in events if event.get("name") == "[memory]"]
+    recorded.sort(key=itemgetter("ts"))
+    times = [event["ts"] for event in recorded]
+    totals = list(accumulate(event["args"]["Bytes"] for event in recorded))
     marks = {
         int(event["name"].removeprefix(_MARK)): (event["ts"], event["ts"] + event["dur"])
         for event in events
@@ -60,8 +60,8 @@ def trace_allocations(steps: Iterable[object]) -> list[Allocated]:
     found, held = [], 0
     for number in range(count):
         begin, end = marks[number]
-        within = changes[bisect_left(times, begin) : bisect_left(times, end)]
-        peak = max([held, *(total for _, total in within)])
-        held = within[-1][1] if within else held
+        within = totals[bisect_left(times, begin) : bisect_left(times, end)]
+        peak = max([held, *within])
+        held = within[-1] if within else held
         found.append(Allocated(held, peak))
     return found

@@ -37,9 +37,9 @@ def overhead_table(record: Record) -> str:
     ]
     legend = (
         "Ratio: time of a step beside that of a plain PyTorch loop, median and range over "
-        "pairs. MiB: memory that training adds at its peak, in the process, in its tensors, and "
-        "in the tensors of a loop written by hand for the same work. Graphs, inputs, versions: "
-        "what the stages are predicted to hold, summed over the stages."
+        "pairs. MiB: memory that training adds at its peak, in the process, in its tensors, "
+        "and in the tensors of a loop written by hand for the same work. Graphs, inputs, "
+        "versions: what the stages are predicted to hold, summed over the stages."
     )
     short = short_steps_table(record)
     return "\n\n".join([markdown_table(heads, lines), legend, *([short] if short else [])])

@@ -98,7 +98,9 @@ def first_samples(inputs: Tree, count: int) -> Tree:
     size = count_samples(inputs)
 
     def first(value: Tensor) -> Tensor:
-        return value[:count] if value.dim() and len(value) == size else value
+        if not value.dim() or len(value) != size:
+            return value
+        return value[:count].clone()  # a view would keep the memory of the whole batch
 
     return map_tensors(first, inputs)
 

@@ -188,3 +188,4 @@ def test_a_sample_has_the_first_rows_of_what_has_a_row_for_each_sample():
     sample = first_samples(inputs, 2)
     assert [tuple(sample[k].shape) for k in ("x", "scale", "table")] == [(2, 5), (), (7, 3)]
     assert sample["n"] == 4
+    assert sample["x"].untyped_storage().nbytes() == 2 * 5 * 4  # the batch is not kept

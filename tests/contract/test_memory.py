@@ -1,0 +1,69 @@
+"""Between two ticks, stages hold the batches in flight, packets under way, and nothing else."""
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.harness.allocations import trace_allocations
+from hocket import Trainer
+from hocket.methods import METHODS, parse_method
+
+BATCH, WIDTH, LAYERS, STAGES = 4096, 32, 2, 3
+TENSOR = BATCH * WIDTH * 4
+"""Bytes of an activation; weights and targets take a hundredth of that."""
+CASES = [
+    *METHODS,
+    *("fdg:linearize=live", "fdg:linearize=recompute", "fdg:order=forward-first"),
+    "fdg:forward_delay=2,backward_delay=3",
+    "adl:hold=double,accumulate=4",
+]
+
+
+def build_trainer(method):
+    """Every layer keeps its output for its backward, which is the input of the next one."""
+
+    def build_stage():
+        layers = [(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
+        return nn.Sequential(*(module for pair in layers for module in pair))
+
+    return Trainer(
+        [build_stage() for _ in range(STAGES)],
+        method=method,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-6),
+    )
+
+
+def tensors_held(method):
+    """Number of activations and gradients that are kept between two ticks, by hand.
+
+    An output that is sent is kept by its graph, too, and an input is the output of the stage
+    before; a tensor that two stages know counts once.
+    """
+    delays = [method.delay(stage, STAGES) for stage in range(STAGES)]
+    under_way = sum(method.edge_delay(edge)[0] for edge in range(STAGES - 1))
+    if not method.signal.needs_gradient:
+        return under_way
+    gradients = sum(method.edge_delay(edge)[1] for edge in range(STAGES - 1))
+    if method.linearize == "recompute":
+        return sum(delays) + under_way + gradients
+    return delays[0] + LAYERS * sum(delays) + gradients
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stage_holds_its_batches_in_flight_and_nothing_else(name):
+    method = parse_method(name)
+    if method.free_running:
+        pytest.skip("a buffer holds as many batches as have come, up to its size")
+    trainer = build_trainer(method)
+
+    def ticks():
+        for _ in range(24):
+            trainer.step(torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.long))
+            yield
+
+    held = [each.held / TENSOR for each in trace_allocations(ticks())][-4:]
+    expected = tensors_held(method)
+    # Heads and synthesizers are built with the first batch; each weight has a gradient, too.
+    heads = [weight for stage in trainer.stages for weight in stage.signal_network.parameters()]
+    tolerance = 1 + 2 * 4 * sum(weight.numel() for weight in heads) / TENSOR
+    assert all(expected <= count < expected + tolerance for count in held), (expected, held)
