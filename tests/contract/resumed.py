@@ -16,6 +16,7 @@ from hocket.remedies import (
     T1,
     T2,
     CompensateAdaptively,
+    GapAware,
     Predict,
     SpikeCompensation,
     StalenessRate,
@@ -61,6 +62,7 @@ CASES = [
     Case("adl", options=(("accumulate", 3), ("epoch_end", "drain")), remedies=(Predict(),)),
     Case("fdg", optimizer=torch.optim.Adam, remedies=(Predict(direction="decaying"),)),
     Case("fdg", remedies=(SpikeCompensation(), Predict(direction="last"))),
+    Case("fdg", "conv", (("linearize", "live"),), remedies=(GapAware(), T1(anneal=3))),
     *(
         Case("fdg", "conv", (("linearize", kind),), remedies=(T2(),))
         for kind in ("live", "recompute")

@@ -35,6 +35,7 @@ from hocket.remedies import (
     T2,
     Compensate,
     CompensateAdaptively,
+    GapAware,
     Post,
     Predict,
     SpikeCompensation,
@@ -43,7 +44,7 @@ from hocket.remedies import (
     remedy_options,
 )
 from hocket.tree import tensors
-from reference import compensate, pipedream, predict
+from reference import compensate, gap_aware, pipedream, predict
 
 NEUTRAL = {
     "t1": T1(anneal=0),
@@ -252,6 +253,8 @@ def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
             CompensateAdaptively(strength=0.9, decay=0.8),
             partial(compensate.Adaptive, 0.9, 0.8),
         ),
+        (GapAware(), partial(gap_aware.GapAware, 0.999)),
+        (GapAware(decay=0.5), partial(gap_aware.GapAware, 0.5)),
     ],
     ids=str,
 )
@@ -265,9 +268,7 @@ def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
     ],
     ids=str,
 )
-def test_compensated_gradients_are_those_of_their_reference(
-    method, how, remedy, correct, stages
-):
+def test_corrected_gradients_are_those_of_their_reference(method, how, remedy, correct, stages):
     """Close in float64."""
     batches, modules = data(mlp, 13, last=3), mlp(stages)
     losses = pipedream.train(
@@ -373,6 +374,27 @@ def test_spike_compensation_is_refused_under_other_rules(options):
         train(method, mlp(2), data(mlp, 3), **options)
 
 
+@pytest.mark.parametrize(
+    "optimizer", [partial(torch.optim.SGD, lr=0.1), torch.optim.AdamW], ids=["SGD", "AdamW"]
+)
+def test_gap_aware_is_refused_without_the_momentum_of_sgd(optimizer):
+    method = FDG().with_remedies(GapAware())
+    with pytest.raises(OptionError, match="stage 0: gap-aware measures steps by the momentum"):
+        train(method, mlp(2), data(mlp, 3), optimizer=optimizer)
+
+
+def test_a_gap_of_one_typical_step_halves_a_gradient():
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.double))
+    sgd = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    aid = GapAware().posted(Post(0, 2, 1.0), Weights([weight], sgd))
+    weight.grad = torch.full((3,), 2.0).double()
+    sgd.step()
+    aid.stepped([0.1], [])
+    weight.grad = torch.full((3,), 4.0).double()
+    aid.correct([weight.detach() + torch.tensor([0.0, 0.2, -0.6])])
+    assert torch.allclose(weight.grad, torch.tensor([4.0, 2.0, 1.0]).double(), rtol=1e-7)
+
+
 def test_spike_compensation_knows_the_direction_of_sgd():
     """Maximizing a loss is minimizing its negative."""
     ends = []
@@ -475,6 +497,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ),
         ("fdg+compensate(strength=-1)", "strength is -1; use a number of at least 0"),
         ("fdg+compensate-adaptive(decay=2)", r"decay is 2; use a number in \[0, 1\]"),
+        ("fdg+gap-aware(decay=1)", r"decay is 1; use a number in \[0, 0.9999999\]"),
         ("fdg+compensate+predict", "the present ones, and Predict moves them; keep one of"),
         (
             "pipedream:hold=vertical+compensate",
@@ -527,6 +550,8 @@ def test_a_remedy_that_is_none_is_refused():
         Compensate(strength=-0.1)
     with pytest.raises(OptionError, match="remedy 'compensate-adaptive' cannot be built"):
         CompensateAdaptively(decay=-0.1)
+    with pytest.raises(OptionError, match="remedy 'gap-aware' cannot be built"):
+        GapAware(decay=-0.1)
     with pytest.raises(OptionError, match="remedy 't2' cannot be built"):
         T2(decay=-0.1)
 

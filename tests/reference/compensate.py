@@ -8,9 +8,12 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
-def compensate(module: nn.Module, then: list[Tensor], *, strength: float) -> None:
+def compensate(
+    module: nn.Module, then: list[Tensor], sgd: Optimizer, *, strength: float
+) -> None:
     for p, old in zip(module.parameters(), then, strict=True):
         p.grad = p.grad + strength * p.grad**2 * (p.data - old)
 
@@ -20,7 +23,7 @@ class Adaptive:
         self.strength, self.decay = strength, decay
         self.mean_square: dict[nn.Parameter, Tensor] = {}
 
-    def __call__(self, module: nn.Module, then: list[Tensor]) -> None:
+    def __call__(self, module: nn.Module, then: list[Tensor], sgd: Optimizer) -> None:
         for p, old in zip(module.parameters(), then, strict=True):
             square = self.mean_square.get(p, 0) * self.decay + (1 - self.decay) * p.grad**2
             self.mean_square[p] = square

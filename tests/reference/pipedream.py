@@ -34,7 +34,7 @@ def train(
     rate: Callable[[int, int, list[int]], float] = lambda k, t, staleness: 1.0,
     ahead: Move | None = None,
     behind: Move | None = None,
-    correct: Callable[[nn.Module, list[Tensor]], None] | None = None,
+    correct: Callable[[nn.Module, list[Tensor], torch.optim.Optimizer], None] | None = None,
     spikes: bool = False,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
@@ -42,7 +42,7 @@ def train(
     Update t of worker k has the learning rate lr * rate(k, t, staleness of its gradients). A
     forward with s updates until its backward has ahead(optimizer, s) added to its weights, and
     the backward behind(optimizer, s). The gradients of a batch are corrected by correct(module,
-    weights of its forward). With spikes, SGD is that of spike compensation (2003.11666).
+    weights of its forward, optimizer). With spikes, SGD is that of 2003.11666.
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -90,7 +90,7 @@ def train(
                     with moved(modules[k], behind(sgd[k], late) if behind else None):
                         back = backward(modules[k], kept[k].popleft(), g[k].popleft())
                     if correct:
-                        correct(modules[k], then[k].popleft())
+                        correct(modules[k], then[k].popleft(), sgd[k])
                     for p, total in zip(modules[k].parameters(), sums, strict=True):
                         p.grad = p.grad if total is None else total + p.grad
                 else:  # the loss of the batch just forwarded

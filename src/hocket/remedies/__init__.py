@@ -2,6 +2,7 @@
 
 from hocket.remedies.compensate import Compensate as Compensate
 from hocket.remedies.compensate import CompensateAdaptively as CompensateAdaptively
+from hocket.remedies.gap_aware import GapAware as GapAware
 from hocket.remedies.predict import Predict as Predict
 from hocket.remedies.registry import REMEDIES as REMEDIES
 from hocket.remedies.registry import parse_remedies as parse_remedies

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.dense_gradient import dense_gradient
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -109,7 +110,7 @@ class _Constant(Aid):
             return
         for weight, old in zip(self._parameters, then, strict=True):
             if weight.grad is not None:
-                gradient = _dense(weight, self._stage)
+                gradient = dense_gradient(weight, self._stage)
                 move = weight.detach() - old
                 weight.grad = gradient + self._strength * gradient * gradient * move
 
@@ -134,7 +135,7 @@ class _Adaptive(Aid):
         for weight, old, mean in zip(self._parameters, olds, self._squares, strict=True):
             if weight.grad is None:
                 continue
-            gradient = _dense(weight, self._stage)
+            gradient = dense_gradient(weight, self._stage)
             square = gradient * gradient
             mean.mul_(self._decay).add_(square, alpha=1 - self._decay)
             if then is not None:
@@ -149,28 +150,6 @@ class _Adaptive(Aid):
         """Continue from the mean squares at the same stage."""
         for mean, saved in zip(self._squares, state["squares"], strict=True):
             mean.copy_(saved)
-
-
-def _dense(weight: nn.Parameter, stage: int) -> Tensor:
-    """Return the gradient of a weight.
-
-    Args:
-        weight: The weight.
-        stage: Number of the stage.
-
-    Raises:
-        OptionError: It is sparse or complex.
-    """
-    gradient = weight.grad
-    assert gradient is not None
-    if gradient.layout != torch.strided or gradient.is_complex():
-        kind = "complex" if gradient.is_complex() else "sparse"
-        raise OptionError(
-            f"stage {stage}: a weight of shape {tuple(weight.shape)} has a {kind} gradient, "
-            "and delay compensation multiplies real gradients element by element; leave the "
-            "remedy out, or use other layers"
-        )
-    return gradient
 
 
 REMEDIES = {"compensate": Compensate, "compensate-adaptive": CompensateAdaptively}

@@ -24,9 +24,14 @@ def displacement_of(optimizer: Optimizer) -> Displace | None:
 
     Subclasses may step otherwise, so they have none.
     """
-    if type(optimizer) is SGD and all(group["momentum"] for group in optimizer.param_groups):
+    if has_momentum(optimizer):
         return _displace_sgd
     return _displace_adam if type(optimizer) in (Adam, AdamW) else None
+
+
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer is SGD with momentum in all of its groups."""
+    return type(optimizer) is SGD and all(g["momentum"] for g in optimizer.param_groups)
 
 
 def _displace_sgd(

@@ -219,16 +219,17 @@ def option_table() -> Table:
 
 
 def remedy_table() -> Table:
-    """Build the table of the remedies with their papers, options and defaults."""
+    """Build the table of the remedies: copies of weights, options, defaults and papers."""
     table = Table(title="remedies (method+remedy(option=value,...)+...)", title_justify="left")
     table.add_column("remedy")
     table.add_column("effect", overflow="fold")
+    table.add_column("copies")
     table.add_column("options", overflow="fold")
     table.add_column("paper")
     for name, remedy in REMEDIES.items():
         given = ", ".join(f"{key}={value}" for key, value in remedy_options(name).items())
         effect = (remedy.__doc__ or "").partition("\n")[0]
-        table.add_row(name, effect, given, remedy.paper)
+        table.add_row(name, effect, f"{remedy().copies}", given, remedy.paper)
     return table
 
 

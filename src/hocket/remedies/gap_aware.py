@@ -1,0 +1,130 @@
+"""Gap-aware gradients: smaller where a weight has moved far since the forward.
+
+Reference: Barkai et al., Gap-aware mitigation of gradient staleness, ICLR 2020, arXiv
+1909.10802. Plain version: ``tests/reference/gap_aware.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
+from hocket.remedies.dense_gradient import dense_gradient
+from hocket.remedies.displacement import has_momentum
+from hocket.remedies.remedy import Aid, Post, Remedy, Weights
+
+EPSILON = 1e-8
+"""Added to the typical step over the learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapAware(Remedy):
+    """Divide each late gradient by 1 + |w - v| / c, where v are its forward's weights.
+
+    c is a typical step of a weight: the largest learning rate so far times the root of the mean
+    square of its momentum.
+
+    Attributes:
+        decay: Part of the past in that mean.
+
+    Raises:
+        OptionError: It is not from 0 to 0.9999999.
+    """
+
+    paper: ClassVar[str] = "arXiv 1909.10802"
+    compares: ClassVar[bool] = True
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        ranges = {"decay": Range(least=0, most=0.9999999)}
+        if problems := wrong_fields(self) + out_of_range(self, ranges):
+            raise OptionError(format_problems("remedy 'gap-aware' cannot be built", problems))
+
+    @property
+    def copies(self) -> int:
+        """Copies of a stage's weights that it keeps between two actions."""
+        return 1
+
+    def posted(self, post: Post, weights: Weights) -> Aid:
+        """Build the object that acts at one stage.
+
+        Args:
+            post: The stage.
+            weights: Its weights.
+
+        Raises:
+            OptionError: The optimizer is not SGD with momentum.
+        """
+        if not has_momentum(weights.optimizer):
+            raise OptionError(
+                f"stage {post.stage}: gap-aware measures steps by the momentum of SGD, and "
+                f"{type(weights.optimizer).__name__} is another optimizer or has no momentum; "
+                "use SGD:momentum=0.9, or leave gap-aware out"
+            )
+        return _Gaps(self.decay, post, weights)
+
+
+class _Gaps(Aid):
+    wants_then = True
+
+    def __init__(self, decay: float, post: Post, weights: Weights) -> None:
+        self._decay = decay
+        self._stage = post.stage
+        self._weights = weights
+        self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
+        self._updates = 0
+        self._largest_lr = 0.0
+
+    def correct(self, then: Sequence[Tensor] | None) -> None:
+        """Divide ``grad`` of each weight by its gap, in typical steps, and one.
+
+        Args:
+            then: Weights of the forward of the batch; None if they are the present ones.
+        """
+        if then is None or not self._largest_lr:
+            return
+        known = 1 - self._decay**self._updates
+        for weight, old, mean in zip(
+            self._weights.parameters, then, self._squares, strict=True
+        ):
+            if weight.grad is not None:
+                step = self._largest_lr * ((mean / known).sqrt() + EPSILON)
+                gap = (weight.detach() - old).abs()
+                weight.grad = dense_gradient(weight, self._stage) / (1 + gap / step)
+
+    def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:
+        """Average the squares of the momenta of an update.
+
+        Args:
+            lrs: Learning rates that it used, one for each group of the optimizer.
+            changes: Nothing.
+        """
+        self._updates += 1
+        self._largest_lr = max(self._largest_lr, *lrs)
+        state = self._weights.optimizer.state
+        for weight, mean in zip(self._weights.parameters, self._squares, strict=True):
+            mean.mul_(self._decay)
+            if weight in state:
+                velocity = state[weight]["momentum_buffer"]
+                mean.addcmul_(velocity, velocity, value=1 - self._decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the mean squares, their number and the largest learning rate."""
+        return {
+            "squares": self._squares,
+            "updates": self._updates,
+            "largest_lr": self._largest_lr,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the means at the same stage."""
+        self._updates, self._largest_lr = state["updates"], state["largest_lr"]
+        for mean, saved in zip(self._squares, state["squares"], strict=True):
+            mean.copy_(saved)
+
+
+REMEDIES = {"gap-aware": GapAware}
