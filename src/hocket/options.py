@@ -65,7 +65,7 @@ class Named:
         """
         name, _, rest = text.partition(":")
         options: dict[str, Any] = {}
-        for part in _split_at_commas(rest):
+        for part in split_at_commas(rest):
             key, equals, value = part.partition("=")
             key = key.strip().replace("-", "_")
             if not (name and key and equals and value):
@@ -82,11 +82,15 @@ class Named:
         return Named(name, options)
 
 
-def _split_at_commas(text: str) -> list[str]:
-    """Split at commas, but not at those inside brackets."""
+def split_at_commas(text: str) -> list[str]:
+    """Split at commas, but not at those inside brackets or parentheses.
+
+    >>> split_at_commas("milestones=[1,2],gamma=0.1")
+    ['milestones=[1,2]', 'gamma=0.1']
+    """
     parts, depth = [""], 0
     for letter in text:
-        depth += (letter == "[") - (letter == "]")
+        depth += (letter in "[(") - (letter in "])")
         if letter == "," and depth == 0:
             parts.append("")
         else:

@@ -82,6 +82,19 @@ CASES = [
     ),
     *(
         Case(
+            "fdg",
+            "brittle",
+            trainer=(("on_nan", "skip"),),
+            spoiled=((2, nan), (5, 1 + BACKWARD)),
+            remedies=remedies,
+        )
+        for remedies in (
+            (Compensate(), StalenessRate()),
+            (Predict(direction="last"), SpikeCompensation()),
+        )
+    ),
+    *(
+        Case(
             name,
             "conv",
             trainer=(("on_nan", "skip"), ("codec", codec)),

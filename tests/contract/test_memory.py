@@ -16,6 +16,7 @@ CASES = [
     *("fdg:linearize=live", "fdg:linearize=recompute", "fdg:order=forward-first"),
     "fdg:forward_delay=2,backward_delay=3",
     "adl:hold=double,accumulate=4",
+    *("fdg+predict(direction=last)", "fdg:linearize=live+t2", "fdg:linearize=live+compensate"),
 ]
 
 

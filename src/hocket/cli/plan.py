@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hocket.cli.output import console, messages
 from hocket.errors import OptionError, format_problems
+from hocket.options import split_at_commas
 from hocket.runs.config import RunConfig, plain_values, require_writable
 from hocket.training.standard_stream import plain_console
 
@@ -123,12 +124,15 @@ def _torch_threads(threads: int) -> Iterator[None]:
 def split_methods(text: str) -> list[str]:
     """Split methods at commas; the options of a method are separated by commas too.
 
-    >>> split_methods("fdg:shrink=0.5,linearize=live,bp")
-    ['fdg:shrink=0.5,linearize=live', 'bp']
+    >>> split_methods("fdg:shrink=0.5,linearize=live+t1(anneal=3),bp")
+    ['fdg:shrink=0.5,linearize=live+t1(anneal=3)', 'bp']
     """
+    from hocket.remedies.registry import split_remedies
+
     methods: list[str] = []
-    for part in filter(None, text.split(",")):
-        if "=" in part and ":" not in part and methods:
+    for part in filter(None, split_at_commas(text)):
+        first, _ = split_remedies(part)
+        if "=" in first and ":" not in first and methods:
             methods[-1] += f",{part}"
         else:
             methods.append(part)

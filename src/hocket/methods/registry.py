@@ -10,7 +10,7 @@ from typing import Any
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
-from hocket.remedies.registry import parse_remedies, split_remedies
+from hocket.remedies.registry import normalize_remedy, parse_remedies, split_remedies
 
 
 def _collect_presets() -> dict[str, Callable[..., Method]]:
@@ -69,6 +69,19 @@ def parse_method(text: str) -> Method:
     named = Named.parse(method)
     built = build_method(named.name, **named.options)
     return built.with_remedies(*parse_remedies(remedies)) if remedies else built
+
+
+def normalize_method(text: str) -> str:
+    """Return a method with its remedies as it is written, with numbers in their usual form.
+
+    Raises:
+        OptionError: It cannot be read.
+
+    >>> normalize_method("fdg:shrink=5e-1+t1(anneal=3)")
+    'fdg:shrink=0.5+t1(anneal=3)'
+    """
+    method, remedies = split_remedies(text)
+    return "+".join([str(Named.parse(method)), *map(normalize_remedy, remedies)])
 
 
 def as_method(method: Method | str) -> Method:

@@ -62,14 +62,36 @@ def parse_remedies(texts: list[str]) -> tuple[Remedy, ...]:
     return tuple(map(_parse_remedy, texts))
 
 
-def _parse_remedy(text: str) -> Remedy:
+def normalize_remedy(text: str) -> str:
+    """Return a remedy as it is written, with numbers in their usual form.
+
+    Raises:
+        OptionError: It cannot be read.
+
+    >>> normalize_remedy("t2(decay=1e-1)")
+    't2(decay=0.1)'
+    """
+    name, _, options = str(_read_remedy(text)).partition(":")
+    return f"{name}({options})" if options else name
+
+
+def _read_remedy(text: str) -> Named:
+    """Return the name and the options of a remedy.
+
+    Raises:
+        OptionError: The text is none.
+    """
     match = re.fullmatch(r"([^():]+)(?:\(([^()]*)\))?", text)
     if match is None:
         raise OptionError(
             f"cannot read the remedy {text!r}; write it after a method as +name or "
             "+name(option=value,option=value)"
         )
-    named = Named.parse(f"{match[1]}:{match[2] or ''}")
+    return Named.parse(f"{match[1]}:{match[2] or ''}")
+
+
+def _parse_remedy(text: str) -> Remedy:
+    named = _read_remedy(text)
     defaults, build = remedy_options(named.name), REMEDIES[named.name]
     if problems := wrong_options(named.options, defaults, argument_hints(build)):
         raise OptionError(format_problems(f"remedy {named.name!r} cannot be built", problems))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.errors import OptionError
+from hocket.methods.registry import normalize_method
 from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
 
@@ -85,7 +86,7 @@ class Run:
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        method = Named.parse(self.config.method).slug[:40]
+        method = Named(normalize_method(self.config.method)).slug[:40]
         rate = Named.parse(self.config.optimizer).options.get("lr")
         digest = hashlib.sha256(json.dumps(choices(self.config), sort_keys=True).encode())
         place = f"{method}-stages-{self.config.stages}-lr-{rate}-seed-{self.config.seed}"
@@ -109,7 +110,9 @@ def choices(config: RunConfig) -> dict[str, Any]:
         for name, value in config.as_dict().items()
         if name not in WITHOUT_EFFECT_ON_RESULTS and value != defaults[name]
     }
-    for name in {"method", "optimizer", "scheduler"} & chosen.keys():
+    if "method" in chosen:
+        chosen["method"] = normalize_method(chosen["method"])
+    for name in {"optimizer", "scheduler"} & chosen.keys():
         chosen[name] = str(Named.parse(chosen[name]))  # equal however numbers are written
     return chosen
 

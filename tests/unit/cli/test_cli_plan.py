@@ -56,6 +56,14 @@ def test_invalid_options_are_refused(arguments, messages, capsys):
     assert all(text in printed for text in messages)
 
 
+def test_methods_with_remedies_are_forecast(capsys):
+    methods = "fdg+predict,ddg:accumulate=2+compensate-adaptive(strength=1,decay=0.5)+t1,bp"
+    assert main([*SMALL, "--stages", "2", "--methods", methods]) == 0
+    printed = capsys.readouterr().out
+    assert "fdg+predict" in printed
+    assert "ddg:accumulate=2" in printed
+
+
 def test_an_impossible_speed_up_is_reported(monkeypatch, capsys):
     monkeypatch.setattr("hocket.cli.plan.CREDIBLE_SPEED_UP", 0.0)
     assert main([*SMALL, "--stages", "2", "--methods", "bp"]) == 0

@@ -49,6 +49,7 @@ def test_whatever_changes_results_gives_another_run():
     assert name_of(rate=0.1) != same
     assert name_of(epochs=3) != same
     assert name_of(method="bp") != same
+    assert name_of(method="fdg+t1") != name_of(method="fdg+t1(anneal=3)") != name_of()
     assert name_of(data_dir="a") != same
 
 
@@ -58,6 +59,10 @@ def test_whatever_does_not_change_results_gives_the_same_run():
     assert name_of(epochs=RunConfig.epochs) == same
     assert name_of(rate=0.05, optimizer="SGD:momentum=0.9,lr=1") == name_of(
         optimizer="SGD:momentum=0.9,lr=5e-2"
+    )
+    remedied = "fdg:shrink={}+compensate-adaptive(strength={},decay=0.5)+predict"
+    assert name_of(method=remedied.format("5e-1", "1e-1")) == name_of(
+        method=remedied.format("0.5", "0.1")
     )
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     assert fields >= WITHOUT_EFFECT_ON_RESULTS

@@ -1,5 +1,6 @@
 """Resuming: the checkpoints that a trainer continues from, and those that it refuses."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -21,6 +22,7 @@ from hocket.checkpoint.directory import (
 from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError, DataError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG
+from hocket.remedies import Predict, StalenessRate
 from hocket.stage.forward_state import ForwardState
 from hocket.stage.linearize import PlainGraph
 
@@ -199,7 +201,15 @@ def adam(params):
     return torch.optim.Adam(params, lr=0.01)
 
 
-@pytest.mark.parametrize("method", [FDG(), ADL(accumulate=2), DGL()], ids=lambda m: m.name)
+REMEDIED = replace(
+    FDG(linearize="live").with_remedies(Predict(direction="last"), StalenessRate()),
+    name="remedied",
+)
+
+
+@pytest.mark.parametrize(
+    "method", [FDG(), ADL(accumulate=2), DGL(), REMEDIED], ids=lambda m: m.name
+)
 @pytest.mark.parametrize("stages", [1, 3, 4])
 def test_weights_and_optimizers_go_on_in_other_stages(method, stages, tmp_path):
     def trainer(count):
