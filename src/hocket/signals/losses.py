@@ -47,11 +47,24 @@ def cross_entropy(output: Tree, targets: Tree) -> Tensor:
             "numbers (B,), (B, T) or (B, H, W); for others give a loss of your own, such as "
             "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
         )
-    # PyTorch's mean over no targets is NaN.
-    reduction = "mean" if (targets >= 0).any() else "sum"
     if dimension == output.dim() - 1:
         output, targets = output.flatten(0, -2), targets.flatten()
+    # PyTorch's mean over no targets is NaN.
+    if targets.device.type != "cpu":
+        mean = F.cross_entropy(output, targets, ignore_index=IGNORED)
+        return zero_without_targets(mean, targets)
+    reduction = "mean" if numpy.any(targets.numpy() >= 0) else "sum"
     return F.cross_entropy(output, targets, ignore_index=IGNORED, reduction=reduction)
+
+
+def zero_without_targets(mean: Tensor, targets: Tensor) -> Tensor:
+    """Return a mean loss, or 0 if it is the mean over no targets; nobody waits for the device.
+
+    Args:
+        mean: Mean loss, a scalar.
+        targets: Class indices (...).
+    """
+    return torch.where((targets >= 0).any(), mean, 0.0)
 
 
 def compute_loss(loss: Loss, output: Tree, targets: Tree) -> Tensor:

@@ -68,6 +68,11 @@ class ActionReport:
         self._gradient_norm = gradient_norm
 
     @property
+    def has_loss(self) -> bool:
+        """True if the action has a loss, which is not read for this answer."""
+        return self._loss is not None
+
+    @property
     def loss(self) -> float | None:
         """Loss of a backward or of learning from a target; None if there is none."""
         self._loss = _read(self._loss)

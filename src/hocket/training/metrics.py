@@ -9,6 +9,7 @@ from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
 from hocket.signals.losses import Loss, compute_loss, count_errors
 from hocket.stage.prediction import Prediction
+from hocket.stage.report import ActionReport
 from hocket.tree import Tree, count_samples
 
 
@@ -64,12 +65,21 @@ class EpochResult:
     updates: int | None = None
 
 
+MOST_UNREAD = 1024
+"""Reports whose losses a meter leaves on their device, where each takes some memory."""
+
+
 class TrainingMeter:
-    """Losses, staleness and skipped batches of the events of one epoch."""
+    """Losses, staleness and skipped batches of the events of one epoch.
+
+    Losses stay on their device until somebody asks for one, as the device has to complete all
+    its work for that.
+    """
 
     def __init__(self) -> None:
         # By stage and epoch of the batch: its loss, and the number of targets that it is over.
-        self._losses: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        self._read: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        self._unread: list[tuple[int, ActionReport]] = []
         self._staleness: dict[int, list[int]] = {}
         self._skipped: Counter[int] = Counter()
 
@@ -81,9 +91,23 @@ class TrainingMeter:
                 self._skipped[stage] += 1
             elif event.action.kind == "B":
                 self._staleness.setdefault(stage, []).append(report.staleness or 0)
-                if report.loss is not None:
-                    loss = report.loss, report.targets or 0
-                    self._losses.setdefault((stage, report.epoch), []).append(loss)
+                if report.has_loss:
+                    self._unread.append((stage, report))
+        if len(self._unread) > MOST_UNREAD:
+            self._read_all()
+
+    def _read_all(self) -> None:
+        for stage, report in self._unread:
+            assert report.loss is not None, "it has one"
+            loss = report.loss, report.targets or 0
+            self._read.setdefault((stage, report.epoch), []).append(loss)
+        self._unread.clear()
+
+    @property
+    def _losses(self) -> dict[tuple[int, int], list[tuple[float, int]]]:
+        """Losses and numbers of targets by stage and epoch, of all batches so far."""
+        self._read_all()
+        return self._read
 
     def values(self, stage: int | None = None) -> dict[str, Any]:
         """Return all counts, of all stages or of one, as plain values."""

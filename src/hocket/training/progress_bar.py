@@ -1,8 +1,10 @@
 """Progress of a training: a bar on a terminal, a line per epoch elsewhere."""
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from rich.progress import (
     BarColumn,
@@ -16,12 +18,21 @@ from rich.progress import Progress as RichProgress
 
 from hocket.training.standard_stream import StandardStream, plain_console
 
+NewestLoss: TypeAlias = Callable[[], Sequence[float]]
+"""Reads the newest loss, for which the device has to complete all its work."""
+LOSS_EVERY_S = 0.25
+"""Seconds between two losses that a bar shows."""
+
 
 class Progress(Protocol):
     """Display that is told of batches and epochs."""
 
-    def batch(self, losses: Sequence[float]) -> None:
-        """Count a batch that has entered; ``losses`` has the newest loss, if there is one."""
+    def batch(self, newest_loss: NewestLoss) -> None:
+        """Count a batch that has entered.
+
+        Args:
+            newest_loss: Reads the newest loss from its device; returns nothing without one.
+        """
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Show an epoch that has ended.
@@ -46,8 +57,12 @@ class Progress(Protocol):
 class NoProgress:
     """Display that shows nothing."""
 
-    def batch(self, losses: Sequence[float]) -> None:
-        """Show nothing."""
+    def batch(self, newest_loss: NewestLoss) -> None:
+        """Show nothing.
+
+        Args:
+            newest_loss: Not called.
+        """
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Show nothing.
@@ -75,8 +90,12 @@ class EpochLines:
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
 
-    def batch(self, losses: Sequence[float]) -> None:
-        """Show nothing: batches are too many for a log."""
+    def batch(self, newest_loss: NewestLoss) -> None:
+        """Show nothing: batches are too many for a log.
+
+        Args:
+            newest_loss: Not called.
+        """
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Print the epoch.
@@ -108,11 +127,22 @@ class ProgressBar:
     def __init__(self, bar: RichProgress, epochs: int, total: int | None) -> None:
         self._bar = bar
         self._epochs = epochs
+        self._next_loss_s = -math.inf
         self._task: TaskID = bar.add_task("training", total=total, loss="")
 
-    def batch(self, losses: Sequence[float]) -> None:
-        """Advance by a batch."""
+    def batch(self, newest_loss: NewestLoss) -> None:
+        """Advance by a batch, and show the newest loss from time to time.
+
+        Args:
+            newest_loss: Gives a loss once in `LOSS_EVERY_S` at most.
+        """
+        now = time.monotonic()
+        if now < self._next_loss_s:
+            self._bar.update(self._task, advance=1)
+            return
+        losses = newest_loss()
         loss = f"loss {losses[-1]:.3f}" if losses else ""
+        self._next_loss_s = now + LOSS_EVERY_S if losses else now
         self._bar.update(self._task, advance=1, loss=loss)
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:

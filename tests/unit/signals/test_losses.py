@@ -5,7 +5,13 @@ import torch
 import torch.nn.functional as F
 
 from hocket.errors import DataError, OptionError
-from hocket.signals.losses import compute_loss, count_errors, count_targets, cross_entropy
+from hocket.signals.losses import (
+    compute_loss,
+    count_errors,
+    count_targets,
+    cross_entropy,
+    zero_without_targets,
+)
 
 torch.manual_seed(0)
 SCORES_BC = torch.randn(6, 4)
@@ -57,6 +63,23 @@ def test_a_batch_of_ignored_targets_has_no_loss_and_no_gradient(scores):
     loss.backward()
     assert loss == 0
     assert not scores.grad.any()
+
+
+@pytest.mark.parametrize("targets", [[1, 0, 2], [1, -100, 2], [-100, -100, -100]])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 1, 1)])
+def test_a_device_that_nobody_waits_for_has_the_same_loss(targets, shape):
+    """Bit-equal, loss and gradient."""
+    ours, theirs = (
+        torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        for _ in range(2)
+    )
+    classes = torch.tensor(targets).reshape(shape[:1] + shape[2:])
+    loss = cross_entropy(ours, classes)
+    other = zero_without_targets(F.cross_entropy(theirs, classes), classes)
+    loss.backward()
+    other.backward()
+    assert torch.equal(loss, other)
+    assert torch.equal(ours.grad, theirs.grad)
 
 
 def test_counted_targets_are_class_indices_that_are_not_ignored():

@@ -1,12 +1,14 @@
 """What is shown of a training fits where it is shown."""
 
+import pytest
+
 from hocket.training.progress_bar import progress_bar
 
 
 def shown(capsys, *, wanted):
     with progress_bar(2, 6, shown=wanted) as bar:
-        bar.batch([])
-        bar.batch([1.5])
+        bar.batch(lambda: [])
+        bar.batch(lambda: [1.5])
         bar.evaluation(3, 1.5, 0.25)
         bar.epoch(0, 1.25, 0.125)
         bar.epoch(1, 1.0, None)
@@ -35,3 +37,18 @@ def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
     assert "loss 1.500" in text
     assert "update 3: test loss 1.5000, test error 25.00%" in text
     assert "epoch 1/2: training loss 1.2500, test error 12.50%" in text
+
+
+@pytest.mark.parametrize(("terminal", "asked"), [(False, 0), (True, 1)])
+def test_a_loss_is_asked_for_only_where_it_is_shown(monkeypatch, terminal, asked):
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    calls = []
+
+    def newest_loss():
+        calls.append(1)
+        return [1.5]
+
+    with progress_bar(2, 6, shown=True) as bar:
+        for _ in range(6):
+            bar.batch(newest_loss)
+    assert len(calls) == asked

@@ -45,7 +45,7 @@ def test_progress_that_nobody_can_read_is_dropped(make, terminal, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     with progress_bar(2, 6, shown=True) as bar:
         for number in (0, 1):
-            bar.batch([1.0])
+            bar.batch(lambda: [1.0])
             bar.epoch(number, 1.0, None)
     if stream is not None:
         stream.close()  # what it has buffered is gone, or this would fail
