@@ -183,6 +183,7 @@ MAX_TIMEOUT_S = 10**6
 RANGES = {
     "seed": Range(least=0, most=MAX_SEED),
     "replicas": Range(least=1),
+    "check_every": Range(least=1),
     "timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
     "slow_timeout_s": Range(above=0, most=MAX_TIMEOUT_S),
     "warmup_epochs": Range(least=0),

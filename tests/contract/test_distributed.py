@@ -102,6 +102,8 @@ CASES = [
         )
         for name, codec in (("fdg", Integers()), ("dgl", VQ(codes=3)))
     ),
+    # Faults that are looked for in every third tick only.
+    *(Case(name, "conv", trainer=(("check_every", 3),)) for name in ("bp", "fdg", "fr", "dni")),
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),

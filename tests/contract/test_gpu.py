@@ -87,3 +87,21 @@ def test_a_tick_leaves_no_tensor_on_the_gpu(name):
             gc.collect()
             held.append(torch.cuda.memory_allocated())
         assert held[0] == held[1]
+
+
+@pytest.mark.parametrize("net", [mlp, conv])
+@pytest.mark.parametrize("name", METHODS)
+def test_no_tick_waits_for_the_gpu(name, net):
+    """With batches that are on the GPU, as the copy of one from other memory is a wait."""
+    batches = [(x.to(DEVICE), targets.to(DEVICE)) for x, targets in data(net, 3 * TICKS)]
+    options = {"optimizer": SMALL, "device": DEVICE, "check_every": len(batches) + 1}
+    with Trainer(net(3), method=METHODS[name](), **options) as trainer:
+        for batch in batches[:TICKS]:  # kernels are chosen, and masks found
+            trainer.step(*batch)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for batch in batches[TICKS:]:
+                trainer._session.step(*batch, 0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

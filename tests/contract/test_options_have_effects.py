@@ -162,6 +162,7 @@ TRAINER = {
     "stage_speeds": Row(((1.0, 1.0), (1.0, 0.5)), weights, FREE),
     "stage_timing": Row(("regular", "random"), weights, FREE | {"seed": 1}),
     "on_nan": Row(("stop", "skip"), with_nan),
+    "check_every": Row((1, 2), with_nan),
     "skip_batches": Row(((), (1,)), weights),
     "split_batch": Row((None, lambda batch: (2 * batch[0], batch[1])), weights),
 }
@@ -405,6 +406,7 @@ SAME = {
     "timeout_s": (5.0, {}),
     "slow_timeout_s": (900.0, {}),
     "checksum": (False, {}),
+    "check_every": (4, {}),
 }
 
 

@@ -25,11 +25,14 @@ def execute(
         watchers: Called afterwards.
         do: Does the action to the batch of this number; None for ``stage.execute``.
     """
+    stage.late_check.before(action, tick)
     try:
         with stage.recorder.span(action.kind, action.batch, tick):
             report = do(action.batch) if do is not None else stage.execute(action)
     except Exception as error:
         if isinstance(error, NonFiniteError):
+            if error.batch is not None:  # of an earlier action, which it names
+                raise
             error.batch = action.batch
         if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
             error.add_note(

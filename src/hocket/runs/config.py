@@ -114,6 +114,9 @@ class RunConfig:
     on_nan: Literal["stop", "skip", "restore"] = "stop"
     """Reaction to NaN and infinity: stop, skip the batch, or restore the last checkpoint and
     skip the batch from there on."""
+    check_every: int = 1
+    """Batches after which a stage looks for NaN and infinity; with more than 1 no tick waits
+    for the device, and a fault is found later."""
     max_restores: int = 3
     """Most times that a training restores a checkpoint for this."""
     timeline: Path | None = None
@@ -197,6 +200,7 @@ MAY_CHANGE = frozenset(
         "checkpoint_keep",
         "on_checkpoint_error",
         "on_nan",
+        "check_every",
         "max_restores",
     ]
 )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.signals.targets import label_errors_as_data_errors
-from hocket.tree import Tree
+from hocket.tree import Tree, count_samples
 
 IGNORED = -100
 """Class index of a prediction that is not asked for: the default of PyTorch's losses."""
@@ -145,6 +145,19 @@ def count_targets(targets: Tree) -> int | Tensor | None:
     if targets.device.type == "cpu":  # by the shortest way, as this is done in every tick
         return int(numpy.count_nonzero(targets.numpy() != IGNORED))
     return (targets != IGNORED).sum()
+
+
+def count_averaged(targets: Tree, inputs: Tree) -> int | Tensor:
+    """Return the number of class indices or samples that the mean loss of a batch is over.
+
+    Args:
+        targets: Targets of the batch.
+        inputs: Its inputs, with tensors of shape (B, ...), for targets without samples.
+    """
+    counted = count_targets(targets)
+    if counted is not None:
+        return counted
+    return count_samples(targets) or count_samples(inputs)
 
 
 def may_draw(loss: Loss) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
 from hocket.stage.accumulate import dense_values, norm_of_norms, tensor_norms, total_norm
+from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import ModuleTensors
 from hocket.stage.optimizer import Updater
 from hocket.stage.report import LazyScalar
@@ -54,12 +55,6 @@ def first_nonfinite(
     return None if norm_name is None else f"{norm_name} became {norm}"
 
 
-def fault_in_loss(loss: Tensor | None) -> str | None:
-    """Return the fault of a loss of one number; None also if there is no loss."""
-    value = 0.0 if loss is None else loss.item()
-    return None if cmath.isfinite(value) else f"loss became {value}"
-
-
 def _are_moderate(norms: list[Tensor]) -> bool:
     """Return True if all norms are finite, and the norm of them as well."""
     together = torch.stack(norms)
@@ -74,6 +69,20 @@ def are_finite(values: Sequence[Tensor]) -> bool:
     return math.isfinite(total_norm(inexact).item())
 
 
+def _norms(values: Sequence[Tensor]) -> list[Tensor]:
+    """Return a norm of each tensor that may be NaN, or 0 for the others."""
+    return [
+        torch.linalg.vector_norm(dense_values(value))
+        if is_inexact(value)
+        else torch.zeros((), device=value.device)
+        for value in values
+    ]
+
+
+def _output_names(count: int) -> list[str]:
+    return [f"output {n}" for n in range(count)] if count > 1 else ["output"]
+
+
 class NonFiniteCheck:
     """Searches all that a stage computes for NaN and infinity, and keeps its buffers finite.
 
@@ -83,9 +92,19 @@ class NonFiniteCheck:
         module: Layers of the stage. A buffer that is infinite now is so on purpose, as a mask.
         updater: Updater of the stage's weights.
         on_nan: Reaction to a batch with a fault.
+        late: What finds the faults if that is to be later. Then nothing that is computed is
+            read here, and no fault is returned.
     """
 
-    def __init__(self, module: nn.Module, updater: Updater, on_nan: OnNaN) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        updater: Updater,
+        on_nan: OnNaN,
+        late: LateCheck,
+    ) -> None:
+        self._late = late
+        self._masks: list[bool] = []  # of the last forward that was found out about
         self._tensors = ModuleTensors(module)
         self._updater = updater
         self._on_nan = on_nan
@@ -99,6 +118,8 @@ class NonFiniteCheck:
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
+        if self._late.postpones:
+            return  # it has copies of its own
         if buffers := self._tensors.named_buffers():
             self._saved_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
 
@@ -123,10 +144,12 @@ class NonFiniteCheck:
             The fault, and for each tensor of the output whether it is such a mask.
         """
         outputs = tensors(output)
+        if self._late.postpones:
+            return self._note_output(outputs, needs_gradient)
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
-        names = [f"output {n}" for n in range(len(outputs))] if len(outputs) > 1 else ["output"]
+        names = _output_names(len(outputs))
         fault = first_nonfinite(dict(zip(names, outputs, strict=True)))
         if fault is not None:
             pairs = zip(outputs, needs_gradient(), strict=True)
@@ -138,14 +161,49 @@ class NonFiniteCheck:
             fault = first_nonfinite(dict(zip(names, searched, strict=True)))
         return fault or self.fault_in_buffers(), masks
 
+    def _note_output(
+        self, outputs: list[Tensor], needs_gradient: Callable[[], Sequence[bool]]
+    ) -> tuple[None, list[bool]]:
+        """Leave the norms of an output to the late check.
+
+        An output that no gradient flows through counts as a mask, without a look at it.
+
+        Args:
+            outputs: Tensors of the output.
+            needs_gradient: Returns for each of them whether a gradient is to flow through it.
+        """
+        if len(self._masks) != len(outputs):
+            pairs = zip(outputs, needs_gradient(), strict=True)
+            self._masks = [not needed and is_inexact(tensor) for tensor, needed in pairs]
+        searched = [
+            tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
+            for tensor, mask in zip(outputs, self._masks, strict=True)
+        ]
+        self._late.add(partial(_output_names, len(outputs)), _norms(searched))
+        self.fault_in_buffers()
+        return None, self._masks
+
+    def fault_in_loss(self, loss: Tensor | None) -> str | None:
+        """Return the fault of a loss of one number; None also if there is no loss."""
+        if self._late.postpones and loss is not None:
+            self._late.add(lambda: ["loss"], _norms([loss.detach()]))
+            return None
+        value = 0.0 if loss is None else loss.item()
+        return None if cmath.isfinite(value) else f"loss became {value}"
+
     def fault_in_buffers(self) -> str | None:
         """Return the fault in the buffers."""
         if not self._finite_buffers:
             return None
-        buffers = self._tensors.named_buffers()
-        return first_nonfinite(
-            {f"buffer {name!r}": buffers.get(name) for name in self._finite_buffers}
-        )
+        present = self._tensors.named_buffers()
+        buffers = {f"buffer {name!r}": present.get(name) for name in self._finite_buffers}
+        if not self._late.postpones:
+            return first_nonfinite(buffers)
+        inexact = {k: b for k, b in buffers.items() if b is not None and is_inexact(b)}
+        if inexact:
+            names = list(inexact)
+            self._late.add(lambda: names, tensor_norms(inexact.values()))
+        return None
 
     def fault_in_gradients(self, leaves: Sequence[Tensor]) -> tuple[str | None, LazyScalar]:
         """Look for a fault of a backward, in gradients of weights or of the inputs.
@@ -161,14 +219,37 @@ class NonFiniteCheck:
         of_inputs = [leaf.grad for leaf in leaves if leaf.grad is not None]
         norms = tensor_norms(of_weights + of_inputs)
         norm = partial(norm_of_norms, norms[: len(of_weights)])
+        if self._late.postpones and norms:
+            trained = [p.grad is not None for p in self._updater.parameters]
+            self._late.add(partial(self._gradient_names, trained, len(of_inputs)), norms)
+            return None, norm
         if not norms or _are_moderate(norms):
             return None, norm
         weights = {
-            f"gradient of {self._parameter_names.get(id(p), f'auxiliary weight {n}')}": p.grad
-            for n, p in enumerate(self._updater.parameters)
+            name: p.grad
+            for name, p in zip(self._weight_names(), self._updater.parameters, strict=True)
         }
         inputs = {f"gradient of input {n}": leaf.grad for n, leaf in enumerate(leaves)}
         return first_nonfinite(weights | inputs, "gradient norm"), norm
+
+    def _weight_names(self) -> list[str]:
+        """Return a name of the gradient of each weight."""
+        return [
+            f"gradient of {self._parameter_names.get(id(p), f'auxiliary weight {n}')}"
+            for n, p in enumerate(self._updater.parameters)
+        ]
+
+    def _gradient_names(self, trained: Sequence[bool], inputs: int) -> list[str]:
+        """Return names of the gradients of weights that have one, and of the inputs.
+
+        Args:
+            trained: For each weight, True if it has a gradient.
+            inputs: Number of inputs with a gradient.
+        """
+        names = [
+            name for name, has_one in zip(self._weight_names(), trained, strict=True) if has_one
+        ]
+        return names + [f"gradient of input {n}" for n in range(inputs)]
 
     def persistent_fault(self) -> str | None:
         """Return the fault in weights, buffers and optimizer state, which outlive a batch."""
@@ -176,9 +257,11 @@ class NonFiniteCheck:
             f"weight {self._parameter_names.get(id(p), f'{n} of the auxiliary network')}": p
             for n, p in enumerate(self._updater.parameters)
         }
+        present = self._tensors.named_buffers()
+        buffers = {f"buffer {name!r}": present.get(name) for name in self._finite_buffers}
         return (
             first_nonfinite(weights)
-            or self.fault_in_buffers()
+            or first_nonfinite(buffers)
             or first_nonfinite(self._updater.optimizer_tensors())
         )
 
@@ -206,6 +289,9 @@ class NonFiniteCheck:
         Raises:
             NonFiniteError: It is not finite, because that of another replica was not.
         """
+        if self._late.postpones:
+            self._late.add(lambda: ["gradient norm"], [norm])
+            return norm
         value = norm.item()
         self.require_skippable(
             None if math.isfinite(value) else f"gradient norm became {value}"

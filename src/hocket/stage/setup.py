@@ -53,6 +53,7 @@ class Setup:
         stage_speeds: Speeds of stages that run freely; equal ones if None.
         on_nan: ``stop`` the training at a batch whose numbers become NaN or infinite, or
             ``skip`` the batch.
+        check_every: Batches of a stage after which it looks for NaN and infinity.
         skip_batches: Numbers of batches to skip, counted over all epochs.
 
     Raises:
@@ -82,6 +83,7 @@ class Setup:
     slow_timeout_s: float = 1800.0
     stage_speeds: StageSpeeds | None = None
     on_nan: OnNaN = "stop"
+    check_every: int = 1
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -112,6 +114,12 @@ class Setup:
             raise OptionError(
                 f"{self.replicas} replicas share each batch, and do not agree on which to "
                 "skip; leave on_nan at 'stop', or use one replica"
+            )
+        if self.check_every > 1 and self.on_nan == "skip":
+            raise OptionError(
+                f"check_every is {self.check_every} and on_nan is 'skip', but a batch can be "
+                "skipped only before it is learned from; leave check_every at 1, or on_nan at "
+                "'stop'"
             )
         if self.skip_batches and self.method.free_running:
             raise OptionError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.modes import evaluation_mode
 from hocket.program import Action
-from hocket.signals.losses import class_dimension, count_targets
+from hocket.signals.losses import class_dimension, count_averaged
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.stage.accumulate import total_norm
 from hocket.stage.back_propagate import back_propagate, graph_leaves, require_graph
@@ -22,9 +22,10 @@ from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import Draws, KnownLayers
+from hocket.stage.late_check import LateCheck, look
 from hocket.stage.linearize import build_linearizer
 from hocket.stage.module_tensors import ModuleTensors
-from hocket.stage.nonfinite import NonFiniteCheck, fault_in_loss
+from hocket.stage.nonfinite import NonFiniteCheck
 from hocket.stage.outgoing import to_outgoing
 from hocket.stage.parts import StageParts
 from hocket.stage.prediction import Prediction, add_to_ensemble
@@ -38,7 +39,6 @@ from hocket.transport.packet import Activation, Gradient
 from hocket.tree import (
     Tree,
     copy_tensors,
-    count_samples,
     is_inexact,
     map_tensors,
     tensors,
@@ -91,9 +91,12 @@ class Stage:
         self._guard = ForbidForward(self.index) if forbids else None
         self._signal_layers = KnownLayers(self.signal_network)
         self._skip_batches = setup.skip_batches
-        self.check = NonFiniteCheck(self.module, self.updater, setup.on_nan)
-        self._signal_check = NonFiniteCheck(
-            self.signal_network, self.signal_updater, setup.on_nan
+        modules = self.module, self.signal_network
+        updaters = self.updater, self.signal_updater
+        self.late_check = LateCheck(setup.check_every, modules, updaters)
+        self.check, self._signal_check = (
+            NonFiniteCheck(*pair, setup.on_nan, self.late_check)
+            for pair in zip(modules, updaters, strict=True)
         )
         self._actions: Mapping[str, Callable[[int], ActionReport]] = {
             "F": self._forward,
@@ -135,11 +138,13 @@ class Stage:
 
     def state_dict(self) -> Tree:
         """Return all that the stage remembers between two ticks; see `write_state`."""
+        look([self.late_check])
         return write_state(self)
 
     def load_state_dict(self, state: Tree) -> None:
         """Continue from the state of a stage of the same layers and the same method."""
         read_state(self, state)
+        self.late_check.forget()
 
     def mismatches(self, state: Tree) -> list[str]:
         """Return in words all that keeps a state from being one of this stage."""
@@ -291,7 +296,7 @@ class Stage:
         require_graph(roots, self.index, chain(self.updater.parameters, leaves))
         del output
         # Before anything is sent: the stage where a fault began has to be the one to report it.
-        fault = fault_in_loss(roots.loss) or self._signal_check.fault_in_buffers()
+        fault = self.check.fault_in_loss(roots.loss) or self._signal_check.fault_in_buffers()
         if fault is None:
             plain = self._layers.plain and self._signal_layers.plain
             back_propagate(roots, activation.share, None if plain else self._guard)
@@ -318,7 +323,9 @@ class Stage:
             version=self.updater.version,
             staleness=staleness,
             loss=roots.loss,
-            targets=None if roots.loss is None else _count_averaged(activation),
+            targets=None
+            if roots.loss is None
+            else count_averaged(activation.targets, activation.values),
             gradient_norm=self._require_finite(norm),
         )
 
@@ -355,7 +362,7 @@ class Stage:
             loss = target.loss(received)
         share = None if activation.share == 1 else torch.full_like(loss, activation.share)
         loss.backward(share)
-        fault = fault_in_loss(loss)
+        fault = self._signal_check.fault_in_loss(loss)
         if fault is None:
             fault, norm = self._signal_check.fault_in_gradients(())
         if fault is not None:
@@ -381,8 +388,4 @@ def _seeded_and_cast(
 
 
 def _count_averaged(activation: Activation) -> int | Tensor:
-    """Return the number of class indices or samples that the mean loss of a batch is over."""
-    counted = count_targets(activation.targets)
-    if counted is not None:
-        return counted
-    return count_samples(activation.targets) or count_samples(activation.values)
+    return count_averaged(activation.targets, activation.values)

@@ -134,7 +134,7 @@ class Together:
         is_last = plan.budget.is_spent(len(state.history) + 1, state.updates)
         if is_last and session.engine.finished:
             state.drain()
-            state.meter.add(session.engine.finish())
+            state.meter.add(session.finish())
         rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
         evaluation = _evaluate(session, plan)
         epoch = _merge_rows(session, rows, state.epoch, evaluation)
@@ -190,7 +190,7 @@ class Detached:
     def finish(self) -> None:
         """Meet the other processes, evaluate, and merge the epochs of all stages."""
         session, state, plan = self._session, self._state, self._plan
-        session.engine.finish()
+        session.finish()
         _stop_if_asked(session, plan)
         epochs = []
         gathered = session.world.gather(state.rows)

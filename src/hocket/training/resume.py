@@ -89,6 +89,7 @@ def _write(
         raise HocketError("there is nothing to save before the first batch")
     if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
         return
+    session.look()
     parts = {
         part_name(stage.index, replica): stage_state
         | reshard_names(stage, session.cut.network)

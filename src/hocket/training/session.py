@@ -26,6 +26,7 @@ from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import OptionError
 from hocket.modes import TrainingMode, evaluation_mode
 from hocket.signals import Delayed
+from hocket.stage.late_check import look
 from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
 from hocket.stage.setup import Setup
@@ -176,11 +177,39 @@ class Session:
         else:
             inputs = targets = None
         self.collected = self.world.size == 1
-        return self.engine.step(inputs, targets, epoch)
+        events = self.engine.step(inputs, targets, epoch)
+        every = self.setup.check_every
+        if every > 1 and self.engine.tick_count % every == 0:
+            self.look()
+        return events
 
     def drain(self) -> list[Event]:
-        """At the end of an epoch, complete what is in flight if the method asks for that."""
-        return self.engine.finish() if self.setup.method.epoch_end == "drain" else []
+        """At the end of an epoch, complete what is in flight if the method asks for that.
+
+        Raises:
+            NonFiniteError: Something became NaN or infinite, and nobody has looked since.
+        """
+        events = self.engine.finish() if self.setup.method.epoch_end == "drain" else []
+        self.look()
+        return events
+
+    def finish(self) -> list[Event]:
+        """Complete every batch in flight and apply every gradient.
+
+        Raises:
+            NonFiniteError: Something became NaN or infinite, and nobody has looked since.
+        """
+        events = self.engine.finish()
+        self.look()
+        return events
+
+    def look(self) -> None:
+        """Find out about faults of the stages here that nobody has looked for yet.
+
+        Raises:
+            NonFiniteError: There is one. The stages are in their states of the last look.
+        """
+        look([stage.late_check for stage in self.engine.stages])
 
     def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
         """Measure the network as it is now on other data; its training is not disturbed."""
@@ -193,6 +222,7 @@ class Session:
         device = self.setup.device
         with self.reporting_failures(), preserve_rng(device):
             pairs = self.prepared_by(batches)  # cuts the network, in its own mode
+            self.look()
         modules = (self.cut.network, *self.cut.modules)
         evaluating = self.world.in_phase(Phase.EVALUATING)
         with (

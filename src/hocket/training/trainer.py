@@ -94,6 +94,9 @@ class Trainer:
         stage_timing: Intervals between the turns of such stages: ``regular`` or ``random``.
         on_nan: ``stop`` the training at a batch that makes something NaN or infinite, or
             ``skip`` that batch.
+        check_every: Batches of a stage after which it looks for NaN and infinity. With 1 a
+            fault is found at once; with more no tick waits for the device, and the stage goes
+            back to its weights of the look before.
         skip_batches: Batches to skip in any case, by their number over all epochs.
         split_batch: Returns the inputs and targets of what a loader gives for a batch; needed
             unless that is a pair, or a mapping with ``labels``.
@@ -140,6 +143,7 @@ class Trainer:
         stage_speeds: Sequence[float] | None = None,
         stage_timing: StageTiming = "regular",
         on_nan: OnNaN = "stop",
+        check_every: int = 1,
         skip_batches: Iterable[int] = (),
         split_batch: SplitBatch | None = None,
     ) -> None:
@@ -175,6 +179,7 @@ class Trainer:
             slow_timeout_s=slow_timeout_s,
             stage_speeds=build_stage_speeds(method, count, stage_speeds, stage_timing, seed),
             on_nan=on_nan,
+            check_every=check_every,
             skip_batches=frozenset(skip_batches),
         )
         self._own_session = Session(network, stages, setup, watchers, meter, split_batch)
@@ -342,7 +347,7 @@ class Trainer:
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
-        return self.engine.finish()
+        return self._session.finish()
 
     def fit(
         self,

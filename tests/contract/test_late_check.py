@@ -1,0 +1,143 @@
+"""No tick asks the device for a number, and what is found later is found all the same."""
+
+import re
+from functools import partial
+
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from contract.small import LINEARIZE, conv, data, different, mlp, sgd
+from contract.spoiled import BACKWARD, FORWARD, brittle, marked
+from contract.test_non_finite import state_of
+from hocket import Trainer
+from hocket.errors import NonFiniteError, OptionError
+from hocket.methods import METHODS, method_options
+
+READS = ("_local_scalar_dense", "equal", "is_nonzero", "item", "nonzero")
+"""Operations for whose result the host has to wait."""
+NEVER = 10**6
+"""A number of batches that no training here has."""
+BATCHES = 9
+EVERY = 3
+WAYS = [
+    *METHODS,
+    *(
+        f"{name}:linearize={kind}"
+        for name in METHODS
+        for kind in LINEARIZE
+        if "linearize" in method_options(name)
+    ),
+]
+
+
+class Reads(TorchDispatchMode):
+    """Counts the numbers that the host asks the device for."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name in READS:
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def build(method, network=mlp, stages=3, **options):
+    rate = 1e-3 if str(method).startswith("dni") else 0.05
+    return Trainer(network(stages), method=method, optimizer=partial(sgd, lr=rate), **options)
+
+
+def step(trainer, batch):
+    """A tick as ``fit`` does it, which returns no loss."""
+    return trainer._session.step(*batch, 0)
+
+
+@pytest.mark.parametrize("network", [mlp, conv])
+@pytest.mark.parametrize("method", WAYS)
+def test_no_tick_asks_the_device_for_a_number(method, network):
+    trainer, batches = build(method, network, check_every=NEVER), data(network, BATCHES)
+    for batch in batches:
+        trainer.step(*batch)  # the first ones find out about masks
+    with Reads() as reads:
+        for batch in batches:
+            step(trainer, batch)
+    assert reads.seen == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_look_at_every_batch_asks_for_numbers(method):
+    trainer, batches = build(method), data(mlp, BATCHES)
+    for batch in batches:
+        trainer.step(*batch)
+    with Reads() as reads:
+        step(trainer, batches[0])
+    assert reads.seen != []
+
+
+@pytest.mark.parametrize("method", WAYS)
+def test_a_later_look_changes_no_bit_of_a_training_without_a_fault(method):
+    left = []
+    for every in (1, EVERY):
+        trainer = build(method, brittle, check_every=every)
+        history = trainer.fit(marked(BATCHES, {}), epochs=2, progress=False)
+        left.append((state_of(trainer), [epoch.loss for epoch in history]))
+    assert not different(left[0][0], left[1][0])
+    assert left[0][1] == left[1][1]
+
+
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD])
+@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("method", ["bp", "ddg", "fdg", "fr", "dgl", "dni"])
+def test_a_fault_that_is_found_later_is_told_as_where_it_was(method, stage, kind):
+    """The same batch, stage, tick, action and tensor as by a look at every batch."""
+    told = []
+    for every in (1, NEVER):
+        trainer = build(method, brittle, check_every=every)
+        with pytest.raises(NonFiniteError) as caught:
+            trainer.fit(marked(BATCHES, {4: stage + kind}), epochs=1, progress=False)
+        error = caught.value
+        (place,) = error.__notes__
+        told.append((re.search("the (.*) became nan", str(error))[1], place, error.batch))
+    assert told[0] == told[1]
+    assert told[0][1].startswith(f"(stage {stage}, batch 4, tick ")
+
+
+@pytest.mark.parametrize("method", ["bp", "fdg", "fr", "dni", "dgl"])
+def test_all_stages_go_back_to_what_they_were_at_the_look_before(method):
+    """Bit-equal: weights, statistics and optimizers after the tick of that look."""
+    batches = marked(BATCHES, {4: 0 + FORWARD})
+    trainer, again = (build(method, brittle, check_every=every) for every in (EVERY, 1))
+    with pytest.raises(
+        NonFiniteError, match=r"check_every=3\); the weights of all .* after tick 2;"
+    ):
+        trainer.fit(batches, epochs=1, progress=False)
+    for batch in batches[:3]:
+        again.step(*batch)
+    assert all(stage.persistent_fault() is None for stage in trainer.stages)
+    assert not different(state_of(trainer), state_of(again))
+
+
+LOOKS = {
+    "save": lambda trainer, folder: trainer.save(folder),
+    "evaluate": lambda trainer, folder: trainer.evaluate(marked(1, {})),
+    "finish": lambda trainer, folder: trainer.finish(),
+    "end_epoch": lambda trainer, folder: trainer.end_epoch(),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_nothing_is_made_of_a_training_before_somebody_has_looked(name, tmp_path):
+    trainer = build("bp", brittle, check_every=NEVER, resumable=True)
+    for batch in marked(3, {2: 1 + BACKWARD}):
+        trainer.step(*batch)
+    with pytest.raises(NonFiniteError, match=r"gradient of '0.linear.weight' became nan"):
+        LOOKS[name](trainer, tmp_path)
+    assert all(stage.persistent_fault() is None for stage in trainer.stages)
+    assert not list(tmp_path.glob("tick-*"))
+
+
+def test_a_batch_that_was_learned_from_cannot_be_skipped():
+    with pytest.raises(OptionError, match="check_every is 2 and on_nan is 'skip'"):
+        build("fdg", check_every=2, on_nan="skip")
