@@ -118,11 +118,16 @@ def build_method(config: RunConfig) -> Method:
     """Return the method of a configuration, with its extra delay or its staleness.
 
     Raises:
-        OptionError: There is no such method, or it cannot have these.
+        OptionError: There is no such method, it cannot have these, or not on so many stages.
     """
     method = parse_method(config.method).with_extra_delay(config.extra_delay)
-    if config.staleness == "none":
-        return method
+    if config.staleness != "none":
+        method = _with_profile(method, config)
+    method.require_stages(config.stages)
+    return method
+
+
+def _with_profile(method: Method, config: RunConfig) -> Method:
     try:
         profile = [int(updates) for updates in config.staleness.split(",")]
     except ValueError as error:
@@ -134,9 +139,7 @@ def build_method(config: RunConfig) -> Method:
             f"extra_delay is {config.extra_delay} and staleness is {config.staleness!r}, which "
             "leaves no delay to extend; give one of the two"
         )
-    method = with_staleness(method, profile)
-    method.require_stages(config.stages)
-    return method
+    return with_staleness(method, profile)
 
 
 def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:

@@ -1,5 +1,7 @@
 """Parts built from text: the network fits the data, and the text is checked."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,9 @@ from hocket.runs.build import (
     parse_stage_speeds,
 )
 from hocket.runs.config import RunConfig
+from hocket.runs.train import train
 
+IMPOSSIBLE = "pipedream-2bw:accumulate=1"
 DIGITS = data.load("digits", batch_size=32)
 
 
@@ -27,6 +31,12 @@ def refusal(part, **choices):
     with pytest.raises(OptionError) as caught:
         part(RunConfig(**choices))
     return str(caught.value)
+
+
+def test_a_method_is_refused_on_stages_that_it_is_not_for_before_any_data_are_read():
+    config = RunConfig(method=IMPOSSIBLE, stages=4, data="cifar10", data_dir=Path("none"))
+    with pytest.raises(OptionError, match=r"on 4 stages: .* use accumulate=3 or more"):
+        train(config)
 
 
 def test_a_perceptron_on_digits_reads_64_numbers_and_tells_10_classes():
