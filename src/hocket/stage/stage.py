@@ -385,7 +385,3 @@ def _seeded_and_cast(
 ) -> Iterator[None]:
     with seeded, cast:
         yield
-
-
-def _count_averaged(activation: Activation) -> int | Tensor:
-    return count_averaged(activation.targets, activation.values)
