@@ -363,6 +363,17 @@ def test_a_spike_gives_a_gradient_the_momentum_that_it_missed(late):
         assert weight == pytest.approx(start - 0.1 * moved, rel=1e-12)
 
 
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("base", [PipeDream(), FDG()], ids=str)
+def test_spikes_forward_where_decaying_momentum_predicts(base, stages):
+    """Under stash, weights of one are predicted weights of the other; close in float64."""
+    losses = [
+        train(base.with_remedies(r), mlp(stages), data(mlp, 20), weight_decay=0.0).losses
+        for r in (SpikeCompensation(), Predict(direction="decaying"))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"momentum": 0.0}, {"nesterov": True}, {"dampening": 0.5}],
