@@ -137,7 +137,7 @@ def work(folder):
     return 0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_slow_phases_are_waited_for_and_an_interrupted_evaluation_is_repeated(tmp_path):
     assert launch(work, str(tmp_path), processes=2, threads=1, grace_s=5.0) == 0
     result = json.loads((tmp_path / "result.json").read_text())

@@ -23,7 +23,7 @@ def run_example(name, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -23,7 +23,7 @@ from unit.distributed.launched import NamedPipe, forked_processes, listening_add
 
 SOURCE = str(Path(hocket.__file__).parents[1])
 PROC = Path("/proc/net/tcp").exists()
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def pipe(tmp_path):
     """A named pipe that every process opens; at the end all of them have ended."""
     pipe = NamedPipe(tmp_path)
     yield pipe
-    assert pipe.closes_within(10), "a process is left"
+    assert pipe.closes_within(60), "a process is left"
     os.close(pipe.end)
 
 
@@ -184,7 +184,7 @@ def test_another_training_may_begin_after_all_have_caught_a_failure(pipe, capfd)
 def test_a_process_that_ends_much_later_delays_no_other(pipe, capfd):
     start = time.monotonic()
     assert launch(failing.end_much_later, pipe.name, 1, processes=3) == 0
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 150
     assert capfd.readouterr().err == ""
 
 
@@ -265,7 +265,7 @@ def torchrun(folder, *words):
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     return result.returncode, result.stderr
 

@@ -22,7 +22,7 @@ from benchmarks.faults.trial import expected_digest, run_trial
 from hocket.errors import OptionError
 
 PATHS = [str(Path(hocket.__file__).parents[1]), str(Path(benchmarks.__file__).parents[1])]
-pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.timeout(600)]
 
 
 # Several faults of a job share its restarts. Stages run ahead of each other, and checkpoints
@@ -140,7 +140,7 @@ def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path)
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=110,
+        timeout=500,
     )
     assert ended.returncode == 0, ended.stderr
     digests = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]

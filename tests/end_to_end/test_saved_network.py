@@ -50,7 +50,7 @@ def test_it_loads_by_hand_and_makes_the_same_mistakes(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     error = float(done.stdout)

@@ -11,7 +11,7 @@ from hocket import Study
 from hocket.runs.run_dir import lock_run_dir
 from unit.sweeps.in_process import run_here
 
-WAIT_S = 120.0
+WAIT_S = 500.0
 STUDY = """
 target = "test_loss <= 1.5"
 seeds = [0, 1]

@@ -24,7 +24,7 @@ from end_to_end.namespaces import (
 from hocket.cli.main import main
 from hocket.errors import HangError
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
 

@@ -485,13 +485,13 @@ def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     )
     try:
         metrics = here / "mine" / "metrics.jsonl"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (metrics.exists() and '"kind": "epoch"' in metrics.read_text()):
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "no epoch within a minute"
+            assert time.monotonic() < deadline, "no epoch within five minutes"
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130, err

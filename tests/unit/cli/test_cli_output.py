@@ -27,7 +27,7 @@ def test_a_training_whose_output_is_lost_ends_with_its_results(redirections, tmp
         ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        timeout=100,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0

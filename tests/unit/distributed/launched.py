@@ -336,7 +336,7 @@ class NamedPipe:
         """Return the first ``count`` lines that are written."""
         text = b""
         while text.count(b"\n") < count:
-            assert select.select([self.end], [], [], 60)[0], text
+            assert select.select([self.end], [], [], 300)[0], text
             text += os.read(self.end, 4096)
         return text.decode().splitlines()
 

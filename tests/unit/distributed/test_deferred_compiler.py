@@ -56,6 +56,6 @@ def test_optimizers_and_groups_work_without_the_compiler_and_any_other_use_impor
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr

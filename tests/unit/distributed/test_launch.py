@@ -276,13 +276,13 @@ def test_a_loss_is_not_told_beside_its_cause_even_if_the_store_does_not_answer(
 def test_a_process_that_hangs_is_killed_after_the_grace_period_and_named(capfd, pipe):
     begin = time.monotonic()
     code = launch(launched.hang_after_peer_failure, pipe.name, processes=2, grace_s=0.2)
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 120
     assert code == PEER_FAILED
     assert capfd.readouterr().err == (
         "hocket: process 1 hung: it still ran 0.2 s after process 0 ended with code 74, and "
         "was killed\n"
     )
-    assert pipe.closes_within(2), "a child of the process outlived it"
+    assert pipe.closes_within(60), "a child of the process outlived it"
 
 
 def test_all_are_killed_when_the_rendezvous_is_deleted(capfd, folder):
@@ -359,7 +359,7 @@ def test_other_signals_are_left_to_the_caller():
 
 def test_a_server_that_is_killed_is_a_loss_after_which_a_new_one_starts(capfd, pipe):
     assert launch(launched.kill_the_server, pipe.name, processes=2) == 137
-    assert pipe.closes_within(20), "a process outlived the server"
+    assert pipe.closes_within(60), "a process outlived the server"
     (message,) = capfd.readouterr().err.splitlines()
     assert message.startswith("hocket: the server process that had forked all others was kill")
     assert describe_loss(137) == "a process was killed by SIGKILL"
@@ -527,7 +527,7 @@ def test_no_process_or_folder_outlives_a_launcher_that_is_killed(folder, pipe):
         assert sorted(pipe.rows(3)) == ["here", "here", "ready"]
         assert list(folder.parent.glob("hocket-*"))
         launcher.kill()
-        assert pipe.closes_within(20)
+        assert pipe.closes_within(60)
     end = time.monotonic() + 20
     while list(folder.parent.glob("hocket-*")) and time.monotonic() < end:
         time.sleep(0.01)
@@ -541,8 +541,8 @@ def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_importe
         assert sorted(pipe.rows(4)) == ["here", "here", "ready", "ready"]
         os.killpg(launcher.pid, signal.SIGTERM)
         assert pipe.rows(2) == ["saved", "saved"]
-        assert pipe.closes_within(10)
-        assert launcher.wait(timeout=20) == 143
+        assert pipe.closes_within(60)
+        assert launcher.wait(timeout=120) == 143
     rows = (folder / "err").read_text().splitlines()
     imported = [row.split("|")[-1].strip() for row in rows]
     for module in ("torch", "hocket.distributed.worker_main", "cyclopts"):
