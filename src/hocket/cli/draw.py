@@ -17,6 +17,7 @@ def draw_command(
     *,
     method: str | None = None,
     stages: int | None = None,
+    staleness: str | None = None,
     batches: int | None = None,
     first: int | None = None,
     timeline: Path | None = None,
@@ -28,6 +29,7 @@ def draw_command(
         method: For example ddg, or adl:accumulate=2; fdg if there is no timeline. With a
             timeline its program is drawn above the measurement.
         stages: Number of stages: 3, or those of the timeline.
+        staleness: Staleness of each stage in the place of the method's own, such as 6,4,2,0.
         batches: Number of batches to train on, or to show of a timeline; 6 if not given.
         first: First batch of the timeline to show.
         timeline: Timeline to draw; without --out its busy, sending and waiting times are
@@ -35,23 +37,34 @@ def draw_command(
         out: Picture to write: .svg, .png or .pdf.
 
     Raises:
-        OptionError: There is no batch to draw, or a first batch is given without a timeline.
+        OptionError: There is no batch to draw, the staleness is none of the method on so many
+            stages, or an option has no effect with or without a timeline.
     """
     if batches is not None and batches < 1:
         raise OptionError(f"batches is {batches}; use at least 1")
     if out is not None:
         require_writable("out", out)
     if timeline is not None:
+        if staleness is not None:
+            raise OptionError(
+                f"staleness is {staleness!r}, but a timeline has one already; drop --staleness"
+            )
         return _show_timeline(timeline, method, stages, batches, first, out)
     if first is not None:
         raise OptionError(
             f"first is {first}, but there is no timeline; add --timeline or drop --first"
         )
     from hocket.methods import parse_method
+    from hocket.methods.staleness_profile import parse_staleness, with_staleness
     from hocket.program import format_program, unroll
 
-    method, stages = method or "fdg", 3 if stages is None else stages
-    ticks = list(unroll(parse_method(method), stages, batches or BATCHES_SHOWN))
+    parsed = parse_method(method := method or "fdg")
+    profile = None if staleness is None else parse_staleness(staleness)
+    if stages is None:
+        stages = 3 if profile is None else len(profile)
+    if profile is not None:
+        parsed = with_staleness(parsed, profile)
+    ticks = list(unroll(parsed, stages, batches or BATCHES_SHOWN))
     if out is not None:
         from hocket.runs.plot import draw_program
 

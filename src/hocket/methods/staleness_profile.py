@@ -8,6 +8,20 @@ from hocket.errors import OptionError
 from hocket.methods.method import MAX_DELAY, Method
 
 
+def parse_staleness(text: str) -> list[int]:
+    """Return the staleness of each stage that is written as ``6,4,2,0``.
+
+    Raises:
+        OptionError: The text is no list of whole numbers.
+    """
+    try:
+        return [int(updates) for updates in text.split(",")]
+    except ValueError as error:
+        raise OptionError(
+            f"staleness is {text!r}; write a number for each stage: 6,4,2,0"
+        ) from error
+
+
 def with_staleness(method: Method, profile: Sequence[int]) -> Method:
     """Return the same method with a staleness of your choice at each stage.
 

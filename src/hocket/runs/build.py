@@ -16,7 +16,7 @@ from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import parse_method
 from hocket.methods.method import Method
-from hocket.methods.staleness_profile import with_staleness
+from hocket.methods.staleness_profile import parse_staleness, with_staleness
 from hocket.options import Named
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
@@ -128,12 +128,7 @@ def build_method(config: RunConfig) -> Method:
 
 
 def _with_profile(method: Method, config: RunConfig) -> Method:
-    try:
-        profile = [int(updates) for updates in config.staleness.split(",")]
-    except ValueError as error:
-        raise OptionError(
-            f"staleness is {config.staleness!r}; write a number for each stage: 6,4,2,0"
-        ) from error
+    profile = parse_staleness(config.staleness)
     if config.extra_delay:
         raise OptionError(
             f"extra_delay is {config.extra_delay} and staleness is {config.staleness!r}, which "

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from hocket.cli.main import main
+from hocket.methods import parse_method
+from hocket.methods.staleness_profile import with_staleness
+from hocket.program import format_program, unroll
 from hocket.timeline import Timeline
 from unit.timeline.timelines import simulated_fdg
 
@@ -117,3 +120,25 @@ def test_an_empty_timeline_has_an_empty_table_and_no_picture(call):
     code, _, err = call("--timeline t.json --out t.svg")
     assert code == 2
     assert "the timeline has no batches; record a training that has some" in err
+
+
+def test_a_program_has_the_staleness_that_was_asked_for(call):
+    code, out, err = call("--method ddg --staleness 4,1,0 --batches 8")
+    assert (code, err) == (0, "")
+    method = with_staleness(parse_method("ddg"), [4, 1, 0])
+    assert out.strip() == format_program(list(unroll(method, 3, 8)), 3).strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--staleness 2,1", "staleness is [2, 1]; write numbers of updates that fall to 0"),
+        ("--staleness much", "staleness is 'much'; write a number for each stage: 6,4,2,0"),
+        ("--staleness 2,0 --stages 3", "has a staleness for each of 2 stages, and there are 3"),
+        ("--staleness 2,0 --timeline t.json", "a timeline has one already; drop --staleness"),
+    ],
+)
+def test_a_staleness_that_has_no_effect_is_refused(call, words, reason):
+    code, out, err = call(words)
+    assert (code, out) == (2, "")
+    assert reason in err
