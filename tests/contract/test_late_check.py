@@ -12,6 +12,7 @@ from contract.test_non_finite import state_of
 from hocket import Trainer
 from hocket.errors import NonFiniteError, OptionError
 from hocket.methods import METHODS, method_options
+from hocket.remedies import REMEDIES
 
 READS = ("_local_scalar_dense", "equal", "is_nonzero", "item", "nonzero")
 """Operations for whose result the host has to wait."""
@@ -27,6 +28,7 @@ WAYS = [
         for kind in LINEARIZE
         if "linearize" in method_options(name)
     ),
+    *(f"fdg:linearize=live+{name}" for name in sorted(REMEDIES)),
 ]
 
 
