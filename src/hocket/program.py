@@ -135,6 +135,12 @@ class StageSchedule:
         self._updates = 0
         self._drained = (0, 0)  # batches and updates when nothing was in flight
         self._flight = method.flight(stages)
+        # Of every tick, and sums over all stages.
+        self._entry, self._delay = method.entry(stage), method.delay(stage, stages)
+        has_next = stage < stages - 1
+        self._learns = method.signal.learns_from_gradient and has_next
+        self._answer_delay = sum(method.edge_delay(stage)) if has_next else 0
+        self._holds = method.holds(stages)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the batches in flight, as plain values."""
@@ -175,12 +181,10 @@ class StageSchedule:
     def drain_tick(self) -> list[Action]:
         """Return the stage's actions in the next tick, in which no batch enters."""
         method, stage = self.method, self.stage
-        delay = method.delay(stage, self.stages)
         # Ticks at which the batches entered that are due here now.
-        for_forward = self.tick_count - method.entry(stage)
-        for_backward = for_forward - delay
-        has_next = stage < self.stages - 1
-        for_target = for_forward - (sum(method.edge_delay(stage)) if has_next else 0)
+        for_forward = self.tick_count - self._entry
+        for_backward = for_forward - self._delay
+        for_target = for_forward - self._answer_delay
         forward, backward, learn = [], [], []
         if for_forward in self._entered:
             batch = self._entered[for_forward]
@@ -192,11 +196,11 @@ class StageSchedule:
                 backward.append(Action("U", stage, batch))
                 self._accumulated = 0
                 self._updates += 1
-        if method.signal.learns_from_gradient and has_next and for_target in self._entered:
+        if self._learns and for_target in self._entered:
             learn.append(Action("T", stage, self._entered[for_target]))
         self._entered.pop(self.tick_count - self._flight, None)
         self.tick_count += 1
-        if delay and method.order == "backward-first":
+        if self._delay and method.order == "backward-first":
             return backward + forward + learn
         return forward + backward + learn
 
@@ -204,8 +208,7 @@ class StageSchedule:
         """Return the forward of a batch."""
         batches, updates = self._drained
         place = self.stage, self.stages, batch - batches
-        held = self.method.holds(self.stages)
-        version = updates + self.method.forward_version(*place) if held else None
+        version = updates + self.method.forward_version(*place) if self._holds else None
         due = int(self.method.staleness(*place))
         return Action("F", self.stage, batch, version, due)
 

@@ -67,7 +67,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, Tensor):
         return change(tree)
     if type(tree) is tuple:
-        return tuple(map_tensors(change, item) for item in tree)
+        return tuple([map_tensors(change, item) for item in tree])
     return cast(Tree, pytree.tree_map_only(Tensor, change, tree))
 
 

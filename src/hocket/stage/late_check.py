@@ -62,12 +62,16 @@ class LateCheck:
             nothing to do here.
         modules: Layers of the stage and the network of its signal.
         updaters: Their updaters.
+
+    Attributes:
+        postpones: True if norms are to be added here, and read later.
     """
 
     def __init__(
         self, every: int, modules: Sequence[nn.Module], updaters: Sequence[Updater]
     ) -> None:
         self.every = every
+        self.postpones = every > 1
         self._modules = modules
         self._updaters = updaters
         self._unread: list[_Unread] = []
@@ -75,11 +79,6 @@ class LateCheck:
         self._kept_when = ""
         self._action: Action | None = None
         self._tick = 0
-
-    @property
-    def postpones(self) -> bool:
-        """True if norms are to be added here, and read later."""
-        return self.every > 1
 
     @property
     def pending(self) -> bool:
