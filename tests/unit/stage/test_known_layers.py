@@ -48,7 +48,11 @@ def sample(kind: type[nn.Module]) -> Tensor:
     return torch.randn(3, 4, *(6,) * dimensions)
 
 
-@pytest.mark.parametrize("kind", PLAIN_LAYERS - {nn.Bilinear}, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    sorted(PLAIN_LAYERS - {nn.Bilinear}, key=lambda kind: kind.__name__),  # as in every process
+    ids=lambda kind: kind.__name__,
+)
 def test_a_plain_layer_draws_nothing_and_leaves_its_input(kind):
     layer, inputs = build(kind).train(), sample(kind)
     layers = KnownLayers(nn.Sequential(layer))
