@@ -29,6 +29,7 @@ from hocket.methods import (
     method_options,
     parse_method,
 )
+from hocket.methods.method import Method
 from hocket.remedies import (
     REMEDIES,
     T1,
@@ -38,6 +39,7 @@ from hocket.remedies import (
     GapAware,
     Post,
     Predict,
+    Remedy,
     SpikeCompensation,
     StalenessRate,
     Weights,
@@ -61,6 +63,13 @@ OTHER_VALUES = {
     "strength": 0.5,
 }
 every_remedy = pytest.mark.parametrize("name", REMEDIES)
+
+
+def label(value):
+    """Part of a test's id, short and the same in every process."""
+    if isinstance(value, Method):
+        return f"{value.name} {value.linearize} {value.accumulate}"
+    return str(value) if isinstance(value, Remedy) else type(value).__name__
 
 
 def base_of(remedy, method="fdg"):
@@ -182,7 +191,7 @@ def divided(k, t, staleness):
         (PipeDream(), StalenessRate(), divided, {}),
         (PACI(accumulate=2), StalenessRate(), divided, {"accumulate": 2, "linearize": "live"}),
     ],
-    ids=str,
+    ids=label,
 )
 def test_a_factor_on_the_rate_is_that_of_its_reference(method, remedy, rate, how, stages):
     """Bit-equal: the same kernels in the same order."""
@@ -211,7 +220,7 @@ def test_a_factor_on_the_rate_is_that_of_its_reference(method, remedy, rate, how
         (PipeDream(), {}),
         (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
     ],
-    ids=str,
+    ids=label,
 )
 def test_predicted_weights_are_those_of_their_reference(method, how, direction, ahead, stages):
     """Close in float64."""
@@ -232,7 +241,7 @@ def test_predicted_weights_are_those_of_their_reference(method, how, direction, 
         (DDG(linearize="recompute"), {"linearize": "recompute"}),
         (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
     ],
-    ids=str,
+    ids=label,
 )
 def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
     """Close in float64."""
@@ -256,7 +265,7 @@ def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
         (GapAware(), partial(gap_aware.GapAware, 0.999)),
         (GapAware(decay=0.5), partial(gap_aware.GapAware, 0.5)),
     ],
-    ids=str,
+    ids=label,
 )
 @pytest.mark.parametrize(
     ("method", "how"),
@@ -266,7 +275,7 @@ def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
         (DDG(linearize="recompute"), {"linearize": "recompute"}),
         (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
     ],
-    ids=str,
+    ids=label,
 )
 def test_corrected_gradients_are_those_of_their_reference(method, how, remedy, correct, stages):
     """Close in float64."""
@@ -298,7 +307,7 @@ def test_a_compensated_gradient_is_fresh_if_the_curvature_is_that_of_the_remedy(
         (torch.ones(3, 3, dtype=torch.complex64), "complex"),
     ],
 )
-@pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=str)
+@pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=label)
 def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
     weight = torch.nn.Parameter(torch.zeros(3, 3, dtype=grad.dtype))
     weight.grad = grad
@@ -319,7 +328,7 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
         (DDG(linearize="recompute"), {"linearize": "recompute"}),
         (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
     ],
-    ids=str,
+    ids=label,
 )
 def test_spike_compensation_is_that_of_its_reference(method, how, direction, stages):
     """Close in float64; also with linear prediction, as the paper recommends."""
@@ -364,7 +373,7 @@ def test_a_spike_gives_a_gradient_the_momentum_that_it_missed(late):
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("base", [PipeDream(), FDG()], ids=str)
+@pytest.mark.parametrize("base", [PipeDream(), FDG()], ids=label)
 def test_spikes_forward_where_decaying_momentum_predicts(base, stages):
     """Under stash, weights of one are predicted weights of the other; close in float64."""
     losses = [
@@ -377,7 +386,7 @@ def test_spikes_forward_where_decaying_momentum_predicts(base, stages):
 @pytest.mark.parametrize(
     "options",
     [{"momentum": 0.0}, {"nesterov": True}, {"dampening": 0.5}],
-    ids=str,
+    ids=label,
 )
 def test_spike_compensation_is_refused_under_other_rules(options):
     method = FDG().with_remedies(SpikeCompensation())
@@ -540,7 +549,7 @@ def test_moments_that_an_optimizer_does_not_have_are_refused(optimizer):
     assert different(trained(FDG()), trained(FDG().with_remedies(Predict(direction="last"))))
 
 
-@pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=str)
+@pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=label)
 def test_a_remedy_that_resizes_warns_under_optimizers_without_a_scale(remedy):
     method = FDG().with_remedies(remedy)
     told = f"{type(remedy).__name__} changes little but the size .* Adam divides most"
