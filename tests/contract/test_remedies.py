@@ -385,7 +385,7 @@ def test_spikes_forward_where_decaying_momentum_predicts(base, stages):
 
 @pytest.mark.parametrize(
     "options",
-    [{"momentum": 0.0}, {"nesterov": True}, {"dampening": 0.5}],
+    [{"momentum": 0.0}, {"momentum": 1.0}, {"nesterov": True}, {"dampening": 0.5}],
     ids=label,
 )
 def test_spike_compensation_is_refused_under_other_rules(options):

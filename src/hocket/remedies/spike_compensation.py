@@ -33,10 +33,10 @@ class SpikeCompensation(Remedy):
             weights: Its weights.
 
         Raises:
-            OptionError: The optimizer is not SGD with plain momentum.
+            OptionError: The optimizer is not SGD with plain momentum between 0 and 1.
         """
         plain = type(weights.optimizer) is SGD and all(
-            group["momentum"] and not group["nesterov"] and not group["dampening"]
+            0 < group["momentum"] < 1 and not group["nesterov"] and not group["dampening"]
             for group in weights.optimizer.param_groups
         )
         if not plain:
