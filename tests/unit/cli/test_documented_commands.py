@@ -44,6 +44,8 @@ ELSEWHERE = {
     "hocket train --processes": "tests/end_to_end/test_failures.py",
     "hocket train --network small --plan layer2.0.conv2 ...": "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
+    "hocket sweep benchmarks/studies/gpt-characters-500.toml --data-dir tinyshakespeare.txt "
+    "--out records/gpt-characters-500": "tests/unit/benchmarks/test_studies.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes
     "hocket test": "hocket",  # the wrapper, which runs these tests
 }  # fmt: skip
