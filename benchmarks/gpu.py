@@ -51,11 +51,15 @@ class GpuRow(NamedTuple):
         method: The method; ``plain`` and ``compiled`` for loops without Hocket.
         stages: Number of stages.
         apart: True for a process for each stage, all on the same GPU.
+        compile: True for compiled stages.
+        streams: True for stages on streams of their own; without effect on the processor.
     """
 
     method: str
     stages: int = 1
     apart: bool = False
+    compile: bool = False
+    streams: bool = False
 
 
 ROWS: Mapping[str, GpuRow] = {
@@ -67,6 +71,9 @@ ROWS: Mapping[str, GpuRow] = {
     "ddg, 4 stages": GpuRow("ddg", 4),
     "dgl, 2 stages": GpuRow("dgl", 2),
     "fdg, 2 processes": GpuRow("fdg", 2, apart=True),
+    "bp, compiled": GpuRow("bp", compile=True),
+    "fdg, 2 stages, compiled": GpuRow("fdg", 2, compile=True),
+    "fdg, 4 stages, streams": GpuRow("fdg", 4, streams=True),
 }
 
 
@@ -187,7 +194,9 @@ def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
 
 def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
     """Build a step of a trainer on a device."""
-    trainer = work.build_trainer(parse_method(row.method), device=device)
+    work = replace(work, compile=row.compile)
+    streams = row.streams and device.type == "cuda"
+    trainer = work.build_trainer(parse_method(row.method), device=device, streams=streams)
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.noise_batch())
     return lambda: trainer.step(inputs, targets)
 

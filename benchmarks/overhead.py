@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cyclopts import Parameter
 
 from benchmarks.harness.memory import measure_peak_mib, predicted_memory
-from benchmarks.harness.pairs import time_pairs
+from benchmarks.harness.pairs import PairedTimes, TimedStep, time_turns
 from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings, select_fields
 from benchmarks.harness.threads import torch_threads
@@ -18,6 +18,7 @@ from benchmarks.short_steps import SHORT_ROWS, short_step_row
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.options import Named
+from hocket.remedies.registry import split_remedies
 
 ROWS = (
     PLAIN,
@@ -32,10 +33,14 @@ ROWS = (
     "fr",
     "dsp",
     "fdg:linearize=recompute",
+    "fdg+t1",
+    "fdg+predict",
 )
 GOAL_OF_BP = 1.03
 GOAL = 1.10
 GOAL_OF_RECOMPUTE = 1.45
+GOALS_OF_REMEDIES = {"t1": 1.03, "staleness-rate": 1.03, "predict": 1.12}
+"""Largest ratios of a method with a remedy to the same method without it."""
 
 
 @Parameter(name="*")
@@ -45,8 +50,9 @@ class OverheadSettings:
 
     Attributes:
         out: Folder of the record.
-        rows: Methods, each as ``method`` or ``method:option=value,option=value``; ``plain`` is
-            another plain loop, which shows the noise.
+        rows: Methods, each as ``method`` or ``method:option=value,option=value``, and remedies
+            after a plus sign; ``plain`` is another plain loop, which shows the noise. A method
+            with remedies is timed in the same rounds as the method without them.
         pairs: Blocks of each side; the ratio is the median over pairs.
         steps: Timed steps in a block.
         batch: Samples in a step.
@@ -56,6 +62,8 @@ class OverheadSettings:
         threads: PyTorch threads, in this process and in those that measure memory.
         channels_last: Use the channels-last memory format.
         memory: Measure the peak memory as well, in a process for each row.
+        compile: Compile the network of the plain loop, and the stages. Leaves out memory, which
+            would be the compiler's, and the rows of short steps, which have a loop by hand.
         short_rounds: Rounds of the rows of short steps, whose network is a small perceptron; 0
             to leave them out.
 
@@ -74,6 +82,7 @@ class OverheadSettings:
     threads: int = 1
     channels_last: bool = True
     memory: bool = True
+    compile: bool = False
     short_rounds: int = 25
 
     def __post_init__(self) -> None:
@@ -103,12 +112,13 @@ def measure_overhead(settings: OverheadSettings = DEFAULTS) -> None:
     for number, name in enumerate(settings.rows, start=1):
         row = time_row(work, name, pairs=settings.pairs, steps=settings.steps)
         row |= predicted_memory(work, name)
-        if settings.memory:
+        if settings.memory and not settings.compile:
             row |= measure_peak_mib(work, name, settings.steps)
         measured.append(row)
         line = f"[{number}/{len(settings.rows)}] {_summarize_row(row)}"
         print(line, file=sys.stderr, flush=True)
-    for name, stages in SHORT_ROWS if settings.short_rounds else ():
+    has_short_rows = settings.short_rounds and not settings.compile
+    for name, stages in SHORT_ROWS if has_short_rows else ():
         row = short_step_row(name, stages, rounds=settings.short_rounds)
         measured.append(row)
         line = (
@@ -123,49 +133,78 @@ def time_row(work: Workload, row: str, *, pairs: int, steps: int) -> dict[str, A
 
     Args:
         work: The workload.
-        row: ``plain`` or a method.
+        row: ``plain`` or a method, perhaps with remedies.
         pairs: Blocks of each side.
         steps: Timed steps in a block.
 
     Returns:
-        The times of `PairedTimes.summary`, the goal of the ratio, and facts about the row.
+        The times of `PairedTimes.summary`, the goal of the ratio, and facts about the row; with
+        remedies also the comparison with the method without them, under ``base`` keys.
     """
     with torch_threads(work.threads):
-        plain = work.plain_step()
-        plain()
+        loops: dict[str, TimedStep] = {"plain": work.plain_step()}
+        method, extra, warmup = None, 0, 1
         if row == PLAIN:
-            facts: dict[str, Any] = {
-                "row": PLAIN,
-                "linearize": None,
-                "goal": None,
-                "extra_parameters": 0,
-            }
-            other = work.plain_step()
-            other()
+            loops["row"] = work.plain_step()
         else:
             method = parse_method(row)
             trainer = work.build_trainer(method)
-            facts = {
-                "row": Named.parse(row).label,
-                "linearize": method.linearize if method.signal.needs_gradient else None,
-                "goal": ratio_goal(method, work.stages),
-                "extra_parameters": count_extra_parameters(trainer),
-            }
-            other = work.trainer_step(trainer)
-            for _ in range(work.warmup_steps(method)):
-                other()
-        times = time_pairs(plain, other, pairs=pairs, steps=steps, batch=work.batch)
-    return facts | {"parameters": work.parameter_count()} | times.summary()
+            extra, warmup = count_extra_parameters(trainer), work.warmup_steps(method)
+            loops["row"] = work.trainer_step(trainer)
+            if method.remedies:
+                base = work.build_trainer(replace(method, remedies=()))
+                loops["base"] = work.trainer_step(base)
+        for loop in loops.values():
+            for _ in range(warmup):
+                loop()
+        blocks = time_turns(loops, rounds=pairs, steps=steps)
+
+    def beside(base: str) -> dict[str, Any]:
+        samples = steps * work.batch
+        return PairedTimes(tuple(blocks[base]), tuple(blocks["row"]), samples).summary()
+
+    late = method is not None and method.signal.needs_gradient
+    found = {
+        "row": row if method is None else Named.parse(row).label,
+        "linearize": method.linearize if method is not None and late else None,
+        "goal": None if method is None else ratio_goal(method, work.stages),
+        "extra_parameters": extra,
+        "parameters": work.parameter_count(),
+    }
+    if method is not None and method.remedies:
+        found |= _base_facts(method, row, beside("base"))
+    return found | beside("plain")
+
+
+def _base_facts(method: Method, row: str, times: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a row with remedies beside the same method without them.
+
+    Args:
+        method: The method.
+        row: The method as it was written.
+        times: Summary of the times beside those of the method without remedies.
+    """
+    names = [remedy.name for remedy in method.remedies]
+    return {
+        "base": Named.parse(split_remedies(row)[0]).label,
+        "base_ratio": times["ratio"],
+        "base_ratio_min": times["ratio_min"],
+        "base_ratio_max": times["ratio_max"],
+        "base_sample_s": times["plain_sample_s"],
+        "base_goal": GOALS_OF_REMEDIES.get(names[0]) if len(names) == 1 else None,
+    }
 
 
 def ratio_goal(method: Method, stages: int) -> float | None:
     """Return the largest ratio that the engine should have; None for methods with extra work.
 
+    Remedies are extra work, whose goal is a ratio to the method without them.
+
     >>> from hocket.methods import BP, DGL, FDG, FR
     >>> [ratio_goal(method(), stages=2) for method in (BP, FDG, FR, DGL)]
     [1.03, 1.1, 1.45, None]
     """
-    if not method.signal.needs_gradient:
+    if method.remedies or not method.signal.needs_gradient:
         return None
     if method.delay(0, stages) == 0:
         return GOAL_OF_BP
@@ -174,5 +213,6 @@ def ratio_goal(method: Method, stages: int) -> float | None:
 
 def _summarize_row(row: Mapping[str, Any]) -> str:
     peak = f", {row['peak_mib']:.0f} MiB" if "peak_mib" in row else ""
+    beside = f", {row['base_ratio']:.3f} of {row['base']}" if "base" in row else ""
     low, high = row["ratio_min"], row["ratio_max"]
-    return f"{row['row']}: {row['ratio']:.3f} ({low:.3f} to {high:.3f}){peak}"
+    return f"{row['row']}: {row['ratio']:.3f} ({low:.3f} to {high:.3f}){beside}{peak}"

@@ -15,7 +15,6 @@ from typing import Any
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
-from torch import nn
 
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import run_repetition
@@ -39,7 +38,6 @@ from hocket.planner.predict import cut_by_time, predict
 from hocket.planner.rehearsals import Candidate
 from hocket.runs.peak_memory import peak_mib, release_free_memory, reset_peak
 from hocket.transport.codecs import Exact
-from hocket.tree import Tree
 
 ROWS = ("bp", "fdg", "ddg", "dgl")
 IMAGES = (3, 32, 32)
@@ -163,7 +161,7 @@ def _compare_network(
     work = replace(NETWORKS[name], stages=settings.stages, threads=settings.threads)
     quiet = NoisePolicy(**select_fields(settings, NoisePolicy))
     steps = settings.steps
-    build = partial(_build_inputs, work)
+    build = work.network_and_batch
     (candidates,) = cut_by_time(build, [work.stages], settings.rows)
     imbalance = _measure_imbalance(work, candidates[0].cuts)
     forecasts: list[list[Forecast]] = []
@@ -304,18 +302,12 @@ def _build_baseline(candidate: Candidate, work: Workload) -> Decoupled:
     return Decoupled(method, Exact(), work.threads, Plan(candidate.cuts))
 
 
-def _build_inputs(work: Workload) -> tuple[nn.Module, Tree, Tree]:
-    """Return network, inputs and targets."""
-    inputs, targets = work.noise_batch()
-    return work.build_network(), inputs, targets
-
-
 def _measure_imbalance(work: Workload, cuts: Sequence[str]) -> float:
     """Return the excess of the longest stage of a cut over that of the best of all cuts.
 
     All layers are timed once more, so that the times are not those that the cut was made by.
     """
-    network, inputs, _ = _build_inputs(work)
+    network, inputs, _ = work.network_and_batch()
     costs = measure_layers(find_cut_points(network, inputs))
     names = list(costs)
     layers = list(costs.values())

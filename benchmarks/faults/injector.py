@@ -40,7 +40,7 @@ from hocket.program import Action
 from hocket.runs import metrics_log
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
-from hocket.transport.connection import OutgoingMessage
+from hocket.transport.message import OutgoingMessage
 
 T = TypeVar("T")
 PAUSE_S = 0.3

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from hocket.distributed import wire
-from hocket.transport.connection import OutgoingMessage
+from hocket.transport.backends import Lane
+from hocket.transport.message import OutgoingMessage
 
 
 def damage_packet(message: OutgoingMessage, part: int = -1, bit: int = 0) -> OutgoingMessage:
@@ -14,18 +15,20 @@ def damage_packet(message: OutgoingMessage, part: int = -1, bit: int = 0) -> Out
         part: Index of the part; the first part is the header.
         bit: Index of the bit in that part.
     """
-    backend, tensor = message.parts[part]
+    backend, tensor, lane = message.parts[part]
     damaged = tensor.clone()
     wire.tensor_bytes(damaged)[bit // 8] ^= 1 << bit % 8
     parts = list(message.parts)
-    parts[part] = backend, damaged
+    parts[part] = backend, damaged, lane
     return replace(message, parts=parts)
 
 
 def relabel_packet(message: OutgoingMessage, number: int) -> OutgoingMessage:
     """Return a copy of a message with the number of another batch."""
-    (backend, first), *others = message.parts
+    (backend, first, lane), *others = message.parts
     rest = others.pop(0)[1] if wire.remaining_bytes(first) else None
-    header = wire.decode_header(first, rest) | {"number": number}
-    parts = [(backend, part) for part in wire.encode_header(header) if part is not None]
+    first, rest = wire.encode_header(wire.decode_header(first, rest) | {"number": number})
+    parts = [(backend, first, lane)]
+    if rest is not None:
+        parts.append((backend, rest, Lane.LATE))
     return replace(message, number=number, parts=[*parts, *others])

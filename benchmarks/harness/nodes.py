@@ -74,7 +74,7 @@ class VirtualLink:
         burst = max(16_000, round(mbit_s * 125))
         words = f"root tbf rate {mbit_s}mbit burst {burst} latency 100ms".split()
         for node in self.nodes:
-            _run_command(*node.command("tc", "qdisc", "replace", "dev", node.interface, *words))
+            run_command(*node.command("tc", "qdisc", "replace", "dev", node.interface, *words))
 
 
 @contextmanager
@@ -84,16 +84,16 @@ def two_nodes() -> Iterator[VirtualLink]:
     Raises:
         NodesError: The system, or the permissions or tools of this process, do not allow it.
     """
-    _check_requirements()
+    check_requirements()
     files = []
     try:
         for _ in ADDRESSES:
-            files.append(_run_in_thread(_create_namespace))
+            files.append(run_in_thread(create_namespace))
         one, two = (
             Node(f"/proc/{os.getpid()}/fd/{file}", address)
             for file, address in zip(files, ADDRESSES, strict=True)
         )
-        _run_command("ip", "link", "add", INTERFACE, "netns", one.namespace, "type", "veth",
+        run_command("ip", "link", "add", INTERFACE, "netns", one.namespace, "type", "veth",
              "peer", "name", INTERFACE, "netns", two.namespace)  # fmt: skip
         for node in (one, two):
             for words in (
@@ -101,14 +101,14 @@ def two_nodes() -> Iterator[VirtualLink]:
                 f"link set {node.interface} up",
                 "link set lo up",
             ):
-                _run_command(*node.command("ip", *words.split()))
+                run_command(*node.command("ip", *words.split()))
         yield VirtualLink((one, two))
     finally:
         for file in files:
             os.close(file)
 
 
-def _check_requirements() -> None:
+def check_requirements() -> None:
     """Refuse systems without namespaces, permissions or tools, with all reasons.
 
     Raises:
@@ -128,13 +128,13 @@ def _check_requirements() -> None:
         raise NodesError(f"cannot make two nodes here: {'; '.join(problems)}")
 
 
-def _create_namespace() -> int:
+def create_namespace() -> int:
     """Move this thread into a new namespace, and return the open file that keeps it alive."""
     _call_libc("unshare", _NEW_NETWORK)
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
 
-def _run_in_thread(function: Callable[[], int]) -> int:
+def run_in_thread(function: Callable[[], int]) -> int:
     """Return the result of a function that is called in a new thread."""
     results: list[int] = []
     errors: list[Exception] = []
@@ -163,7 +163,12 @@ def _call_libc(call: str, *arguments: int) -> None:
         )
 
 
-def _run_command(*words: str) -> None:
+def run_command(*words: str) -> None:
+    """Run a command of the system.
+
+    Raises:
+        NodesError: It failed.
+    """
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip() or f"it ended with {done.returncode}"

@@ -86,6 +86,9 @@ def serve_queries(identity: WorkerIdentity, pipe: Connection) -> None:
             pipe.send(query(training))
         shutdown()
         distributed.destroy_process_group()
+        # Without the destructor of DistributedDataParallel: it holds the interpreter's lock and
+        # waits for a thread of gloo, which may wait for that lock.
+        os._exit(0)
     except EOFError:
         return  # the measuring process has ended
     except Exception:

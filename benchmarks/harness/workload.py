@@ -36,6 +36,7 @@ class Workload:
         channels_last: Use the channels-last memory format.
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
         vocab: Number of different tokens; None for inputs that are not tokens.
+        compile: Compile the network of a plain loop, and the stages of a trainer.
     """
 
     network: str
@@ -46,6 +47,7 @@ class Workload:
     channels_last: bool
     rate: float = 0.01
     vocab: int | None = None
+    compile: bool = False
 
     def noise_batch(self) -> tuple[Tensor, Tensor]:
         """Return inputs (B, *shape) and targets (B,) of 10 classes, always the same.
@@ -62,6 +64,10 @@ class Workload:
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
+
+    def network_and_batch(self) -> tuple[nn.Module, Tensor, Tensor]:
+        """Return the network, inputs and targets, as a rehearsal builds them."""
+        return (self.build_network(), *self.noise_batch())
 
     def initial_network(self) -> nn.Module:
         """Return the network at its initial weights, always the same."""
@@ -86,6 +92,8 @@ class Workload:
     def plain_step(self) -> Step:
         """Build a step of a plain PyTorch loop, which reads the loss."""
         network = self.build_network()
+        if self.compile:
+            network.compile(dynamic=False)
         return self.loop_step(network, self.noise_batch())
 
     def loop_step(
@@ -120,6 +128,7 @@ class Workload:
         record_timeline: bool = False,
         resumable: bool = False,
         device: torch.device | None = None,
+        streams: bool = False,
     ) -> Trainer:
         """Build a trainer and its stages.
 
@@ -131,6 +140,7 @@ class Workload:
             record_timeline: Whether to record a timeline.
             resumable: Whether to keep what a checkpoint needs.
             device: The device; the processor if it is None.
+            streams: Whether stages compute on streams of their own.
         """
         trainer = Trainer(
             self.initial_network(),
@@ -143,6 +153,8 @@ class Workload:
             checksum=checksum,
             resumable=resumable,
             device=device,
+            compile=self.compile,
+            streams=streams,
         )
         trainer.prepare(self.noise_batch()[0])
         return trainer

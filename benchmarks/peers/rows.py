@@ -16,6 +16,7 @@ from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
+from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
 from hocket.transport.codecs import Codec, parse_codec
@@ -132,7 +133,8 @@ def parse_method_row(row: Named) -> tuple[Method, Codec, bool]:
         raise OptionError(f"extra_delay is {delay!r} in the row {row}; use a number of ticks")
     if not isinstance(checksum, bool):
         raise OptionError(f"checksum is {checksum!r} in the row {row}; use true or false")
-    return build_method(row.name, **options).with_extra_delay(delay), codec, checksum
+    method = with_extra_delay(build_method(row.name, **options), delay)
+    return method, codec, checksum
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(

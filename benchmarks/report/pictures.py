@@ -135,6 +135,24 @@ def link_picture(record: Record, path: Path) -> Path:
     return _save_svg(figure, path)
 
 
+def window_picture(record: Record, path: Path) -> Path:
+    """Draw foreseen over measured times of a batch, a color for each latency."""
+    figure, axes = _new_figure()
+    for number, latency in enumerate(record.settings["latency_ms"]):
+        rows = [row for row in record.rows if row["latency_ms"] == latency]
+        axes.scatter(
+            [row["measured_ms"] for row in rows],
+            [row["predicted_ms"] for row in rows],
+            color=f"C{number}",
+            s=16,
+            label=f"{latency:g} ms each way",
+        )
+    most = max(max(row["measured_ms"], row["predicted_ms"]) for row in record.rows)
+    axes.plot([0, most], [0, most], color="0.7", linewidth=0.8)
+    _label_axes(axes, "measured, ms for a batch", "foreseen")
+    return _save_svg(figure, path)
+
+
 def slowdown_picture(record: Record, path: Path) -> Path:
     """Draw the test error over the slow-down, a line for each buffer size."""
     figure, axes = _new_figure()
@@ -373,6 +391,7 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "fault-injection": faults_picture,
     "curves": curves_picture,
     "plan": plan_picture,
+    "window": window_picture,
     "kill-recovery": kill_recovery_picture,
     "startup": startup_picture,
     "endurance": endurance_picture,

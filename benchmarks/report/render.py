@@ -19,7 +19,12 @@ from benchmarks.report.tables_async import (
     straggler_table,
 )
 from benchmarks.report.tables_faults import endurance_table, faults_table
-from benchmarks.report.tables_networks import accuracy_table, curves_table, plan_table
+from benchmarks.report.tables_networks import (
+    accuracy_table,
+    curves_table,
+    plan_table,
+    window_table,
+)
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
@@ -182,6 +187,7 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "fault-injection": faults_table,
     "curves": curves_table,
     "plan": plan_table,
+    "window": window_table,
     "kill-recovery": kill_recovery_table,
     "startup": startup_table,
     "endurance": endurance_table,

@@ -122,6 +122,36 @@ def plan_table(record: Record) -> str:
     return f"{markdown_table(heads, lines)}\n\n{legend}\n\n{_describe_goals(record.rows)}"
 
 
+def window_table(record: Record) -> str:
+    """Return a table with a line for each method over each link, on each number of stages."""
+    heads = (
+        "stages", "latency, ms", "method", "extra delay", "staleness", "window law, ms",
+        "foreseen", "measured", "range", "foreseen / measured",
+    )  # fmt: skip
+    lines = [
+        (
+            str(row["stages"]),
+            f"{row['latency_ms']:g}",
+            row["row"],
+            ", ".join(map(str, row["extra_delay"])) or "-",
+            f"{row['staleness']:g}",
+            f"{row['law_ms']:.1f}",
+            f"{row['predicted_ms']:.1f}",
+            f"{row['measured_ms']:.1f}",
+            f"{row['measured_min']:.1f} to {row['measured_max']:.1f}",
+            f"{row['predicted_ms'] / row['measured_ms']:.2f}",
+        )
+        for row in record.rows
+    ]
+    legend = (
+        "Milliseconds for a batch of {batch}: {network}, a node of one process with {threads} "
+        "thread for each stage, all on one machine, joined by a link of {mbit_s:g} Mbit/s with "
+        "this latency each way. Measured: median and range over {repetitions} turns of {steps} "
+        "steps. Staleness: that of stage 0, in updates."
+    ).format(**record.settings)
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
 def memory_ratios(row: Mapping[str, Any]) -> list[float]:
     """Return forecast divided by measured memory of each process."""
     pairs = zip(row["predicted_mib"], row["measured_mib"], strict=True)

@@ -41,8 +41,33 @@ def overhead_table(record: Record) -> str:
         "and in the tensors of a loop written by hand for the same work. Graphs, inputs, "
         "versions: what the stages are predicted to hold, summed over the stages."
     )
-    short = short_steps_table(record)
-    return "\n\n".join([markdown_table(heads, lines), legend, *([short] if short else [])])
+    more = (remedies_table(record), short_steps_table(record))
+    return "\n\n".join([markdown_table(heads, lines), legend, *filter(None, more)])
+
+
+def remedies_table(record: Record) -> str:
+    """Return a table of the rows with remedies; nothing if the record has none."""
+    rows = [row for row in record.rows if "base" in row]
+    if not rows:
+        return ""
+    heads = ("with remedies", "without", "ratio", "range", "goal", "ms/sample", "without")
+    lines = [
+        (
+            row["row"],
+            row["base"],
+            f"{row['base_ratio']:.3f}",
+            f"{row['base_ratio_min']:.3f} to {row['base_ratio_max']:.3f}",
+            _format_goal({"ratio": row["base_ratio"], "goal": row["base_goal"]}),
+            f"{1000 * row['sample_s']:.3f}",
+            f"{1000 * row['base_sample_s']:.3f}",
+        )
+        for row in rows
+    ]
+    legend = (
+        "Remedies: time of a step beside that of the same method without them, which took part "
+        "in the same rounds; median and range over pairs."
+    )
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
 def short_steps_table(record: Record) -> str:

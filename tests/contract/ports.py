@@ -19,13 +19,14 @@ from hocket.distributed.world import World
 from hocket.errors import HangError, PacketError
 from hocket.stage.outgoing import to_outgoing
 from hocket.timeline import Recorder
-from hocket.transport.connection import Connection, OutgoingMessage
+from hocket.transport.connection import Connection
 from hocket.transport.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
     Lookahead,
 )
 from hocket.transport.mailbox import Edge
+from hocket.transport.message import OutgoingMessage
 from hocket.transport.packet import Activation, Gradient
 from hocket.tree import tensors
 

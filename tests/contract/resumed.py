@@ -43,6 +43,8 @@ CASES = [
         if "linearize" in method_options(name)
         for kind in LINEARIZE
     ),
+    *(Case(name, "conv", (("recompute", True),)) for name in ("gpipe", "1f1b")),
+    Case("1f1b", "conv", (("accumulate", 5),)),
     Case("fdg", options=(("order", "forward-first"),)),
     Case("fdg", "conv", options=(("epoch_end", "drain"),)),
     Case("adl", "conv", options=(("accumulate", 3), ("linearize", "live"))),

@@ -35,12 +35,14 @@ from hocket.methods import (
     FDG,
     FR,
     PACI,
+    GPipe,
+    OneFOneB,
     PipeDream,
     PipeDream2BW,
     build_method,
 )
 from hocket.methods.method import Method
-from reference import adl, bp, ddg, dgl, dni, dsp, fdg, fr, held, pipedream, predsim
+from reference import adl, bp, ddg, dgl, dni, dsp, fdg, flushed, fr, held, pipedream, predsim
 
 networks = pytest.mark.parametrize(("net", "stages"), [(mlp, 2), (mlp, 4), (conv, 3)])
 Reference = Callable[..., list[float]]
@@ -59,6 +61,14 @@ def pairs() -> dict[str, tuple[Method, Reference]]:
             partial(adl.train, accumulate=4, reduce="sum", linearize="live"),
         ),
     }
+    for again in (False, True):
+        both = {"accumulate": 5, "recompute": again}
+        name = "recompute" if again else "stash"
+        found[f"gpipe-{name}"] = (
+            GPipe(**both),
+            partial(flushed.train, order=flushed.gpipe, **both),
+        )
+        found[f"1f1b-{name}"] = OneFOneB(**both), partial(flushed.train, **both)
     for how in LINEARIZE:
         found[f"pipedream-{how}"] = (
             PipeDream(linearize=how),

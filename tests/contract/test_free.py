@@ -235,11 +235,6 @@ def test_there_is_a_rate_for_each_stage():
         Trainer(mlp(3), method=DGLAsync(), optimizer=sgd, stage_speeds=(1, 1))
 
 
-def test_stages_that_run_freely_need_no_slack():
-    with pytest.raises(OptionError, match="'dgl-async' has no ticks"):
-        DGLAsync().with_extra_delay(1)
-
-
 def test_gradients_are_compared_where_there_are_ticks():
     with pytest.raises(OptionError, match="but the stages of method 'dgl-async' run freely"):
         Trainer(

@@ -12,6 +12,7 @@ from contract.small import LINEARIZE, LOCKSTEP, WAITING, conv, data, different, 
 from contract.worlds import NETS, Case, trained
 from hocket import Trainer
 from hocket.methods import FDG, METHODS, method_options
+from hocket.training.upload import Upload
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -35,6 +36,7 @@ TRAININGS = [
     Case("dgl-async", "conv", (("buffer", 2),)),
     Case("fdg", "skips"),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
+    *(Case(name, "conv", trainer=(("streams", True),)) for name in LOCKSTEP),
 ]
 
 
@@ -76,6 +78,16 @@ def test_bf16_is_used_by_every_stage():
     assert far(rough, exact, tolerance=0.05) == []
 
 
+def test_a_batch_may_be_overwritten_as_soon_as_it_is_given():
+    """The copy of a batch goes on beside the host, out of memory that nobody else has."""
+    upload = Upload(torch.device(DEVICE), channels_last=True)
+    values = torch.ones(64, 3, 256, 256).pin_memory()
+    moved = upload(values)
+    values.zero_()
+    assert moved.is_contiguous(memory_format=torch.channels_last)
+    assert bool((moved == 1).all())
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_tick_leaves_no_tensor_on_the_gpu(name):
     batch = data(mlp, 1)[0]
@@ -89,11 +101,11 @@ def test_a_tick_leaves_no_tensor_on_the_gpu(name):
         assert held[0] == held[1]
 
 
+@pytest.mark.parametrize("place", ["cpu", DEVICE])
 @pytest.mark.parametrize("net", [mlp, conv])
 @pytest.mark.parametrize("name", METHODS)
-def test_no_tick_waits_for_the_gpu(name, net):
-    """With batches that are on the GPU, as the copy of one from other memory is a wait."""
-    batches = [(x.to(DEVICE), targets.to(DEVICE)) for x, targets in data(net, 3 * TICKS)]
+def test_no_tick_waits_for_the_gpu(name, net, place):
+    batches = [(x.to(place), targets.to(place)) for x, targets in data(net, 3 * TICKS)]
     options = {"optimizer": SMALL, "device": DEVICE, "check_every": len(batches) + 1}
     with Trainer(net(3), method=METHODS[name](), **options) as trainer:
         for batch in batches[:TICKS]:  # kernels are chosen, and masks found

@@ -93,6 +93,12 @@ def strides(**options: Any) -> object:
     return [p.stride() for p in fitted(net=conv, **options).trainer.network.parameters()]
 
 
+def graphs(**options: Any) -> object:
+    built = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    fitted(**options)
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"] - built
+
+
 def half(**options: Any) -> object:
     network = nn.Sequential(*(stage.float() for stage in mlp(2)))
     trainer = Trainer(network, optimizer=sgd, **options)
@@ -146,6 +152,8 @@ TRAINER = {
     "seed": Row((0, 1), weights),
     "precision": Row(("fp32", "bf16"), half),
     "channels_last": Row((False, True), strides),
+    "compile": Row((False, "aot_eager"), graphs),
+    "streams": Row((False, True), weights),
     "watchers": Row(
         ([lambda event, _: TOLD.append(str(event))], [lambda *_: TOLD.append("other")]), told
     ),
@@ -222,6 +230,7 @@ OTHER_VALUES = {
 EITHER = {
     "epoch_end": ("carry", "drain"),
     "labels": (False, True),
+    "recompute": (False, True),
     "order": ("forward-first", "backward-first"),
     "reduce": ("mean", "sum"),
     "statistics": ("forward", "both"),
@@ -242,7 +251,7 @@ OPTIONS = [(method, name) for method in METHODS for name in method_options(metho
 
 @pytest.mark.parametrize(("method", "name"), OPTIONS, ids=[f"{m}-{n}" for m, n in OPTIONS])
 def test_every_option_of_a_method_has_an_effect(method, name):
-    """On weights and statistics of the layers, or on the order of actions."""
+    """On weights and statistics of the layers, the order of actions, or what a stage keeps."""
     default = method_options(method)[name]
     other = next(v for v in EITHER.get(name, (OTHER_VALUES.get(name),)) if v != default)
     beside = NEEDED.get(name, {}) | NEEDED.get((method, name), {})
@@ -261,7 +270,8 @@ def test_every_option_of_a_method_has_an_effect(method, name):
             watchers=[lambda event, _, order=order: order.append(str(event.action))],
         )
         trainer.fit(data(net, 7), epochs=2, progress=False)
-        seen.append((bits([dict(m.state_dict()) for m in modules]), order))
+        keeps = [stage.linearizer.recomputes for stage in trainer.stages]
+        seen.append((bits([dict(m.state_dict()) for m in modules]), order, keeps))
     assert seen[0] != seen[1]
 
 
@@ -372,7 +382,7 @@ RUN = {
     "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),
     "weight_decay_on": Row(("all", "matrices"), network_file),
     "scheduler": Row(("none", "StepLR:step_size=1"), network_file, {"epochs": 2}),
-    "extra_delay": Row((0, 1), network_file),
+    "extra_delay": Row((0, "1"), network_file),
     "staleness": Row(("none", "3,0"), network_file),
     "codec": Row(("none", "int8"), network_file),
     "stage_speeds": Row(("equal", "1,0.5"), network_file, {"method": "dgl-async"}),
@@ -400,6 +410,8 @@ SAME = {
     "device": ("cpu", {}),
     "precision": ("bf16", {}),
     "channels_last": (True, {}),
+    "compile": (True, {}),
+    "streams": (True, {}),
     "stage_timing": ("random", {"method": "dgl-async"}),
     "replicas": (2, {}),
     "batchnorm": ("shared", {}),

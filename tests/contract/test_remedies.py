@@ -16,7 +16,7 @@ from contract.small import (
     train,
     weights_of,
 )
-from hocket import cross_entropy
+from hocket import Trainer, cross_entropy
 from hocket.errors import OptionError
 from hocket.methods import (
     BP,
@@ -45,6 +45,8 @@ from hocket.remedies import (
     Weights,
     remedy_options,
 )
+from hocket.runs.build import build_optimizer
+from hocket.runs.config import RunConfig
 from hocket.tree import tensors
 from reference import compensate, gap_aware, pipedream, predict
 
@@ -534,7 +536,11 @@ def test_a_remedy_that_cannot_be_is_refused(text, told):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [partial(torch.optim.SGD, lr=0.1), torch.optim.RMSprop, torch.optim.Muon],
+    [
+        partial(torch.optim.SGD, lr=0.1),
+        torch.optim.RMSprop,
+        partial(torch.optim.Muon, momentum=0.0),
+    ],
     ids=["SGD", "RMSprop", "Muon"],
 )
 def test_moments_that_an_optimizer_does_not_have_are_refused(optimizer):
@@ -547,6 +553,24 @@ def test_moments_that_an_optimizer_does_not_have_are_refused(optimizer):
     with pytest.raises(OptionError, match=r"stage 0: direction='steady' predicts weights from"):
         trained(FDG().with_remedies(Predict()))
     assert different(trained(FDG()), trained(FDG().with_remedies(Predict(direction="last"))))
+
+
+@pytest.mark.parametrize("direction", ["steady", "decaying"])
+@pytest.mark.parametrize("optimizer", ["NAdam:lr=0.01", "Muon:lr=0.01"])
+def test_weights_are_predicted_under_optimizers_by_name(optimizer, direction):
+    """Also those of Muon, which leaves biases and the last layer to AdamW."""
+
+    def trained(method):
+        network = torch.nn.Sequential(*mlp(3))
+        build = build_optimizer(RunConfig(optimizer=optimizer), network)
+        trainer = Trainer(network, stages=3, method=method, optimizer=build)
+        for batch in data(mlp, 7):
+            trainer.step(*batch)
+        trainer.finish()
+        return list(network.state_dict().values())
+
+    remedied = FDG().with_remedies(Predict(direction=direction))
+    assert different(trained(FDG()), trained(remedied))
 
 
 @pytest.mark.parametrize("remedy", [Compensate(), CompensateAdaptively()], ids=label)

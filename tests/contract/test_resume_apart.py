@@ -14,9 +14,11 @@ from contract.worlds import Case, Left, trained
 from hocket import Checkpoints
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.distributed.launch import launch
+from hocket.methods import METHODS
+from hocket.program import Program, enter
 
 APART = [*CASES[: len(LOCKSTEP)], *CASES[len(LOCKSTEP) + 2 :: 3]]
-WORLDS = {2: APART[::2], 3: APART}
+WORLDS = {2: APART[::2], 3: [*APART[: len(LOCKSTEP)], *APART[len(LOCKSTEP) + 1 :: 2]]}
 every_case = pytest.mark.parametrize(
     ("case", "stages"),
     [
@@ -29,13 +31,19 @@ every_case = pytest.mark.parametrize(
 )
 
 
-def places(case: Case) -> list[str]:
+def after(batches: int, epoch: int, case: Case, stages: int) -> str:
+    """Name of the checkpoint after so many batches, one of which may take several ticks."""
+    program = Program(METHODS[case.method](**dict(case.options)), stages)
+    return checkpoint_name(sum(1 for _ in range(batches) for _ in enter(program)), epoch)
+
+
+def places(case: Case, stages: int) -> list[str]:
     """Some checkpoints of a case: in an epoch that other batches overtake, and at its end."""
     if dict(case.options).get("epoch_end") == "drain":  # nothing overtakes
         return [checkpoint_name(2, 0)]
     if case.batches == 1:
         return [checkpoint_name(2, 1), checkpoint_name(4, 4)]
-    return [checkpoint_name(2, 0), checkpoint_name(5, 1)]
+    return [after(2, 0, case, stages), after(5, 1, case, stages)]
 
 
 def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
@@ -44,7 +52,7 @@ def _work(folder: str, cases: Sequence[Case], stages: int) -> int:
     for number, case in enumerate(cases):
         own, alone = Path(folder, f"{number}-apart"), Path(folder, f"{number}-alone")
         left = {"": trained(case, stages, Checkpoints(own, every=1, keep=EVERY))}
-        for place in places(case):
+        for place in places(case, stages):
             for kind, checkpoints in (("apart", own), ("alone", alone)):
                 left[f"{kind} {place}"] = trained(case, stages, resume=checkpoints / place)
         torch.save(left, Path(folder) / f"{number}-{rank}.pt")
@@ -83,7 +91,7 @@ def all_in(
 def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
     whole, processes = done(stages)[0][case]
     for left in processes:
-        assert len(left) == 1 + 2 * len(places(case))
+        assert len(left) == 1 + 2 * len(places(case, stages))
         for name, resumed in left.items():
             assert not differences(whole, resumed), name
 
@@ -92,7 +100,7 @@ def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
 def test_one_process_goes_on_with_what_several_have_left(case, stages, done):
     found, folder = done(stages)
     own = folder / f"{WORLDS[stages].index(case)}-apart"
-    for place in places(case):
+    for place in places(case, stages):
         resumed = trained(case, stages, resume=own / place)
         assert not differences(found[case][0], resumed), place
 

@@ -18,7 +18,7 @@ from benchmarks.faults.packets import damage_packet
 from hocket import Trainer
 from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
-from hocket.transport.connection import OutgoingMessage
+from hocket.transport.message import OutgoingMessage
 from unit.distributed.launched import socket_addresses
 
 FAULTY_BATCH = 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import OptionError, ProgramError
-from hocket.methods import ADL, DDG, FDG, METHODS, PipeDream, PipeDream2BW
+from hocket.methods import ADL, BP, DDG, FDG, METHODS, GPipe, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
 from hocket.program import (
     Action,
@@ -15,6 +15,7 @@ from hocket.program import (
     Tick,
     check_program,
     drain,
+    enter,
     format_program,
     parse_program,
     unroll,
@@ -48,7 +49,20 @@ double = st.builds(
     accumulate=st.integers(8, 9),  # enough for five stages
     epoch_end=st.sampled_from(["carry", "drain"]),
 )
-methods = st.one_of(plain, vertical, double)
+flushed = st.builds(
+    Method,
+    name=st.just("flushed"),
+    paper=st.just("none"),
+    signal=st.just(Delayed()),
+    forward_delay=st.integers(0, 2),
+    backward_delay=st.integers(0, 2),
+    linearize=st.sampled_from(["stash", "recompute"]),
+    flush=st.sampled_from(["alternate", "all-forward"]),
+    accumulate=st.integers(1, 6),
+    epoch_end=st.sampled_from(["carry", "drain"]),
+)
+unflushed = st.one_of(plain, vertical, double)
+methods = st.one_of(unflushed, flushed)
 stage_counts = st.integers(1, 5)
 epochs = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 
@@ -112,15 +126,65 @@ def test_delay_is_the_number_of_ticks_in_between(method, stages, batches):
     for k in range(stages):
         for b in range(batches):
             forward, backward = when[Action("F", k, b)], when[Action("B", k, b)]
-            assert forward == b + k * method.forward_delay
+            if not method.flushes:
+                assert forward == b + k * method.forward_delay
             assert backward - forward == method.delay(k, stages)
 
 
-@given(methods, stage_counts, st.integers(0, 12))
+@given(unflushed, stage_counts, st.integers(0, 12))
 def test_a_training_is_its_batches_and_one_filling_of_the_pipeline(method, stages, batches):
     ticks = list(unroll(method, stages, batches))
     edges = (stages - 1) * (method.forward_delay + method.backward_delay)
     assert len(ticks) <= batches + edges + 1
+
+
+@given(flushed, stage_counts, st.integers(0, 12))
+def test_every_group_that_is_flushed_fills_the_pipeline_anew(method, stages, batches):
+    ticks = list(unroll(method, stages, batches))
+    groups, rest = divmod(batches, method.accumulate)
+    filling = method.delay(0, stages)
+    last = rest + filling + 1 if rest else 0
+    assert len(ticks) == groups * (method.accumulate + filling) + last
+
+
+@given(flushed, stage_counts, epochs)
+def test_no_batch_enters_before_the_update_with_the_group_before(method, stages, sizes):
+    """And in a group all forwards come first, or as many as there are stages behind."""
+    actions = flat(list(unroll(method, stages, sizes)))
+    for k in range(stages):
+        order = "".join(a.kind for a in actions if a.stage == k)
+        for group in order.removesuffix("U").split("U"):
+            forwards = group.count("F")
+            if method.flush == "all-forward":
+                assert group == "F" * forwards + "B" * forwards
+            elif (method.forward_delay, method.backward_delay) == (0, 1):
+                assert group == one_f_one_b(stages - 1 - k, forwards)
+
+
+@given(st.integers(1, 6), stage_counts, epochs)
+def test_1f1b_is_pipedream_drained_after_every_group(accumulate, stages, sizes):
+    """Apart from the number of updates."""
+    groups = []
+    for size in sizes:
+        groups += [accumulate] * (size // accumulate) + [size % accumulate]
+    parts = unroll(PipeDream(), stages, groups)
+    whole = unroll(OneFOneB(accumulate=accumulate, epoch_end="drain"), stages, sizes)
+    moves = [[a for a in flat(list(ticks)) if a.kind != "U"] for ticks in (parts, whole)]
+    assert moves[0] == moves[1]
+
+
+def test_batches_that_enter_too_early_are_named():
+    ticks = "F0.0 B0.0\nF0.1\nB0.1 U0.1"
+    method = GPipe(accumulate=2)
+    told = "tick 1: F0.1 comes after a backward of its group; all forwards come first"
+    with pytest.raises(ProgramError, match=told):
+        check_program(parse_program(ticks), method, 1)
+    check_program(parse_program(ticks), OneFOneB(accumulate=2), 1)
+    early = "F0.0 B0.0\nF0.1\nU0.0\nB0.1 U0.1"
+    told = r"tick 2: U0.0 leaves batches \[1\] in flight; wanted none, as the pipeline is fl"
+    with pytest.raises(ProgramError, match=told):
+        check_program(parse_program(early), OneFOneB(accumulate=2), 1)
+    check_program(parse_program(early), BP(accumulate=2), 1)
 
 
 @given(methods, stage_counts, epochs)
@@ -175,7 +239,8 @@ def test_the_table_of_memory_is_reached(method, stages):
 @given(methods, stage_counts, st.integers(0, 8))
 def test_a_program_can_be_driven_batch_by_batch(method, stages, batches):
     program = Program(method, stages)
-    ticks = [program.tick() for _ in range(batches)] + list(drain(program))
+    entered = [tick for _ in range(batches) for tick in enter(program)]
+    ticks = entered + list(drain(program))
     assert ticks == list(unroll(method, stages, batches))
     assert program.idle
 

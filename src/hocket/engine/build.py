@@ -18,15 +18,16 @@ from hocket.engine.engine import Engine
 from hocket.engine.event import Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.serial import SerialEngine
+from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
-from hocket.methods.method import Replay
+from hocket.methods.replay import Replay
 from hocket.methods.stage_speeds import equal_speeds
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
 from hocket.transport.backends import Backend, Backends, HostBackend
-from hocket.transport.connection import Connection
+from hocket.transport.connection import LEAST_AHEAD, Connection
 from hocket.transport.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
@@ -35,7 +36,7 @@ from hocket.transport.connection_ports import (
 from hocket.transport.dropping_port import DroppingPort
 from hocket.transport.mailbox import Edge, NoNextStage
 from hocket.transport.packet import Activation
-from hocket.transport.port import ToNext
+from hocket.transport.port import ToNext, ToPrevious
 from hocket.transport.reconnecting import ReconnectingLink
 from hocket.transport.replay_buffer import ReplayBuffer
 from hocket.transport.source import Source
@@ -76,6 +77,8 @@ def build_engine(parts: EngineParts) -> Engine:
         OptionError: A stage is not compatible with the method, or an option needs ticks.
     """
     free = parts.setup.method.free_running
+    alone = isinstance(parts.world, SoloWorld)
+    parts.setup.check_streams(len(parts.modules) if alone else 1)
     if isinstance(parts.world, SoloWorld):
         return build_async_simulation(parts) if free else build_serial(parts)
     build = build_async_process if free else build_distributed
@@ -91,8 +94,11 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     setup, count, source = parts.setup, len(parts.modules), Source()
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
-    to_previous = [source.port(), *(edge.to_previous() for edge in edges)]
+    to_previous: list[ToPrevious] = [source.port(), *(e.to_previous() for e in edges)]
     to_next: list[ToNext] = [*(edge.to_next() for edge in edges), NoNextStage()]
+    streams = StageStreams(setup.device, count) if setup.streams else None
+    if streams is not None:
+        to_previous, to_next = on_streams(to_previous, to_next)
     stages = [
         build_stage(
             setup,
@@ -110,7 +116,7 @@ def build_serial(parts: EngineParts) -> SerialEngine:
         )
         for k, module in enumerate(parts.modules)
     ]
-    return SerialEngine(setup.method, stages, source, parts.watchers, parts.meter)
+    return SerialEngine(setup.method, stages, source, parts.watchers, parts.meter, streams)
 
 
 def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
@@ -130,8 +136,17 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
         rank = world.neighbour(offset)
         backend = backends.for_peer(rank)
         # A neighbour can be ahead by so many messages, and sends some for an evaluation.
-        capacity = sum(method.edge_delay(min(k, k + offset))) + SPARE_CAPACITY
-        return Connection(world, rank, capacity, setup.device, backend, checksum=setup.checksum)
+        delays = method.edge_delay(min(k, k + offset))
+        return Connection(
+            world,
+            rank,
+            sum(delays) + SPARE_CAPACITY,
+            setup.device,
+            backend,
+            # There and back again, a packet may take that many ticks.
+            ahead=max(LEAST_AHEAD, 2 * max(delays)),
+            checksum=setup.checksum,
+        )
 
     source, lookahead = Source(), Lookahead()
     recorder = Recorder(k, keep=setup.record_timeline)

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import nn
@@ -12,8 +13,9 @@ from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
 from hocket.errors import OptionError
 from hocket.modes import evaluation_mode
+from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.signals import Objective
-from hocket.signals.signal import Signal
+from hocket.signals.signal import LaterLayers, Signal
 from hocket.stage.compatibility import check_compatible
 from hocket.stage.parts import StageParts
 from hocket.stage.rng import seeded_rng
@@ -122,10 +124,12 @@ def build_signals(
     signals = [setup.method.signal] * (len(modules) - 1) + [Objective()]
     shapes: list[tuple[int, ...]] = []
     dtypes: list[torch.dtype] = []
+    hidden: list[list[tuple[int, ...]]] = []
     value = sample
     with evaluation_mode(*modules):
         for k, module in enumerate(modules):
-            value = module(copy_tensors(value))
+            value, outputs = _forward_by_layers(module, copy_tensors(value))
+            hidden.append(outputs)
             real = isinstance(value, torch.Tensor) and value.is_floating_point()
             if k < len(modules) - 1 and not signals[k].needs_gradient and not real:
                 raise OptionError(
@@ -138,7 +142,30 @@ def build_signals(
     output_shape = shapes[-1] if real else None
     networks = []
     for k, signal in enumerate(signals):
+        shapes_behind = tuple(chain.from_iterable(hidden[k + 1 :]))[:-1]
+        later = LaterLayers(shapes_behind, place=k / max(len(modules) - 2, 1))
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
-            network = signal.build_network(shapes[k], output_shape)
+            network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))
     return signals, networks
+
+
+def _forward_by_layers(module: nn.Module, value: Tree) -> tuple[Tree, list[tuple[int, ...]]]:
+    """Forward a stage, whose layers are known if it is an nn.Sequential.
+
+    Args:
+        module: Layers of the stage.
+        value: Its input.
+
+    Returns:
+        Its output, and the shape of the output of each layer with weights, without the batch.
+    """
+    layers = [module]
+    if is_sequential(module) and module._modules:
+        layers = list(layers_in_order(module).values())
+    shapes = []
+    for layer in layers:
+        value = layer(value)
+        if isinstance(value, torch.Tensor) and next(layer.parameters(), None) is not None:
+            shapes.append(tuple(value.shape[1:]))
+    return value, shapes

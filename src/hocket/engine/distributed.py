@@ -15,7 +15,7 @@ from hocket.engine.execute import execute
 from hocket.engine.lookahead import BatchAnnouncer, predict_stage
 from hocket.errors import DataError
 from hocket.methods.method import Method
-from hocket.program import Action, StageSchedule, drain
+from hocket.program import Action, StageSchedule, drain, enter
 from hocket.signals.losses import count_targets
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
@@ -35,7 +35,7 @@ class DistributedEngine:
         source: Source of batches, for the first stage.
         previous: Connection to the stage before; None for the first stage.
         following: Connection to the next stage; None for the last stage.
-        lookahead: Tick until which batches are known to enter; the ports share it.
+        lookahead: Batches that are known to enter; the ports share it.
         watchers: Called after every action.
     """
 
@@ -58,7 +58,7 @@ class DistributedEngine:
         self._following = following
         self._lookahead = lookahead
         self._watchers = watchers
-        # News of the ticks to come must reach the last stage before it needs them.
+        # News of the batches to come must reach the last stage before it needs them.
         self._ahead = method.entry(world.stages - 1) + 2
         self._announce = BatchAnnouncer(previous, following)
         self._executed: set[str] = set()  # kinds of actions that cannot be the first any more
@@ -85,10 +85,10 @@ class DistributedEngine:
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick at the first stage, placeholders at the others."""
-        return self._announce(batches, self._lookahead, self._schedule.tick_count, self._ahead)
+        return self._announce(batches, self._lookahead, self._schedule.batch_count, self._ahead)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do one tick, at which a batch enters.
+        """Do the tick in which a batch enters, and those that flush a full group.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
@@ -101,7 +101,10 @@ class DistributedEngine:
         if self._previous is None:
             share, (inputs, targets) = self._share((inputs, targets))
             self._source.send(self._schedule.batch_count, epoch, inputs, targets, share)
-        return self._execute(self._schedule.tick_count, self._schedule.tick())
+        events = []
+        for actions in enter(self._schedule):
+            events += self._execute(self._schedule.tick_count - 1, actions)
+        return events
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""

@@ -46,7 +46,9 @@ class Engine(Protocol):
         """Return a batch for each tick; a placeholder in processes that read no data."""
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do one tick, at which a batch enters; return the events of this process.
+        """Do the tick in which a batch enters; return the events of this process.
+
+        A batch that fills a group which is flushed takes the ticks in which the group leaves.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).

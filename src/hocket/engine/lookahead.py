@@ -24,7 +24,7 @@ Evaluated: TypeAlias = tuple[Tree, Tree, Tensor | None]
 class BatchAnnouncer:
     """Gives batches at the first stage, which reads ahead, and placeholders at the others.
 
-    Every stage continues until the tick in the lookahead, and hears of later ticks in time.
+    Every stage continues until the batch in the lookahead, and hears of later ones in time.
 
     Args:
         previous: Connection to the stage before; None for the first stage.
@@ -43,34 +43,34 @@ class BatchAnnouncer:
 
         Args:
             batches: Batches of the first stage; not used by the others.
-            lookahead: Tick until which batches are known to enter, which is kept up to date.
-            start: Tick of the first batch.
+            lookahead: Batches that are known to enter, which is kept up to date.
+            start: Number of the first batch.
             ahead: Number of batches that the first stage reads ahead.
         """
         number, self._openings = self._openings, self._openings + 1
         if self._previous is not None:
-            lookahead.end_tick = self._previous.receive("opening", number).value(
-                "end_tick", int
+            lookahead.end_batch = self._previous.receive("opening", number).value(
+                "end_batch", int
             )
             self._open(number, lookahead)
-            while start < lookahead.end_tick:
+            while start < lookahead.end_batch:
                 yield NO_BATCH
                 start += 1
             return
         # Copied: the loader may fill the same memory with the next batch.
         iterator = map(copy_tensors, batches)
         queue = deque(islice(iterator, ahead))
-        lookahead.end_tick = start + len(queue)
+        lookahead.end_batch = start + len(queue)
         self._open(number, lookahead)
         while queue:
             yield queue.popleft()
             start += 1
             queue.extend(islice(iterator, 1))
-            lookahead.end_tick = start + len(queue)
+            lookahead.end_batch = start + len(queue)
 
     def _open(self, number: int, lookahead: Lookahead) -> None:
         if self._following is not None:
-            self._following.send("opening", number, {"end_tick": lookahead.end_tick})
+            self._following.send("opening", number, {"end_batch": lookahead.end_batch})
 
 
 def predict_stage(
@@ -100,7 +100,7 @@ def predict_stage(
             following.send(
                 "evaluation",
                 number,
-                {"end_tick": lookahead.end_tick},
+                {"end_batch": lookahead.end_batch},
                 values=prediction.output,
                 targets=prediction.targets,
                 ensemble=prediction.ensemble,
@@ -111,7 +111,7 @@ def predict_stage(
 def _receive(previous: Connection, number: int, lookahead: Lookahead) -> Evaluated:
     """Return values, targets and ensemble as the stage before has sent them."""
     message = previous.receive("evaluation", number)
-    lookahead.end_tick = message.value("end_tick", int)
+    lookahead.end_batch = message.value("end_batch", int)
     values, targets, ensemble = (
         message.tree(name, previous.device) for name in ("values", "targets", "ensemble")
     )

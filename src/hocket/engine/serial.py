@@ -9,8 +9,9 @@ from hocket.engine.engine import Batch
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
+from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
-from hocket.program import Program, Tick, drain
+from hocket.program import Action, Program, Tick, drain, enter
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
@@ -26,6 +27,7 @@ class SerialEngine:
         source: Source of batches.
         watchers: Called after every action.
         meter: Compares late gradients with the true ones; None to compare none.
+        streams: Streams of the stages; None for the current one.
     """
 
     def __init__(
@@ -35,18 +37,20 @@ class SerialEngine:
         source: Source,
         watchers: Sequence[Watcher] = (),
         meter: GradientErrorMeter | None = None,
+        streams: StageStreams | None = None,
     ) -> None:
         self.program = Program(method, len(stages))
         self.stages = stages
         self._source = source
         self._meter = meter
+        self._streams = streams
         self._watchers: list[Watcher] = list(watchers)
         if meter is not None:
             meter.stages = stages
             self._watchers.append(meter)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do one tick, at which a batch enters.
+        """Do the tick in which a batch enters, and those that flush a full group.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
@@ -56,7 +60,10 @@ class SerialEngine:
         packet = self._source.send(self.program.batch_count, epoch, inputs, targets)
         if self._meter is not None:
             self._meter.enter(packet.batch, packet.values, packet.targets)
-        return self._execute(self.program.tick_count, self.program.tick())
+        events = []
+        for tick in enter(self.program):
+            events += self._execute(self.program.tick_count - 1, tick)
+        return events
 
     @property
     def sent_bytes(self) -> int:
@@ -129,9 +136,18 @@ class SerialEngine:
         events = []
         if self._meter is not None:
             self._meter.before(tick)
+        if self._streams is not None:
+            with self._streams.tick():
+                for action in tick:
+                    with self._streams.stage(action.stage):
+                        events.append(self._do(action, number))
+            return events
         for action in tick:
-            events.append(execute(self.stages[action.stage], action, number, self._watchers))
+            events.append(self._do(action, number))
         return events
+
+    def _do(self, action: Action, tick: int) -> Event:
+        return execute(self.stages[action.stage], action, tick, self._watchers)
 
 
 def predict_in_order(stages: Sequence[Stage], batches: Iterable[Batch]) -> Iterator[Prediction]:

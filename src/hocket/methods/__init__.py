@@ -9,7 +9,9 @@ from hocket.methods.dni import DNI as DNI
 from hocket.methods.dsp import DSP as DSP
 from hocket.methods.fdg import FDG as FDG
 from hocket.methods.fr import FR as FR
+from hocket.methods.gpipe import GPipe as GPipe
 from hocket.methods.method import Method as Method
+from hocket.methods.one_f_one_b import OneFOneB as OneFOneB
 from hocket.methods.paci import PACI as PACI
 from hocket.methods.pipedream import PipeDream as PipeDream
 from hocket.methods.pipedream_2bw import PipeDream2BW as PipeDream2BW

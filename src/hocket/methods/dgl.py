@@ -36,7 +36,7 @@ def DGL(
     """Build decoupled greedy learning.
 
     Args:
-        head: Kind of auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of the heads' hidden layers; 1.0 in the paper.
         depth: Number of the heads' hidden layers; 3 in the paper.
         similarity: Weight in [0, 1) of similarity matching in the loss of every stage but the

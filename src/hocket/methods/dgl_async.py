@@ -18,7 +18,8 @@ tick | stage 0     | stage 1     | stage 2
 from dataclasses import replace
 
 from hocket.methods.dgl import DGL
-from hocket.methods.method import Method, Reduce, Replay, Sampler
+from hocket.methods.method import Method, Reduce
+from hocket.methods.replay import Replay, Sampler
 from hocket.signals.heads import HeadKind
 
 
@@ -38,7 +39,7 @@ def DGLAsync(
     """Build decoupled greedy learning with replay buffers.
 
     Args:
-        head: Kind of auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of the heads' hidden layers.
         depth: Number of the heads' hidden layers.
         similarity: Weight in [0, 1) of similarity matching, as of :func:`DGL`.

@@ -9,6 +9,8 @@ from math import ceil
 from typing import Literal
 
 from hocket.errors import OptionError, format_problems
+from hocket.methods.contradictions import contradictions
+from hocket.methods.replay import Replay
 from hocket.options import Range, out_of_range, wrong_fields
 from hocket.remedies.conflicts import remedy_problems
 from hocket.remedies.remedy import Post, Remedy
@@ -17,10 +19,10 @@ from hocket.signals.signal import Signal
 Order = Literal["forward-first", "backward-first"]
 Linearize = Literal["stash", "live", "recompute"]
 Hold = Literal["newest", "vertical", "double"]
+Flush = Literal["never", "alternate", "all-forward"]
 Reduce = Literal["mean", "sum"]
 Statistics = Literal["forward", "both"]
 EpochEnd = Literal["carry", "drain"]
-Sampler = Literal["freshest", "official"]
 MAX_DELAY = 1000
 """Most ticks that a packet may take over one edge; a stage holds a batch for each."""
 
@@ -49,37 +51,6 @@ class MemoryCount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
-    """Buffer from which a free-running stage draws its inputs.
-
-    Attributes:
-        buffer: Number of the last arrived batches that are kept (the paper's M).
-        reuse: Limit on the uses of each batch; 0 for no limit.
-        sampler: ``freshest`` draws the freshest of the least used batches, as in the paper;
-            ``official`` follows the authors' code, where the oldest of them is drawn, a limit
-            allows one use less, and a buffer of one does not count uses.
-
-    Raises:
-        OptionError: A choice is out of its range.
-    """
-
-    buffer: int = 5
-    reuse: int = 0
-    sampler: Sampler = "freshest"
-
-    def __post_init__(self) -> None:
-        problems = wrong_fields(self)
-        problems += out_of_range(self, {"buffer": Range(least=1), "reuse": Range(least=0)})
-        if self.sampler == "official" and self.reuse == 1:
-            problems.append(
-                "reuse is 1 with the official sampler, which counts from 1, so that nothing "
-                "could ever be drawn; use at least 2"
-            )
-        if problems:
-            raise OptionError(format_problems("this replay is impossible", problems))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Method:
     """One method of decoupled learning as a table of choices.
 
@@ -97,6 +68,10 @@ class Method:
             every stage of the network has (``vertical`` sync, arXiv 1806.03377, section 3.3);
             or, for each group of ``accumulate`` batches, the one before the last update
             (``double`` buffering, arXiv 2006.09503, section 3.1).
+        flush: ``never``, or each group of ``accumulate`` batches leaves the pipeline before the
+            next one enters, so that no weight changes between a forward and its backward: its
+            forwards and backwards ``alternate`` (1F1B, arXiv 2006.09503, section 3.2), or
+            ``all-forward`` come before the backwards (GPipe, arXiv 1811.06965, figure 2).
         accumulate: Number of gradients per update (ADL's M).
         reduce: ``mean`` or ``sum`` of the accumulated gradients.
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
@@ -119,6 +94,7 @@ class Method:
     order: Order = "forward-first"
     linearize: Linearize = "stash"
     hold: Hold = "newest"
+    flush: Flush = "never"
     accumulate: int = 1
     reduce: Reduce = "mean"
     statistics: Statistics = "forward"
@@ -130,35 +106,34 @@ class Method:
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, METHOD_RANGES)
-        if self.statistics == "both" and self.linearize != "recompute":
-            problems.append(
-                f"statistics='both' with linearize={self.linearize!r}: "
-                "there is no second pass to count; use linearize='recompute'"
-            )
+        problems += contradictions(
+            linearize=self.linearize,
+            order=self.order,
+            hold=self.hold,
+            flush=self.flush,
+            statistics=self.statistics,
+            signal=self.signal,
+            free_running=self.free_running,
+        )
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
-        late = self.signal.needs_gradient and delayed
+        late = self.signal.needs_gradient and delayed and not self.flushes
         problems += remedy_problems(
             self.remedies, late=late, hold=self.hold, linearize=self.linearize
         )
-        if self.hold != "newest" and not (
-            self.signal.needs_gradient and self.linearize == "stash"
-        ):
-            problems.append(
-                f"hold={self.hold!r} with linearize={self.linearize!r}: a backward has to meet "
-                "the old weights of its forward, which are those of linearize='stash' with "
-                "gradients from the next stage; leave hold at 'newest'"
-            )
-        if self.free_running and (
-            self.signal.needs_gradient or self.signal.learns_from_gradient
-        ):
-            problems.append(
-                "replay draws batches from a buffer, but the signal needs an answer for each "
-                "batch; use a local loss"
-            )
         if problems:
             raise OptionError(
                 format_problems(f"method {self.name!r} cannot be built", problems)
             )
+
+    @property
+    def flushes(self) -> bool:
+        """True if a group of batches leaves the pipeline before the next one enters.
+
+        >>> from hocket.methods import ADL, GPipe
+        >>> GPipe().flushes, ADL().flushes
+        (True, False)
+        """
+        return self.flush != "never"
 
     @property
     def free_running(self) -> bool:
@@ -177,39 +152,6 @@ class Method:
         (T1(anneal=500),)
         """
         return replace(self, remedies=(*self.remedies, *remedies))
-
-    def with_extra_delay(self, ticks: int) -> "Method":
-        """Return the same method with packets that take more ticks, to hide a slow link.
-
-        Args:
-            ticks: Ticks that are added to each delay of an edge.
-
-        Raises:
-            OptionError: No edge has a delay, so that stages wait inside a tick, or stages are
-                free-running and have no ticks.
-
-        >>> from hocket.methods import DDG, FDG
-        >>> [FDG().with_extra_delay(1).delay(k, stages=3) for k in range(3)]
-        [8, 4, 0]
-        >>> [DDG().with_extra_delay(1).delay(k, stages=3) for k in range(3)]
-        [4, 2, 0]
-        """
-        if ticks and self.free_running:
-            raise OptionError(
-                f"method {self.name!r} has no ticks: its stages do not wait, and need no "
-                "extra delay; leave it at 0"
-            )
-        if ticks and not (self.forward_delay or self.backward_delay):
-            raise OptionError(
-                f"method {self.name!r} has no delay that could be extended: its stages wait "
-                "for each other inside a tick; leave the extra delay at 0, or use another "
-                "method"
-            )
-        return replace(
-            self,
-            forward_delay=self.forward_delay + ticks * (self.forward_delay > 0),
-            backward_delay=self.backward_delay + ticks * (self.backward_delay > 0),
-        )
 
     def edge_delay(self, edge: int) -> tuple[int, int]:
         """Return the ticks forward and backward over the edge behind a stage."""
@@ -245,7 +187,8 @@ class Method:
         """
         if not self.signal.needs_gradient:
             return 0
-        return sum(sum(self.edge_delay(edge)) for edge in range(stage, stages - 1))
+        turn = self.accumulate - 1 if self.flush == "all-forward" else 0
+        return turn + sum(sum(self.edge_delay(edge)) for edge in range(stage, stages - 1))
 
     def holds(self, stages: int) -> bool:
         """Return whether stages forward with older weights than their newest.
@@ -259,17 +202,25 @@ class Method:
         return self.hold != "newest" and self._gradients_missed(0, stages) > 0
 
     def graph_delay(self, stage: int, stages: int) -> int:
-        """Return the delay for which a stage keeps graphs over updates; 0 if it does not.
+        """Return the delay for which a stage linearizes; 0 if a plain graph is enough.
 
         A last stage that forwards with old weights has its gradient at once, and yet other
-        weights between its forward and its backward.
+        weights between its forward and its backward. In a pipeline that is flushed no weight
+        changes in between.
         """
+        if self.flushes and self.linearize != "recompute":
+            return 0
         return self.delay(stage, stages) or int(self.holds(stages))
+
+    def _batches_between(self, stage: int, stages: int) -> int:
+        """Return the batches that a stage forwards between a forward and its backward."""
+        delay = self.delay(stage, stages)
+        between = delay - 1 if delay and self.order == "backward-first" else delay
+        return min(between, self.accumulate - 1) if self.flushes else between
 
     def _gradients_missed(self, stage: int, stages: int) -> int:
         """Return the batches between a forward and its backward whose gradients it misses."""
-        delay = self.delay(stage, stages)
-        return delay - 1 if delay and self.order == "backward-first" else delay
+        return 0 if self.flushes else self._batches_between(stage, stages)
 
     def forward_version(self, stage: int, stages: int, batch: int) -> int:
         """Return the number of updates that the weights of a forward have seen.
@@ -311,8 +262,9 @@ class Method:
         """
         if self.edge_delays and len(self.edge_delays) != stages - 1:
             raise OptionError(
-                f"method {self.name!r} has a staleness for each of {len(self.edge_delays) + 1} "
-                f"stages, and there are {stages}; give one for each"
+                f"method {self.name!r} has delays of the edges between "
+                f"{len(self.edge_delays) + 1} stages, and there are {stages}; give a staleness "
+                "for each stage, or an extra delay for each edge"
             )
         least = self._gradients_missed(0, stages)
         if self.hold == "double" and self.accumulate < least:
@@ -363,7 +315,7 @@ class Method:
         >>> FDG(order="forward-first").memory(0, stages=2)
         MemoryCount(graphs=3, inputs=3, versions=3)
         """
-        batches = self._gradients_missed(stage, stages) + 1
+        batches = self._batches_between(stage, stages) + 1
         # Rounded up: the batches in flight may straddle one more group of gradients.
         versions = 1 + ceil(self.staleness(stage, stages))
         if self.holds(stages):
@@ -378,12 +330,16 @@ class Method:
         return MemoryCount(graphs=batches, inputs=batches, versions=versions)
 
     def locks(self) -> tuple[str, ...]:
-        """Return the passes that a stage waits for inside a tick, as the literature names them.
+        """Return the passes that a stage waits for, as the literature names them.
+
+        It waits inside a tick, or for the end of a group that is flushed.
 
         >>> from hocket.methods import BP, DDG, FDG
         >>> BP().locks(), DDG().locks(), FDG().locks()
         (('forward', 'backward', 'update'), ('forward',), ())
         """
+        if self.flushes:
+            return "forward", "backward", "update"
         edges = self.edge_delays or (self._same_delays,)
         forward = min(forward for forward, _ in edges) == 0
         backward = self.signal.needs_gradient and min(back for _, back in edges) == 0

@@ -43,11 +43,12 @@ def with_staleness(method: Method, profile: Sequence[int]) -> Method:
     [6.0, 3.0, 0.0]
     """
     words = f"staleness is {list(profile)}"
-    if not method.signal.needs_gradient or method.accumulate > 1 or method.hold != "newest":
+    pliant = method.signal.needs_gradient and method.accumulate == 1 and not method.flushes
+    if not pliant or method.hold != "newest":
         raise OptionError(
             f"{words}, and method {method.name!r} has none to choose: that needs gradients "
             "from the next stage, an update for each of them (accumulate=1), and the newest "
-            "weights; use ddg or fdg, or leave staleness out"
+            "weights, in a pipeline that is not flushed; use ddg or fdg, or leave staleness out"
         )
     steps = tuple(before - behind for before, behind in pairwise(profile))
     falls = bool(profile) and profile[-1] == 0 and min(steps, default=0) >= 0

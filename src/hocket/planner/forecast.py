@@ -4,15 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from hocket.errors import OptionError
+from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
 from hocket.partition.link import Link
+from hocket.planner.rehearsals import Candidate
 from hocket.planner.rehearse import StageProfile
 from hocket.planner.simulate import StageTimes, contended_times, tick_s
+from hocket.planner.window import TOLERANCE, least_extra_delay
 
 MIB = 2**20
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-# Ticks that differ by less cannot be told apart: measured times are off by that much.
-TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,15 @@ class Forecast:
     Attributes:
         method: Name of the method, with options.
         cuts: Names of the modules at which stages 1, 2, ... begin.
+        extra_delay: Additional ticks of the packets over each edge; empty for none.
         times: Durations of the actions and packets of each stage.
         packet_bytes: Size of a packet over each edge, each way.
         memory: Peak memory of each stage.
         delay: Ticks of each stage between forward and backward of a batch.
         staleness: Updates of each stage between forward and backward of a batch.
         tick_s: Seconds from one batch to the next.
+        hiding_delay: Least extra delay of each edge with which no stage waits for packets;
+            empty if none is needed, or none helps.
         bp_s: The same for plain back-propagation on one device.
         ddp_s: The same for data parallelism on as many devices, which add up their gradients
             over the link after the backward.
@@ -78,15 +83,24 @@ class Forecast:
 
     method: str
     cuts: tuple[str, ...]
+    extra_delay: tuple[int, ...]
     times: tuple[StageTimes, ...]
     packet_bytes: tuple[int, ...]
     memory: tuple[StageMemory, ...]
     delay: tuple[int, ...]
     staleness: tuple[float, ...]
     tick_s: float
+    hiding_delay: tuple[int, ...]
     bp_s: float
     ddp_s: float
     pipeline_s: float
+
+    @property
+    def label(self) -> str:
+        """The method, with its extra delay."""
+        if not self.extra_delay:
+            return self.method
+        return f"{self.method} with extra delay {','.join(map(str, self.extra_delay))}"
 
     @property
     def imbalance(self) -> float:
@@ -106,26 +120,22 @@ class Forecast:
 
 
 def forecast(
-    name: str,
-    method: Method,
-    cuts: Sequence[str],
+    candidate: Candidate,
     profiles: StageProfiles,
     *,
     link: Link,
     contended_profiles: StageProfiles | None = None,
 ) -> Forecast:
-    """Forecast a method on stages cut at the given modules.
+    """Forecast a method on a cut network.
 
     Args:
-        name: Name of the method, with options.
-        method: The method.
-        cuts: Names of the modules at which stages 1, 2, ... begin.
+        candidate: The method and the cut.
         profiles: Profiles measured while nothing else was running.
         link: Link that packets go over.
         contended_profiles: Profiles measured while as many processes as stages were running,
             if the stages share a machine; None if each has a device of its own.
     """
-    count = len(profiles.method)
+    method, count = candidate.build_method(), len(profiles.method)
     times = _stage_times(profiles.method, link)
     if contended_profiles is not None:
         slow_times = _stage_times(contended_profiles.method, link)
@@ -134,8 +144,9 @@ def forecast(
     sent_bytes = [stage.sent_bytes for stage in profiles.method]
     pipeline_times = _stage_times(busy.backpropagation, link)
     return Forecast(
-        method=name,
-        cuts=tuple(cuts),
+        method=candidate.method,
+        cuts=candidate.cuts,
+        extra_delay=candidate.extra_delay,
         times=times,
         packet_bytes=tuple(sent_bytes[:-1]),
         memory=tuple(
@@ -144,6 +155,7 @@ def forecast(
         delay=tuple(method.delay(k, count) for k in range(count)),
         staleness=tuple(method.staleness(k, count) for k in range(count)),
         tick_s=tick_s(method, times, [stage.jitter for stage in busy.method]),
+        hiding_delay=() if candidate.extra_delay else _hiding_delay(method, times),
         bp_s=sum(map(profiles.uncut.median_s, profiles.uncut.seconds)),
         ddp_s=_ddp_s(busy.uncut, count, link),
         pipeline_s=min(
@@ -151,6 +163,18 @@ def forecast(
             for micro_batches in MICRO_BATCHES
         ),
     )
+
+
+def _hiding_delay(method: Method, times: Sequence[StageTimes]) -> tuple[int, ...]:
+    """Return the least extra delays that hide the link; empty if they are 0 or not allowed."""
+    extra = least_extra_delay(method, times)
+    if not any(extra):
+        return ()
+    try:
+        with_extra_delay(method, extra).require_stages(len(times))
+    except OptionError:  # older weights than the method keeps
+        return ()
+    return extra
 
 
 def _stage_times(profiles: Sequence[StageProfile], link: Link) -> tuple[StageTimes, ...]:
@@ -161,6 +185,7 @@ def _stage_times(profiles: Sequence[StageProfile], link: Link) -> tuple[StageTim
             update_s=profile.median_s("U"),
             packet_s=link.seconds(profile.sent_bytes),
             learn_s=profile.median_s("T"),
+            transfer_s=link.seconds(profile.sent_bytes) - link.latency_s,
         )
         for profile in profiles
     )
@@ -227,7 +252,7 @@ def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
     reason = f"{chosen.speed_up:.2f} times as fast as back-propagation on one device"
     if chosen is not fastest:
         reason += (
-            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.method} on "
+            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.label} on "
             f"{len(fastest.times)} stages), with gradients {max(chosen.staleness):g} updates "
             f"stale instead of {max(fastest.staleness):g}, and at most {chosen.peak_mib:.0f} "
             f"MiB in a stage instead of {fastest.peak_mib:.0f}"

@@ -1,6 +1,7 @@
 """Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -126,9 +127,7 @@ def predict(
         )
     return [
         forecast(
-            candidate.method,
-            parse_method(candidate.method),
-            candidate.cuts,
+            candidate,
             _select_profiles(profiles, candidate),
             link=link,
             contended_profiles=(
@@ -141,12 +140,23 @@ def predict(
     ]
 
 
+def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
+    """Return the methods whose stages wait for packets, with a delay that hides the link."""
+    return [
+        Candidate(forecast.method, forecast.cuts, forecast.hiding_delay)
+        for forecast in forecasts
+        if forecast.hiding_delay
+    ]
+
+
 def _fastest_cuts(
     costs: Mapping[str, LayerCost], count: int, link: Link, memory_limit_mib: float
 ) -> tuple[str, ...]:
     """Return the names of the layers that begin stages, with the fastest slowest stage."""
     names = list(costs)
-    last_layers = fastest_cut(list(costs.values()), count, link, memory_limit_mib)
+    # An edge has the same latency wherever it is, and an extra delay may hide it.
+    rate = replace(link, latency_s=0.0)
+    last_layers = fastest_cut(list(costs.values()), count, rate, memory_limit_mib)
     return tuple(names[last + 1] for last in last_layers)
 
 

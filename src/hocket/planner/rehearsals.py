@@ -14,6 +14,8 @@ from torch import distributed, nn
 from hocket.distributed.launch import launch
 from hocket.errors import HocketError
 from hocket.methods import parse_method
+from hocket.methods.extra_delay import with_extra_delay
+from hocket.methods.method import Method
 from hocket.partition import Plan, divide
 from hocket.planner.rehearse import StageProfile, rehearse
 from hocket.signals.losses import cross_entropy
@@ -35,10 +37,20 @@ class Candidate:
     Attributes:
         method: Name of the method, with options.
         cuts: Names of the modules at which stages 1, 2, ... begin.
+        extra_delay: Additional ticks of the packets over each edge; empty for none.
     """
 
     method: str
     cuts: tuple[str, ...]
+    extra_delay: tuple[int, ...] = ()
+
+    def build_method(self) -> Method:
+        """Return the method with its extra delay.
+
+        Raises:
+            OptionError: There is no such method, or it cannot have that delay.
+        """
+        return with_extra_delay(parse_method(self.method), self.extra_delay or 0)
 
 
 def rehearse_candidates(
@@ -137,7 +149,7 @@ def _merge_seconds(profiles: Sequence[CandidateProfile]) -> CandidateProfile:
 def _build_setup(candidate: Candidate, inputs: Tree) -> Setup:
     """Return the options of a training by SGD with momentum that hardly changes the weights."""
     return Setup(
-        method=parse_method(candidate.method),
+        method=candidate.build_method(),
         loss=cross_entropy,
         optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-9, momentum=0.9),
         device=tensors(inputs)[0].device,

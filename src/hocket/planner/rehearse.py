@@ -6,8 +6,9 @@ time and memory include copies of weights, heads, synthesizers, norms and update
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, median
 
 import torch
@@ -17,7 +18,7 @@ from hocket.engine.build_stage import build_signals, build_stage
 from hocket.partition.profile import synchronized_clock
 from hocket.planner.simulate import Jitter
 from hocket.planner.tensor_memory import LiveTensorMemory
-from hocket.program import Kind, StageSchedule, dependency
+from hocket.program import Action, Kind, StageSchedule, dependency, enter
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -200,7 +201,7 @@ def _fill(stage: Stage, schedule: StageSchedule) -> None:
     """Run a stage until its batches are in flight, and it was updated twice."""
     updates = 0
     while updates < 2:
-        for action in schedule.tick():
+        for action in _entering(schedule):
             stage.execute(action)
             updates += action.kind == "U"
 
@@ -211,13 +212,18 @@ def _time_actions(
     """Return the durations of each kind of action, in seconds."""
     seconds: dict[Kind, list[float]] = {"F": [], "B": [], "U": [], "T": []}
     while len(seconds["F"]) < REPETITIONS or len(seconds["U"]) < UPDATES:
-        for action in schedule.tick():
+        for action in _entering(schedule):
             if with_idle and dependency(action, schedule.method, schedule.stages):
                 time.sleep(IDLE_S)
             start_s = now()
             stage.execute(action)
             seconds[action.kind].append(now() - start_s)
     return {kind: tuple(durations_s) for kind, durations_s in seconds.items()}
+
+
+def _entering(schedule: StageSchedule) -> Iterator[Action]:
+    """Yield the actions of a stage with which its next batch enters."""
+    return chain.from_iterable(enter(schedule))
 
 
 def _optimizer_bytes(stage: Stage) -> int:

@@ -15,7 +15,7 @@ def replay_timeline(
     method: Method,
     stages: int,
     *,
-    packet_s: Callable[[Action], float] = lambda _: 0.0,
+    arrive_s: Callable[[Action, float], float] = lambda _, sent_s: sent_s,
 ) -> Timeline:
     """Schedule the recorded actions of all stages in parallel.
 
@@ -28,37 +28,39 @@ def replay_timeline(
         timeline: Recorded from the beginning of a training, in any number of processes.
         method: The method that was recorded.
         stages: Number of stages K.
-        packet_s: Returns the seconds that a packet sent by an action is in transit; 0 by
-            default.
+        arrive_s: Returns the time at which the packet of an action arrives that was sent at a
+            time; at once by default. Packets of a stage come in the order in which they are
+            sent.
 
     Raises:
         DataError: Actions wait for each other, because the timeline is of another method.
     """
     queues = {stage: _stage_actions(timeline, stage) for stage in timeline.stages}
     recorded = {_action(span) for queue in queues.values() for span, _ in queue}
-    ends_s: dict[Action, float] = {}
+    arrivals_s: dict[Action, float] = {}
     free_s = dict.fromkeys(queues, 0.0)
     spans: list[Span] = []
     while any(queues.values()):
-        done = len(ends_s)
+        done = len(arrivals_s)
         for stage, queue in queues.items():
             while queue:
                 span, duration_s = queue[0]
                 needed = dependency(_action(span), method, stages)
-                if needed in recorded and needed not in ends_s:
+                if needed in recorded and needed not in arrivals_s:
                     break
                 queue.popleft()
                 now_s = free_s[stage]
                 start_s = now_s
                 if needed in recorded:
-                    start_s = max(now_s, ends_s[needed] + packet_s(needed))
+                    start_s = max(now_s, arrivals_s[needed])
                 if start_s > now_s:
                     spans.append(Span(stage, "wait", span.batch, span.tick, now_s, start_s))
-                free_s[stage] = ends_s[_action(span)] = start_s + duration_s
+                free_s[stage] = start_s + duration_s
+                arrivals_s[_action(span)] = arrive_s(_action(span), free_s[stage])
                 spans.append(
                     Span(stage, span.kind, span.batch, span.tick, start_s, free_s[stage])
                 )
-        if len(ends_s) == done:
+        if len(arrivals_s) == done:
             first = next(queue[0][0] for queue in queues.values() if queue)
             raise DataError(
                 f"{first.name} of stage {first.stage} waits for an action that comes after it; "

@@ -35,6 +35,8 @@ class StageTimes:
         update_s: An update of the weights.
         packet_s: Transit of the output to the next stage, and of its gradient back.
         learn_s: Learning of the signal from a target.
+        transfer_s: Part of the transit in which the link is taken, so that no other packet in
+            the same direction can begin; the rest is latency.
     """
 
     forward_s: float
@@ -42,6 +44,7 @@ class StageTimes:
     update_s: float
     packet_s: float
     learn_s: float = 0.0
+    transfer_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -51,8 +54,10 @@ class StageTimes:
     def interpolate(self, other: "StageTimes", fraction: float) -> "StageTimes":
         """Interpolate linearly: 0 returns these durations, 1 those of the other.
 
-        >>> StageTimes(1.0, 2.0, 0.5, 0.25).interpolate(StageTimes(2.0, 4.0, 0.5, 0.25), 0.5)
-        StageTimes(forward_s=1.5, backward_s=3.0, update_s=0.5, packet_s=0.25, learn_s=0.0)
+        >>> StageTimes(1.0, 2.0, 0.5, 0.25).interpolate(
+        ...     StageTimes(2.0, 4.0, 0.5, 0.25), 0.5
+        ... ).backward_s
+        3.0
         """
         pairs = zip(astuple(self), astuple(other), strict=True)
         return StageTimes(*(start + fraction * (end - start) for start, end in pairs))
@@ -86,11 +91,18 @@ def simulate(
             spans.append(Span(action.stage, action.kind, action.batch, tick, now_s, end_s))
             now_s = end_s
 
-    def packet_s(sender: Action) -> float:
-        edge = sender.stage if sender.kind == "F" else sender.stage - 1
-        return times[edge].packet_s
+    free_s: dict[tuple[Kind, int], float] = {}  # of each edge, in each direction
 
-    return replay_timeline(Timeline(tuple(spans)), method, stages, packet_s=packet_s)
+    def arrive_s(sender: Action, sent_s: float) -> float:
+        edge = sender.stage if sender.kind == "F" else sender.stage - 1
+        direction = sender.kind, edge
+        if not 0 <= edge < stages - 1 or sender.kind not in "FB":
+            return sent_s
+        begin_s = max(sent_s, free_s.get(direction, 0.0))
+        free_s[direction] = begin_s + times[edge].transfer_s
+        return begin_s + times[edge].packet_s
+
+    return replay_timeline(Timeline(tuple(spans)), method, stages, arrive_s=arrive_s)
 
 
 def tick_s(
@@ -107,8 +119,9 @@ def tick_s(
         jitter: Jitter of each stage; None for constant durations.
 
     >>> from hocket.methods import BP, FDG
+    >>> from hocket.methods.extra_delay import with_extra_delay
     >>> stage = StageTimes(forward_s=1.0, backward_s=2.0, update_s=0.0, packet_s=0.25)
-    >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), FDG().with_extra_delay(1))]
+    >>> [tick_s(method, [stage] * 2) for method in (BP(), FDG(), with_extra_delay(FDG(), 1))]
     [6.5, 3.25, 3.0]
     """
     steady, batches = _batches_to_simulate(

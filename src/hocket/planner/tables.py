@@ -18,7 +18,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
     )
     for title in ("stages", "method", "cuts", "seconds", "imbalance", "packets, KiB"):
         table.add_column(title, overflow="fold", no_wrap=title == "method")
-    for title in ("memory, MiB", "delay", "staleness", "tick, s"):
+    for title in ("memory, MiB", "extra delay", "delay", "staleness", "tick, s"):
         table.add_column(title)
     for title in ("x bp", "x ddp", "x pipeline"):
         table.add_column(title)
@@ -31,6 +31,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
             f"{forecast.imbalance:.1%}",
             " ".join(f"{size / 1024:.0f}" for size in forecast.packet_bytes),
             " ".join(f"{memory.total:.1f}" for memory in forecast.memory),
+            " ".join(map(str, forecast.extra_delay)) or "-",
             " ".join(map(str, forecast.delay)),
             " ".join(f"{staleness:g}" for staleness in forecast.staleness),
             f"{forecast.tick_s:.3g}",
@@ -43,7 +44,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
 
 def forecast_stage_table(forecast: Forecast) -> Table:
     """Build a table with a row for each stage: its first module, times and memory."""
-    table = Table(title=f"{forecast.method} on {len(forecast.times)} stages, by stage")
+    table = Table(title=f"{forecast.label} on {len(forecast.times)} stages, by stage")
     for title in ("stage", "first module"):
         table.add_column(title, overflow="fold")
     for title in ("forward, s", "backward, s", "update, s", "learning, s"):

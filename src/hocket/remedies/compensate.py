@@ -4,15 +4,14 @@ Reference: Zheng et al., Asynchronous SGD with delay compensation, ICML 2017, ar
 equation 10 and algorithm 2. Plain version: ``tests/reference/compensate.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options import Range
 from hocket.remedies.dense_gradient import dense_gradient
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
@@ -28,15 +27,12 @@ class Compensate(Remedy):
         OptionError: It is negative.
     """
 
+    name: ClassVar[str] = "compensate"
     paper: ClassVar[str] = "arXiv 1609.08326"
+    ranges: ClassVar[Mapping[str, Range]] = {"strength": Range(least=0)}
     compares: ClassVar[bool] = True
     resizes: ClassVar[bool] = True
     strength: float = 0.04
-
-    def __post_init__(self) -> None:
-        problems = wrong_fields(self) + out_of_range(self, {"strength": Range(least=0)})
-        if problems:
-            raise OptionError(format_problems("remedy 'compensate' cannot be built", problems))
 
     def posted(self, post: Post, weights: Weights) -> Aid:
         """Build the object that acts at one stage.
@@ -60,18 +56,16 @@ class CompensateAdaptively(Remedy):
         OptionError: A number is out of its range.
     """
 
+    name: ClassVar[str] = "compensate-adaptive"
     paper: ClassVar[str] = "arXiv 1609.08326"
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "strength": Range(least=0),
+        "decay": Range(least=0, most=1),
+    }
     compares: ClassVar[bool] = True
     resizes: ClassVar[bool] = True
     strength: float = 2.0
     decay: float = 0.95
-
-    def __post_init__(self) -> None:
-        ranges = {"strength": Range(least=0), "decay": Range(least=0, most=1)}
-        if problems := wrong_fields(self) + out_of_range(self, ranges):
-            raise OptionError(
-                format_problems("remedy 'compensate-adaptive' cannot be built", problems)
-            )
 
     @property
     def copies(self) -> int:
@@ -152,4 +146,4 @@ class _Adaptive(Aid):
             mean.copy_(saved)
 
 
-REMEDIES = {"compensate": Compensate, "compensate-adaptive": CompensateAdaptively}
+REMEDIES = {Compensate.name: Compensate, CompensateAdaptively.name: CompensateAdaptively}

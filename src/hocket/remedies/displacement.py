@@ -5,11 +5,12 @@ gradient is zero, so that the steps become smaller.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Muon, NAdam, Optimizer
 
 Moments = Literal["steady", "decaying"]
 Displace: TypeAlias = Callable[
@@ -19,19 +20,41 @@ Displace: TypeAlias = Callable[
 its group, learning rate, number of steps, and what becomes of the moments."""
 
 
-def displacement_of(optimizer: Optimizer) -> Displace | None:
-    """Return the function for the weights of an optimizer; None if there is none.
+@runtime_checkable
+class JoinedOptimizer(Protocol):
+    """Optimizer that leaves each of its groups to an optimizer of another class."""
+
+    def class_of(self, group: Mapping[str, Any]) -> type[Optimizer]:
+        """Return the class of the optimizer whose steps the weights of a group get."""
+
+
+def displacements_of(optimizer: Optimizer) -> list[Displace] | None:
+    """Return the function for the weights of each group; None if one of them has none.
 
     Subclasses may step otherwise, so they have none.
     """
-    if has_momentum(optimizer):
-        return _displace_sgd
-    return _displace_adam if type(optimizer) in (Adam, AdamW) else None
+    kinds = [_class_of(optimizer, group) for group in optimizer.param_groups]
+    if not all(map(_has_moments, kinds, optimizer.param_groups)):
+        return None
+    return [_DISPLACEMENTS[kind] for kind in kinds]
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
     """Return whether an optimizer is SGD with momentum in all of its groups."""
     return type(optimizer) is SGD and all(g["momentum"] for g in optimizer.param_groups)
+
+
+def _class_of(optimizer: Optimizer, group: Mapping[str, Any]) -> type[Optimizer]:
+    """Return the class whose steps the weights of a group get."""
+    # A subclass that only inherits the method may have another step.
+    if isinstance(optimizer, JoinedOptimizer) and "class_of" in vars(type(optimizer)):
+        return optimizer.class_of(group)
+    return type(optimizer)
+
+
+def _has_moments(kind: type[Optimizer], group: Mapping[str, Any]) -> bool:
+    """Return whether the moments of a group are known, and there are some."""
+    return kind in _DISPLACEMENTS and bool(group.get("momentum", True))
 
 
 def _displace_sgd(
@@ -78,16 +101,100 @@ def _displace_adam(
     if moments == "steady":
         moved = step(0, decays=False) * -steps
     else:
-        shrink = 1.0
-        if group["decoupled_weight_decay"]:
-            shrink -= lr * group["weight_decay"]
-        moved = torch.zeros_like(first)
-        for later in range(1, steps + 1):
-            moved = moved * shrink - step(later, decays=True)
-        moved += _as_real(weight) * (shrink**steps - 1)
+        decayed = group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
+        moved = _add_up(_as_real(weight), lr * decayed, steps, partial(step, decays=True))
     return torch.view_as_complex(moved) if weight.is_complex() else moved
+
+
+def _displace_nadam(
+    weight: Tensor,
+    state: Mapping[str, Any],
+    group: Mapping[str, Any],
+    lr: float,
+    steps: int,
+    moments: Moments,
+) -> Tensor:
+    """Displace by the steps of NAdam; a steady gradient is its first moment.
+
+    Dozat, 2016; the momentum of a step and the products of momenta are those of PyTorch.
+    """
+    beta1, beta2 = group["betas"]
+    done = float(state["step"])
+    product = state["mu_product"].to("cpu", copy=True)  # rounds as the optimizer's does
+    first, second = _as_real(state["exp_avg"]), _as_real(state["exp_avg_sq"])
+
+    def momentum(number: float) -> float:
+        return float(beta1 * (1 - 0.5 * 0.96 ** (number * group["momentum_decay"])))
+
+    def of_momentum(number: float) -> float:
+        """Return the factor of the first moment in a step."""
+        coming = momentum(number + 1)
+        return coming / (1 - float(product) * coming)
+
+    def quotient(number: float, factor: float, kept: float) -> Tensor:
+        root = second.sqrt() * (kept / (1 - beta2**number)) ** 0.5
+        found: Tensor = first * (lr * factor) / (root + group["eps"])
+        return found
+
+    def step(later: int) -> Tensor:
+        number = done + later
+        product.mul_(momentum(number))
+        return quotient(number, beta1**later * of_momentum(number), beta2**later)
+
+    if moments == "steady":
+        of_gradient = (1 - momentum(done)) / (1 - float(product))
+        moved = quotient(done, of_gradient + of_momentum(done), 1.0) * -steps
+    else:
+        decayed = group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
+        moved = _add_up(_as_real(weight), lr * decayed, steps, step)
+    return torch.view_as_complex(moved) if weight.is_complex() else moved
+
+
+def _displace_muon(
+    weight: Tensor,
+    state: Mapping[str, Any],
+    group: Mapping[str, Any],
+    lr: float,
+    steps: int,
+    moments: Moments,
+) -> Tensor:
+    """Displace by steps of Muon, which stay as large as they are when its momentum decays."""
+    options = ("ns_coefficients", "eps", "ns_steps", "adjust_lr_fn")
+    moved = nn.Parameter(torch.zeros_like(weight))
+    moved.grad = state["momentum_buffer"].clone()
+    rule = {name: group[name] for name in options}
+    Muon([moved], lr=lr, weight_decay=0.0, momentum=0.0, nesterov=False, **rule).step()
+    change = moved.detach()
+    if moments == "steady":
+        return change * steps
+    return _add_up(weight, lr * group["weight_decay"], steps, lambda later: -change)
+
+
+def _add_up(weight: Tensor, decay: float, steps: int, step: Callable[[int], Tensor]) -> Tensor:
+    """Return the displacement by steps between which the weight decays, of its shape.
+
+    Args:
+        weight: The weight.
+        decay: Part of the weight that each step takes away before it is done.
+        steps: Number of steps.
+        step: Returns the step that is done as the first, the second and so on, of the same
+            shape, and is called in this order.
+    """
+    moved = torch.zeros_like(weight)
+    for later in range(1, steps + 1):
+        moved = moved * (1 - decay) - step(later)
+    return moved + weight * ((1 - decay) ** steps - 1)
 
 
 def _as_real(tensor: Tensor) -> Tensor:
     """Return a tensor (...) of real numbers; of complex ones (..., 2), as Adam counts them."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+_DISPLACEMENTS: Mapping[type[Optimizer], Displace] = {
+    SGD: _displace_sgd,
+    Adam: _displace_adam,
+    AdamW: _displace_adam,
+    NAdam: _displace_nadam,
+    Muon: _displace_muon,
+}

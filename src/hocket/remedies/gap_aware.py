@@ -4,15 +4,15 @@ Reference: Barkai et al., Gap-aware mitigation of gradient staleness, ICLR 2020,
 1909.10802. Plain version: ``tests/reference/gap_aware.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.errors import OptionError
+from hocket.options import Range
 from hocket.remedies.dense_gradient import dense_gradient
 from hocket.remedies.displacement import has_momentum
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
@@ -35,14 +35,11 @@ class GapAware(Remedy):
         OptionError: It is not from 0 to 0.9999999.
     """
 
+    name: ClassVar[str] = "gap-aware"
     paper: ClassVar[str] = "arXiv 1909.10802"
+    ranges: ClassVar[Mapping[str, Range]] = {"decay": Range(least=0, most=0.9999999)}
     compares: ClassVar[bool] = True
     decay: float = 0.999
-
-    def __post_init__(self) -> None:
-        ranges = {"decay": Range(least=0, most=0.9999999)}
-        if problems := wrong_fields(self) + out_of_range(self, ranges):
-            raise OptionError(format_problems("remedy 'gap-aware' cannot be built", problems))
 
     @property
     def copies(self) -> int:
@@ -127,4 +124,4 @@ class _Gaps(Aid):
             mean.copy_(saved)
 
 
-REMEDIES = {"gap-aware": GapAware}
+REMEDIES = {GapAware.name: GapAware}

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from hocket.errors import OptionError, format_problems
-from hocket.options import wrong_fields
-from hocket.remedies.displacement import Displace, Moments, displacement_of
+from hocket.errors import OptionError
+from hocket.remedies.displacement import Displace, Moments, displacements_of
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -32,13 +31,10 @@ class Predict(Remedy):
         OptionError: There is no such direction.
     """
 
+    name: ClassVar[str] = "predict"
     paper: ClassVar[str] = "arXiv 1809.02839"
     moves: ClassVar[Literal["forward"]] = "forward"
     direction: Literal["steady", "decaying", "last"] = "steady"
-
-    def __post_init__(self) -> None:
-        if problems := wrong_fields(self):
-            raise OptionError(format_problems("remedy 'predict' cannot be built", problems))
 
     @property
     def copies(self) -> int:
@@ -57,15 +53,15 @@ class Predict(Remedy):
         """
         if self.direction == "last":
             return _LastChange(weights)
-        displace = displacement_of(weights.optimizer)
-        if displace is None:
+        displacements = displacements_of(weights.optimizer)
+        if displacements is None:
             raise OptionError(
                 f"stage {post.stage}: direction={self.direction!r} predicts weights from the "
-                "moments of SGD with momentum, Adam or AdamW, and the optimizer is another "
-                f"({type(weights.optimizer).__name__}) or has no momentum; use "
+                "moments of SGD or Muon with momentum, Adam, AdamW or NAdam, and the optimizer "
+                f"is another ({type(weights.optimizer).__name__}) or has no momentum; use "
                 "predict(direction=last), which needs none"
             )
-        return _FromMoments(weights, displace, self.direction)
+        return _FromMoments(weights, displacements, self.direction)
 
 
 class _LastChange(Aid):
@@ -108,9 +104,11 @@ class _LastChange(Aid):
 
 
 class _FromMoments(Aid):
-    def __init__(self, weights: Weights, displace: Displace, moments: Moments) -> None:
+    def __init__(
+        self, weights: Weights, displacements: Sequence[Displace], moments: Moments
+    ) -> None:
         self._weights = weights
-        self._displace = displace
+        self._displacements = displacements  # of each group
         self._moments: Moments = moments
         self._lrs: list[float] | None = None  # of the last update
 
@@ -123,11 +121,12 @@ class _FromMoments(Aid):
         if self._lrs is None:
             return None
         optimizer, found = self._weights.optimizer, {}
-        for group, lr in zip(optimizer.param_groups, self._lrs, strict=True):
+        groups = zip(optimizer.param_groups, self._lrs, self._displacements, strict=True)
+        for group, lr, displace in groups:
             for weight in group["params"]:
                 state = optimizer.state.get(weight)
                 if state and weight.requires_grad:  # it has been updated, and is not frozen
-                    found[weight] = self._displace(
+                    found[weight] = displace(
                         weight.detach(), state, group, lr, due, self._moments
                     )
         return [found.get(weight) for weight in self._weights.parameters]
@@ -150,4 +149,4 @@ class _FromMoments(Aid):
         self._lrs = state["lrs"]
 
 
-REMEDIES = {"predict": Predict}
+REMEDIES = {Predict.name: Predict}

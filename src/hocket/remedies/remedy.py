@@ -1,13 +1,16 @@
 """Remedies for staleness: frozen values of a method, which act at each stage by an object."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
 
 
 @dataclass(frozen=True)
@@ -117,16 +120,26 @@ class Remedy(ABC):
     gradients are late, and at no other.
 
     Attributes:
+        name: Name in messages and on the command line.
         paper: Reference of the paper.
+        ranges: Ranges of its options that are numbers.
         moves: Pass for which it puts other weights in place; None if it does not.
         compares: True if it needs the weights of a forward beside the present ones.
         resizes: True if it multiplies elements of a gradient, most by positive factors.
     """
 
+    name: ClassVar[str]
     paper: ClassVar[str]
+    ranges: ClassVar[Mapping[str, Range]] = {}
     moves: ClassVar[Literal["forward", "backward"] | None] = None
     compares: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if problems := wrong_fields(self) + out_of_range(self, self.ranges):
+            raise OptionError(
+                format_problems(f"remedy {self.name!r} cannot be built", problems)
+            )
 
     @property
     def copies(self) -> int:

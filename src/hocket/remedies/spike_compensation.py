@@ -23,6 +23,7 @@ class SpikeCompensation(Remedy):
     a gradient has had at its own update as much effect as one that came S updates before.
     """
 
+    name: ClassVar[str] = "spike-compensation"
     paper: ClassVar[str] = "arXiv 2003.11666"
 
     def posted(self, post: Post, weights: Weights) -> Aid:
@@ -73,4 +74,4 @@ class _Spikes(Aid):
                 weight.add_(velocity, alpha=lr * (1 - kept)).sub_(gradient, alpha=lr * spike)
 
 
-REMEDIES = {"spike-compensation": SpikeCompensation}
+REMEDIES = {SpikeCompensation.name: SpikeCompensation}

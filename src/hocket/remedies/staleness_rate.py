@@ -4,11 +4,11 @@ Reference: Zhang et al., IJCAI 2016, arXiv 1511.05950, equation 4. Plain version
 ``tests/reference/pipedream.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options import Range
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -26,15 +26,10 @@ class StalenessRate(Remedy):
         OptionError: It is negative.
     """
 
+    name: ClassVar[str] = "staleness-rate"
     paper: ClassVar[str] = "arXiv 1511.05950"
+    ranges: ClassVar[Mapping[str, Range]] = {"power": Range(least=0)}
     power: float = 1.0
-
-    def __post_init__(self) -> None:
-        problems = wrong_fields(self) + out_of_range(self, {"power": Range(least=0)})
-        if problems:
-            raise OptionError(
-                format_problems("remedy 'staleness-rate' cannot be built", problems)
-            )
 
     def posted(self, post: Post, weights: Weights) -> Aid:
         """Build the object that acts at one stage.
@@ -80,4 +75,4 @@ class _Counted(Aid):
         self._sum, self._batches = state["sum"], state["batches"]
 
 
-REMEDIES = {"staleness-rate": StalenessRate}
+REMEDIES = {StalenessRate.name: StalenessRate}

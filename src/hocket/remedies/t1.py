@@ -4,11 +4,11 @@ Reference: Yang et al., MLSys 2021, arXiv 1910.05124, technique 1. Plain version
 ``tests/reference/pipedream.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options import Range
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -25,13 +25,10 @@ class T1(Remedy):
         OptionError: It is no number of updates.
     """
 
+    name: ClassVar[str] = "t1"
     paper: ClassVar[str] = "arXiv 1910.05124"
+    ranges: ClassVar[Mapping[str, Range]] = {"anneal": Range(least=0)}
     anneal: int = 1000
-
-    def __post_init__(self) -> None:
-        problems = wrong_fields(self) + out_of_range(self, {"anneal": Range(least=0)})
-        if problems:
-            raise OptionError(format_problems("remedy 't1' cannot be built", problems))
 
     def posted(self, post: Post, weights: Weights) -> Aid:
         """Build the object that acts at one stage.
@@ -60,4 +57,4 @@ class _Annealed(Aid):
         return power
 
 
-REMEDIES = {"t1": T1}
+REMEDIES = {T1.name: T1}

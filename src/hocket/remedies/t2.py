@@ -4,15 +4,14 @@ Reference: Yang et al., MLSys 2021, arXiv 1910.05124, technique 2. Plain version
 ``tests/reference/predict.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range, wrong_fields
+from hocket.options import Range
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -31,14 +30,11 @@ class T2(Remedy):
         OptionError: It is not in this range.
     """
 
+    name: ClassVar[str] = "t2"
     paper: ClassVar[str] = "arXiv 1910.05124"
+    ranges: ClassVar[Mapping[str, Range]] = {"decay": Range(least=0, most=1)}
     moves: ClassVar[Literal["backward"]] = "backward"
     decay: float = 0.135
-
-    def __post_init__(self) -> None:
-        problems = wrong_fields(self) + out_of_range(self, {"decay": Range(least=0, most=1)})
-        if problems:
-            raise OptionError(format_problems("remedy 't2' cannot be built", problems))
 
     @property
     def copies(self) -> int:
@@ -90,4 +86,4 @@ class _MeanChange(Aid):
             mean.copy_(saved)
 
 
-REMEDIES = {"t2": T2}
+REMEDIES = {T2.name: T2}

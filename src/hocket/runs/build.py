@@ -1,7 +1,7 @@
 """Parts of a training, built from the text of its configuration."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,6 +15,7 @@ from hocket import zoo
 from hocket.data import Data
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import parse_method
+from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
 from hocket.methods.method import Method
 from hocket.methods.staleness_profile import parse_staleness, with_staleness
 from hocket.options import Named
@@ -23,6 +24,7 @@ from hocket.runs.config import RunConfig
 from hocket.runs.user_network import UserNetwork
 from hocket.stage.muon import MuonAdamW, muon
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
+from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
 
 T = TypeVar("T")
 
@@ -120,7 +122,8 @@ def build_method(config: RunConfig) -> Method:
     Raises:
         OptionError: There is no such method, it cannot have these, or not on so many stages.
     """
-    method = parse_method(config.method).with_extra_delay(config.extra_delay)
+    ticks = parse_extra_delay(config.extra_delay)
+    method = with_extra_delay(parse_method(config.method), ticks)
     if config.staleness != "none":
         method = _with_profile(method, config)
     method.require_stages(config.stages)
@@ -158,21 +161,25 @@ def build_optimizer(config: RunConfig, network: nn.Module | None = None) -> Opti
 
     Args:
         config: Choices of the training.
-        network: The network, whose hidden matrices Muon trains; None to check the choices only.
+        network: The network, whose hidden matrices Muon trains or RotatedAdam rotates; None to
+            check the choices only.
 
     Raises:
-        OptionError: torch.optim has no such optimizer, or it refuses the options.
+        OptionError: There is no such optimizer, or it refuses the options.
     """
     named = Named.parse(config.optimizer)
-    found = _find_class(optim, optim.Optimizer, "optimizer", named)
+    known = vars(optim) | {RotatedAdam.__name__: RotatedAdam}
+    found = _find_class(known, optim.Optimizer, "optimizer", named)
     weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
     for weight in weights:
         weight.grad = torch.ones_like(weight)
 
     def create(parameters: Any, **options: Any) -> optim.Optimizer:
-        if found is not optim.Muon:
-            return cast(optim.Optimizer, found(parameters, **options))
-        return MuonAdamW(weights[1:], parameters, **options)  # which trains matrices only
+        if found is optim.Muon:
+            return MuonAdamW(weights[1:], parameters, **options)  # which trains matrices only
+        if found is RotatedAdam:
+            return RotatedAdam(weights[1:], **options)
+        return cast(optim.Optimizer, found(parameters, **options))
 
     trial = _try("optimizer", named, lambda: create(weights[:1], **named.options))
     _try("optimizer", named, trial.step)
@@ -182,8 +189,9 @@ def build_optimizer(config: RunConfig, network: nn.Module | None = None) -> Opti
             f"weight_decay_on is {config.weight_decay_on!r}, and the optimizer {str(named)!r} "
             "has no weight_decay; give it one, or leave weight_decay_on out"
         )
-    if found is optim.Muon:
-        return muon(network or nn.Module(), group, **named.options)
+    if found in (optim.Muon, RotatedAdam):
+        of_network = muon if found is optim.Muon else rotated_adam
+        return of_network(network or nn.Module(), group, **named.options)
     return lambda parameters: found(group(parameters), **named.options)
 
 
@@ -210,7 +218,7 @@ def build_scheduler(config: RunConfig) -> SchedulerFactory | None:
         return None
     named = Named.parse(config.scheduler)
     base = lr_scheduler.LRScheduler
-    scheduler_class = _find_class(lr_scheduler, base, "scheduler", named)
+    scheduler_class = _find_class(vars(lr_scheduler), base, "scheduler", named)
 
     def build(optimizer: optim.Optimizer) -> lr_scheduler.LRScheduler:
         scheduler: lr_scheduler.LRScheduler = scheduler_class(optimizer, **named.options)
@@ -220,15 +228,23 @@ def build_scheduler(config: RunConfig) -> SchedulerFactory | None:
     return build
 
 
-def _find_class(module: object, base: type, kind: str, named: Named) -> Callable[..., Any]:
+def _find_class(
+    members: Mapping[str, object], base: type, kind: str, named: Named
+) -> Callable[..., Any]:
     """Find the public subclass of a base class that is named.
+
+    Args:
+        members: Names of a module, with their objects.
+        base: The base class.
+        kind: What it is a class of, for the error.
+        named: The name that is looked for.
 
     Raises:
         OptionError: There is none.
     """
     known = {
         name: member
-        for name, member in vars(module).items()
+        for name, member in members.items()
         if inspect.isclass(member) and issubclass(member, base) and member is not base
         if not name.startswith("_")
     }

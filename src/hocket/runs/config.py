@@ -52,7 +52,8 @@ class RunConfig:
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
-    """Optimizer of torch.optim, such as AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1."""
+    """Optimizer of torch.optim or RotatedAdam, such as
+    AdamW:lr=0.001,betas=[0.9,0.99],weight_decay=0.1."""
     weight_decay_on: Literal["all", "matrices"] = "all"
     """Weights that the optimizer's weight_decay acts on: all, or matrices only, which leaves
     out biases and norms."""
@@ -78,8 +79,13 @@ class RunConfig:
     """Precision to compute in; bf16 means autocast."""
     channels_last: bool = False
     """Keep images in the channels-last memory format, in which convolutions are faster."""
-    extra_delay: int = 0
-    """Additional ticks that packets may take: hides a slow link and adds to the delays."""
+    compile: bool = False
+    """Compile the layers of each stage with torch.compile."""
+    streams: bool = False
+    """Let the stages of one process compute on streams of their own, on a GPU."""
+    extra_delay: int | str = 0
+    """Additional ticks that packets may take over every edge, or over each: 1,0,2. They hide a
+    slow link (`hocket plan` chooses them) and add to the delays."""
     staleness: str = "none"
     """Staleness of each stage in the place of the method's own: 6,4,2,0 for the first half of
     a pipeline of eight stages."""
@@ -187,6 +193,7 @@ MAY_CHANGE = frozenset(
         "evaluate_every",
         "data_dir",
         "device",
+        "streams",
         "threads",
         "timeout_s",
         "slow_timeout_s",

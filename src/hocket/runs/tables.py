@@ -158,13 +158,14 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
         method = build_method(name)
         indices = range(stages)
         memory = [method.memory(k, stages) for k in indices]
+        linearizes = method.graph_delay(0, stages) > 0
         has_late_gradient = method.signal.needs_gradient and method.delay(0, stages) > 0
         rows.append(
             (
                 name,
                 _format_delays(method),
                 method.order if has_late_gradient else "-",
-                method.linearize if has_late_gradient else "-",
+                method.linearize if linearizes else "-",
                 " ".join(str(method.delay(k, stages)) for k in indices),
                 " ".join(f"{method.staleness(k, stages):g}" for k in indices),
                 " ".join(str(m.graphs) for m in memory),

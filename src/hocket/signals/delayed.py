@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
 from hocket.signals.losses import Loss
-from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.tree import Tree, tensors
 
 
@@ -36,9 +36,19 @@ class Delayed:
     learns_from_gradient = False
 
     def build_network(
-        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+        self,
+        shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
-        """Return an identity: there is nothing to train."""
+        """Return an identity: there is nothing to train.
+
+        Args:
+            shape: Shape of the stage's output without the batch.
+            output_shape: Shape of the network's output without the batch; None if that is
+                not one tensor of floating point numbers.
+            later: Layers behind the stage.
+        """
         return nn.Identity()
 
     def may_draw(self, loss: Loss) -> bool:

@@ -3,7 +3,8 @@
 They are the auxiliary networks of decoupled greedy learning: Belilovsky, Eickenberg, Oyallon,
 ICML 2020, arXiv 1901.08164, section 4, and its code. On maps they are exactly those; a vector
 is treated as a 1x1 map that needs no pooling, and tokens as vectors with LayerNorm in place of
-BatchNorm. Other widths and depths of the perceptron are an extension.
+BatchNorm. Other widths and depths of the perceptron are an extension. The kind `aug` is that of
+AugLocal (`augmented`).
 """
 
 # Shapes: B batch, C channels, H W sides of a map, T tokens, D features, O outputs.
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 
 from hocket.errors import OptionError
 from hocket.options import check_choice
+from hocket.signals.augmented import build_augmented_head
 from hocket.signals.layout import detect_layout
 
-HeadKind = Literal["mlp-sr", "mlp", "cnn"]
+HeadKind = Literal["mlp-sr", "mlp", "cnn", "aug"]
 
 
 @final
@@ -33,25 +35,35 @@ class MeanOverTokens(nn.Module):
 
 
 def build_head(
-    kind: HeadKind, shape: Sequence[int], outputs: int, *, width: float = 1.0, depth: int = 3
+    kind: HeadKind,
+    shape: Sequence[int],
+    outputs: int,
+    *,
+    width: float = 1.0,
+    depth: int = 3,
+    later: Sequence[Sequence[int]] = (),
 ) -> nn.Sequential:
     """Build a network from a stage's output to a prediction of the targets.
 
     Args:
         kind: `mlp-sr`: pool to a quarter of the side, three 1x1 convolutions, perceptron (the
             paper's default, about 4 % of a network's cost). `mlp`: without the convolutions.
-            `cnn`: two 3x3 convolutions at full resolution, one linear layer.
+            `cnn`: two 3x3 convolutions at full resolution, one linear layer. `aug`: layers
+            like some later ones of the network.
         shape: Shape of the stage's output without the batch: (C, H, W), (T, D) or (D,).
         outputs: Number of outputs: classes, or the size of the vocabulary.
         width: Factor on the width of the perceptron's hidden layers, which in the paper have as
             many units as the perceptron has inputs: 4C on maps, else D. At least one unit.
-        depth: Number of hidden layers of the perceptron; 0 for a linear prediction.
+        depth: Number of hidden layers of the perceptron; 0 for a linear prediction. Of `aug`,
+            for which ``width`` is a factor on channels or features, the number of layers.
+        later: Shapes of the outputs of later layers, with as many dimensions, for `aug`.
 
     Returns:
         A network from (B, C, H, W) or (B, D) to (B, outputs), or (B, T, D) to (B, T, outputs).
 
     Raises:
-        OptionError: Kind or shape is unknown, the kind needs maps, or ``outputs`` is below 1.
+        OptionError: Kind or shape is unknown, the kind needs maps or later layers, or
+            ``outputs`` is below 1.
 
     >>> import torch
     >>> head = build_head("mlp", (8, 6, 6), outputs=10)
@@ -62,6 +74,8 @@ def build_head(
     if outputs < 1:
         raise OptionError(f"a head of {outputs} outputs predicts nothing; ask for at least 1")
     layout = detect_layout(shape)
+    if kind == "aug":
+        return build_augmented_head(shape, outputs, later, width=width, depth=depth)
     squeezes = 3 if kind == "mlp-sr" else 0
     if layout == "map":
         if kind == "cnn":

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from hocket.errors import OptionError, format_problems
 from hocket.options import Range, out_of_range, wrong_fields
+from hocket.signals.augmented import pyramid_depth
 from hocket.signals.heads import HeadKind, MeanOverTokens, build_head
 from hocket.signals.losses import Loss, compute_loss, may_draw
-from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.tree import Tree
 
 
@@ -26,9 +27,19 @@ class Objective:
     learns_from_gradient = False
 
     def build_network(
-        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+        self,
+        shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
-        """Return an identity: there is nothing to train."""
+        """Return an identity: there is nothing to train.
+
+        Args:
+            shape: Shape of the stage's output without the batch.
+            output_shape: Shape of the network's output without the batch; None if that is
+                not one tensor of floating point numbers.
+            later: Layers behind the stage.
+        """
         return nn.Identity()
 
     def may_draw(self, loss: Loss) -> bool:
@@ -49,9 +60,10 @@ class Local:
     """Loss of an auxiliary head on the stage's output (DGL, arXiv 1901.08164, algorithm 1).
 
     Attributes:
-        head: Kind of auxiliary network: ``mlp-sr``, ``mlp`` or ``cnn``.
+        head: Kind of auxiliary network: ``mlp-sr``, ``mlp``, ``cnn`` or ``aug``.
         width: Factor on the width of its hidden layers, above 0.
-        depth: Number of hidden layers of its perceptron; 0 for a linear prediction.
+        depth: Number of hidden layers of its perceptron; 0 for a linear prediction. With
+            ``aug`` it is that of layers of the first stage's head, and later ones have fewer.
 
     Raises:
         OptionError: Width or depth is out of range, or has no effect on this head.
@@ -81,22 +93,34 @@ class Local:
     learns_from_gradient = False
 
     def build_network(
-        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+        self,
+        shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
         """Build the head; it trains with the stage and is dropped afterwards.
 
         Its predictions have the shape of the network's output, so that the loss takes both.
 
+        Args:
+            shape: Shape of the stage's output without the batch.
+            output_shape: Shape of the network's output without the batch; None if that is
+                not one tensor of floating point numbers.
+            later: Layers behind the stage.
+
         Raises:
             OptionError: A head cannot predict an output of this shape.
         """
-        build = partial(build_head, self.head, width=self.width, depth=self.depth)
         if output_shape is None:
             raise OptionError(
                 "heads call the loss with one tensor of predictions as the network's output, "
                 "and that is not one tensor of floating point numbers; let the network return "
                 "such a tensor, or choose a method that waits for gradients"
             )
+        depth, shapes = self.depth, [each for each in later.shapes if len(each) == len(shape)]
+        if self.head == "aug":
+            depth = pyramid_depth(depth, later.place)
+        build = partial(build_head, self.head, width=self.width, depth=depth, later=shapes)
         if len(shape) == len(output_shape) == 2 and shape[0] == output_shape[0]:
             return build(shape, output_shape[1])
         if len(output_shape) > 1:
@@ -105,9 +129,12 @@ class Local:
                 f"output has shape (B, {', '.join(map(str, output_shape))}); cut elsewhere, or "
                 "choose a method that waits for gradients"
             )
-        head = build(shape[1:] if len(shape) == 2 else shape, *(output_shape or (1,)))
         if len(shape) == 2:
+            mean = [each[1:] for each in shapes]
+            head = build(shape[1:], *(output_shape or (1,)), later=mean)
             head = nn.Sequential(MeanOverTokens(), head)
+        else:
+            head = build(shape, *(output_shape or (1,)))
         return head if output_shape else nn.Sequential(head, nn.Flatten(0))
 
     def may_draw(self, loss: Loss) -> bool:

@@ -14,6 +14,23 @@ DeferredLoss = Callable[[tuple[Tensor | None, ...]], Tensor]
 
 
 @dataclass(frozen=True)
+class LaterLayers:
+    """Layers behind a stage, for signals whose network is to be like them.
+
+    Attributes:
+        shapes: Shape of the output of each later layer that has weights, without the batch; but
+            for the last layer of the network, which predicts.
+        place: Place of the stage among all but the last one, from 0 to 1.
+    """
+
+    shapes: tuple[tuple[int, ...], ...] = ()
+    place: float = 0.0
+
+
+UNKNOWN_LAYERS = LaterLayers()
+
+
+@dataclass(frozen=True)
 class SignalInput:
     """Values that a signal may compute the error of one batch from.
 
@@ -61,7 +78,10 @@ class Signal(Protocol):
         """True if the gradient that comes back over the edge is a target to learn from."""
 
     def build_network(
-        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+        self,
+        shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
         """Build the signal's network.
 
@@ -69,6 +89,7 @@ class Signal(Protocol):
             shape: Shape of the stage's output without the batch.
             output_shape: Shape of the network's output without the batch; None if that is
                 not one tensor of floating point numbers.
+            later: Layers behind the stage.
         """
 
     def may_draw(self, loss: Loss) -> bool:

@@ -9,7 +9,7 @@ from hocket.options import wrong_fields
 from hocket.signals.local import Local
 from hocket.signals.losses import Loss
 from hocket.signals.matching import build_matching
-from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.tree import Tree
 
 
@@ -41,11 +41,21 @@ class Similarity:
             )
 
     def build_network(
-        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+        self,
+        shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
-        """Build the head and the layer that compares samples; both train with the stage."""
+        """Build the head and the layer that compares samples; both train with the stage.
+
+        Args:
+            shape: Shape of the stage's output without the batch.
+            output_shape: Shape of the network's output without the batch; None if that is
+                not one tensor of floating point numbers.
+            later: Layers behind the stage.
+        """
         # The head draws random numbers first, so that it starts as it would alone.
-        head = self.prediction.build_network(shape, output_shape)
+        head = self.prediction.build_network(shape, output_shape, later)
         matching = build_matching(shape, output_shape[-1] if output_shape else 1)
         return nn.ModuleDict({"head": head, "matching": matching})
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hocket.errors import OptionError, format_problems
 from hocket.options import wrong_fields
 from hocket.signals.losses import Loss
-from hocket.signals.signal import BackwardRoots, SignalInput
+from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.signals.synthesizers import build_synthesizer
 from hocket.signals.targets import label_errors_as_data_errors
 from hocket.tree import Tree, tensors
@@ -38,9 +38,18 @@ class Synthetic:
     learns_from_gradient = True
 
     def build_network(
-        self, shape: tuple[int, ...], output_shape: tuple[int, ...] | None
+        self,
+        shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        later: LaterLayers = UNKNOWN_LAYERS,
     ) -> nn.Module:
         """Build the synthesizer; its last layer starts at zero, so the stage starts frozen.
+
+        Args:
+            shape: Shape of the stage's output without the batch.
+            output_shape: Shape of the network's output without the batch; None if that is
+                not one tensor of floating point numbers.
+            later: Layers behind the stage.
 
         Raises:
             OptionError: It is to see labels, and the network does not predict classes.

@@ -11,7 +11,7 @@ from hocket.methods.method import Method
 from hocket.program import Action
 from hocket.stage.held_weights import HeldWeights, NewestWeights
 from hocket.stage.in_flight import InFlight
-from hocket.stage.linearize import Linearizer, SavedTensorHooks
+from hocket.stage.linearize import Linearizer
 from hocket.stage.optimizer import Updater
 from hocket.stage.parts import StageParts
 from hocket.stage.past_weights import PastWeights
@@ -46,8 +46,8 @@ class CorrectedWeights(NewestWeights):
         self._parameters = updater.parameters
         self._weights = distinct_in_memory(updater.parameters)
         self._share: _Share = _share_nothing
-        if isinstance(linearizer, SavedTensorHooks):
-            self._share = linearizer.sharing
+        if linearizer.copies is not None:
+            self._share = linearizer.copies.sharing
 
     def at(self, action: Action) -> AbstractContextManager[None]:
         """Return a context in which the weights of an action are in place.
@@ -112,8 +112,9 @@ def build_weights(
         in_flight: Batches in flight at the stage.
     """
     if method.holds(parts.count):
-        assert isinstance(linearizer, SavedTensorHooks), "a method that holds weights stashes"
-        return HeldWeights(updater, linearizer, method.held_back(parts.index, parts.count))
+        assert linearizer.copies is not None, "a method that holds weights stashes"
+        held_back = method.held_back(parts.index, parts.count)
+        return HeldWeights(updater, linearizer.copies, held_back)
     if any(remedy.moves for remedy in method.remedies):
         return CorrectedWeights(updater, linearizer, in_flight)
     if updater.remedies.wants_then:

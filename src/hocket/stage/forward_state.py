@@ -4,12 +4,30 @@ A graph cannot be written to disk. To resume from a checkpoint, each batch in fl
 forwarded again, from the same input, random numbers, weights and statistics as before.
 """
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from hocket.stage.version_copies import VersionCopies
 from hocket.tree import Tree
+
+RunLayers: TypeAlias = Callable[[nn.Module, Tree], Tree]
+"""Returns the output of a module for an input, with tensors of shape (B, ...)."""
+
+
+def run_layers(module: nn.Module, inputs: Tree) -> Tree:
+    """Call a module.
+
+    Args:
+        module: The module.
+        inputs: Its input, with tensors of shape (B, ...).
+    """
+    output: Tree = module(inputs)
+    return output
 
 
 @dataclass(frozen=True)
@@ -17,12 +35,70 @@ class ForwardState:
     """Weights and buffers of the layers at one forward.
 
     Attributes:
-        weights: Trained weights by name; batches of one version share them.
+        weights: Trained weights by name; batches of one version share them. Empty if no update
+            comes before the backward.
         buffers: Buffers before the forward, such as the running statistics of BatchNorm.
     """
 
     weights: dict[str, Tensor]
     buffers: dict[str, Tensor]
+
+
+class ForwardStates:
+    """Keeps the states of forwards, which share what is the same in several of them.
+
+    Args:
+        copies: Copies of the weights, which graphs share as well; None if no update comes
+            before a backward, so that the weights need not be kept.
+    """
+
+    def __init__(self, copies: VersionCopies | None) -> None:
+        self._copies = copies
+        self._last_buffers: dict[str, Tensor] = {}  # of the last state
+
+    def state(self, module: nn.Module) -> ForwardState:
+        """Return the state to repeat the next forward from.
+
+        Args:
+            module: Layers of the stage.
+        """
+        weights: dict[str, Tensor] = {}
+        if self._copies is not None:
+            trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+            weights = {name: self._copies.view(p.detach(), p) for name, p in trained}
+        # Not by version: BatchNorm's kernels change their statistics without counting it.
+        self._last_buffers = {
+            name: last
+            if (last := self._last_buffers.get(name)) is not None and torch.equal(last, buffer)
+            else buffer.clone()
+            for name, buffer in module.named_buffers()
+        }
+        return ForwardState(weights, self._last_buffers)
+
+
+@contextmanager
+def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Context manager in which a module has other buffers, also where it has one twice.
+
+    Args:
+        module: The module, whose own buffers are put back.
+        values: The other buffers, by name.
+    """
+    owned = dict(module.named_buffers())
+    other = {id(owned[name]): value for name, value in values.items()}
+    replaced = [
+        (layer._buffers, name, buffer)
+        for layer in module.modules()
+        for name, buffer in layer._buffers.items()
+        if id(buffer) in other
+    ]
+    for buffers, name, buffer in replaced:
+        buffers[name] = other[id(buffer)]
+    try:
+        yield
+    finally:
+        for buffers, name, buffer in replaced:
+            buffers[name] = buffer
 
 
 def repeat_forward(module: nn.Module, inputs: Tree, state: ForwardState) -> Tree:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hocket.program import Action
-from hocket.stage.linearize import SavedTensorHooks
 from hocket.stage.optimizer import Updater
+from hocket.stage.version_copies import VersionCopies
 from hocket.stage.weight_memory import (
     distinct_in_memory,
     fill_memory,
@@ -88,13 +88,13 @@ class HeldWeights(NewestWeights):
 
     Args:
         updater: Updater of the weights.
-        linearizer: Linearizer of the stage, whose copies of the newest weights are used.
+        copies: Copies of the newest weights, which graphs share.
         held_back: The most updates by which a forward is older than the newest weights.
     """
 
-    def __init__(self, updater: Updater, linearizer: SavedTensorHooks, held_back: int) -> None:
+    def __init__(self, updater: Updater, copies: VersionCopies, held_back: int) -> None:
         super().__init__(updater)
-        self._linearizer = linearizer
+        self._copies = copies
         self._held_back = held_back
         self._weights = distinct_in_memory(updater.parameters)
         self._kept: dict[int, _Version] = {}  # by updates of the program
@@ -126,7 +126,7 @@ class HeldWeights(NewestWeights):
     def before_update(self) -> None:
         """Keep the weights that are about to change."""
         if self._held_back:
-            copies = self._linearizer.copy_weights(self._weights)
+            copies = self._copies.copy_weights(self._weights)
             self._kept[self._updates] = _Version(self._updater.version, copies)
         self._updates += 1
         self._discard_before(self._updates - self._held_back)
@@ -138,11 +138,11 @@ class HeldWeights(NewestWeights):
     @contextmanager
     def _swap(self, old: _Version) -> Iterator[None]:
         """Context manager in which old weights are in place, also those that graphs keep."""
-        newest = self._linearizer.copy_weights(self._weights)
+        newest = self._copies.copy_weights(self._weights)
         try:
             fill_memory(self._weights, old.copies)
             self._swapped = old.version
-            with self._linearizer.sharing(self._weights, old.copies):
+            with self._copies.sharing(self._weights, old.copies):
                 yield
         finally:
             self._swapped = None

@@ -5,7 +5,8 @@ them a copy of their input, and looks out for a forward inside the backward. Eac
 every tick, and none is needed for the layers that are listed here.
 """
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from torch import nn
 from torch.nn.modules import module as torch_module
@@ -50,7 +51,7 @@ class KnownLayers:
         layers = list(module.modules())
         self._from_torch = all(map(_is_from_torch, layers))
         self._plain = self._from_torch and all(map(_is_plain, layers))
-        self._hooks = [getattr(layer, name) for layer in layers for name in _HOOKS]
+        self._hooks = hooks_of(module)
         self._optional = [layer for layer in layers if "inplace" in vars(layer)]
 
     @property
@@ -77,6 +78,11 @@ class KnownLayers:
     @property
     def _unhooked(self) -> bool:
         return not any(self._hooks) and not torch_module._has_any_global_hook()
+
+
+def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
+    """Return the tables of hooks of a module's layers, which may fill at any time."""
+    return [getattr(layer, name) for layer in module.modules() for name in _HOOKS]
 
 
 def _is_from_torch(layer: nn.Module) -> bool:

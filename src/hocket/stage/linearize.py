@@ -6,8 +6,7 @@ one silently combines old activations with new weights. So each linearization is
 with hooks on the tensors that autograd saves.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import torch
@@ -16,10 +15,18 @@ from torch._C import DisableTorchFunction
 from torch.autograd.graph import saved_tensors_hooks
 
 from hocket.errors import CheckpointError, LinearizeError
-from hocket.methods.method import Linearize, Statistics
+from hocket.methods.method import Statistics
 from hocket.stage.compatibility import check_graph
-from hocket.stage.forward_state import ForwardState, repeat_forward
+from hocket.stage.forward_state import (
+    ForwardState,
+    ForwardStates,
+    RunLayers,
+    repeat_forward,
+    replaced_buffers,
+    run_layers,
+)
 from hocket.stage.rng import forward_without_buffer_updates
+from hocket.stage.version_copies import VersionCopies
 from hocket.stage.weight_view import LiveMemory, WeightView
 from hocket.tree import Tree, copy_tensors, tensors
 
@@ -29,6 +36,10 @@ OutputFunction: TypeAlias = Callable[[], Tree]
 
 class Linearizer(Protocol):
     """Forwards a batch so that it can be differentiated after later updates."""
+
+    @property
+    def copies(self) -> VersionCopies | None:
+        """Copies of the weights that graphs in flight share; None if graphs keep none."""
 
     @property
     def forbids_inner_forward(self) -> bool:
@@ -77,43 +88,33 @@ Editable: TypeAlias = Callable[[Tree], Tree]
 """Returns an input that the module may edit in place, while the original stays as it is."""
 
 
-def build_linearizer(
-    linearize: Linearize,
-    delay: int,
-    statistics: Statistics,
-    keep_states: bool = False,
-    editable: Editable = copy_tensors,
-) -> Linearizer:
-    """Build the linearizer of a stage; without delay it is always `PlainGraph`.
+class PlainGraph:
+    """Plain graph of autograd, for stages without updates between forward and backward.
 
     Args:
-        linearize: Weights that a late gradient is applied at.
-        delay: Ticks between a forward and its backward.
-        statistics: Passes that update BatchNorm's running statistics under ``recompute``.
-        keep_states: Keep the state of each forward, so that checkpoints can be written.
         editable: Returns an input that the layers may edit.
+        run: Calls the layers.
+        keep_states: Keep the buffers of each forward, so that it can be repeated.
     """
-    if delay == 0:
-        return PlainGraph(editable)
-    if linearize == "recompute":
-        return Recompute(statistics, editable)
-    return SavedTensorHooks(
-        stash=linearize == "stash", keep_states=keep_states, editable=editable
-    )
 
-
-class PlainGraph:
-    """Plain graph of autograd, for stages without updates between forward and backward."""
-
+    copies = None
     forbids_inner_forward = False
     recomputes = False
 
-    def __init__(self, editable: Editable = copy_tensors) -> None:
+    def __init__(
+        self,
+        editable: Editable = copy_tensors,
+        run: RunLayers = run_layers,
+        *,
+        keep_states: bool = False,
+    ) -> None:
         self._editable = editable
+        self._run = run
+        self._states = ForwardStates(None) if keep_states else None
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward with a graph."""
-        output = module(self._editable(leaves))
+        output = self._run(module, self._editable(leaves))
         return output, lambda: output
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
@@ -127,44 +128,61 @@ class PlainGraph:
         return [tensor.requires_grad for tensor in tensors(output)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Return None: no batch is in flight between two ticks."""
+        """Return the buffers; None where no batch is in flight between two ticks."""
+        return None if self._states is None else self._states.state(module)
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
     ) -> OutputFunction:
-        """Refuse, as no batch can have been in flight here.
+        """Repeat the forward at the module's own weights.
 
         Args:
             module: Layers of the stage.
             leaves: Input of the forward.
-            state: Weights and buffers of the forward.
+            state: Buffers of the forward.
 
         Raises:
-            CheckpointError: Always.
+            CheckpointError: No batch can have been in flight here.
         """
-        raise CheckpointError(
-            "a batch is in flight at a stage whose gradients come without delay; the "
-            "checkpoint is of another method"
-        )
+        if self._states is None:
+            raise CheckpointError(
+                "a batch is in flight at a stage whose gradients come without delay; the "
+                "checkpoint is of another method"
+            )
+        with replaced_buffers(module, copy_tensors(state.buffers)):
+            return self.forward(module, leaves)[1]
 
     def after_update(self) -> None:
         """Do nothing: nothing is kept over an update."""
 
 
 class Recompute:
-    """Forwards the kept input again, at the current weights (FR, arXiv 1807.04511)."""
+    """Forwards the kept input again, at the current weights (FR, arXiv 1807.04511).
 
+    Args:
+        statistics: Passes that update BatchNorm's running statistics.
+        editable: Returns an input that the layers may edit.
+        run: Calls the layers.
+    """
+
+    copies = None
     forbids_inner_forward = False
     recomputes = True
 
-    def __init__(self, statistics: Statistics, editable: Editable = copy_tensors) -> None:
+    def __init__(
+        self,
+        statistics: Statistics,
+        editable: Editable = copy_tensors,
+        run: RunLayers = run_layers,
+    ) -> None:
         self._statistics = statistics
         self._editable = editable
+        self._run = run
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
-            output = module(self._editable(leaves))
+            output = self._run(module, self._editable(leaves))
         return output, self._recomputation(module, leaves)
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
@@ -196,9 +214,10 @@ class Recompute:
 
     def _recomputation(self, module: nn.Module, leaves: Tree) -> OutputFunction:
         def recompute() -> Tree:
+            inputs = self._editable(leaves)
             if self._statistics == "both":
-                return module(self._editable(leaves))
-            return forward_without_buffer_updates(module, self._editable(leaves))
+                return self._run(module, inputs)
+            return forward_without_buffer_updates(module, inputs, self._run)
 
         return recompute
 
@@ -228,10 +247,9 @@ class SavedTensorHooks:
         self, *, stash: bool, keep_states: bool = False, editable: Editable = copy_tensors
     ) -> None:
         self._stash = stash
-        self._keep_states = keep_states
         self._editable = editable
-        self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
-        self._last_buffers: dict[str, Tensor] = {}  # of the last state kept
+        self.copies = VersionCopies()
+        self._states = ForwardStates(self.copies) if keep_states else None
         self._graph_checked = False
         self._module: nn.Module | None = None  # that of the last forward
         self._parameters: list[nn.Parameter] = []
@@ -261,18 +279,7 @@ class SavedTensorHooks:
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return the weights, in copies that ``stash`` shares, and the buffers."""
-        if not self._keep_states:
-            return None
-        trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-        weights = {name: self._stashed(p.detach(), p) for name, p in trained}
-        # Not by version: BatchNorm's kernels change their statistics without counting it.
-        self._last_buffers = {
-            name: last
-            if (last := self._last_buffers.get(name)) is not None and torch.equal(last, buffer)
-            else buffer.clone()
-            for name, buffer in module.named_buffers()
-        }
-        return ForwardState(weights, self._last_buffers)
+        return None if self._states is None else self._states.state(module)
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
@@ -301,7 +308,7 @@ class SavedTensorHooks:
             if weight is None:
                 return tensor, tensor._version
             if self._stash:
-                return self._stashed(tensor, weight)
+                return self.copies.view(tensor, weight)
             memory = LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
             return WeightView.like(tensor, memory.storage)
 
@@ -309,51 +316,7 @@ class SavedTensorHooks:
 
     def after_update(self) -> None:
         """Make new copies for later forwards; graphs in flight hold on to the old ones."""
-        self._copies = {}
-
-    def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
-        """Return copies of the memory of the weights as they are, which graphs share.
-
-        Args:
-            weights: Weights of the stage.
-        """
-        for weight in weights:
-            self._stashed(weight.detach(), weight)
-        return [self._copies[_version_key(weight)] for weight in weights]
-
-    @contextmanager
-    def sharing(
-        self, weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
-    ) -> Iterator[None]:
-        """Context manager in which graphs keep these copies in the place of the weights.
-
-        Args:
-            weights: Weights of the stage, which have the values of the copies.
-            copies: A copy of the memory of each weight.
-        """
-        own = self._copies
-        self._copies = dict(zip(map(_version_key, weights), copies, strict=True))
-        try:
-            yield
-        finally:
-            self._copies = own
-
-    def _stashed(self, tensor: Tensor, weight: Tensor) -> Tensor:
-        """Return a tensor as it is now, in a copy of the memory of its weight."""
-        key = _version_key(weight)
-        if key not in self._copies:
-            self._copies[key] = weight.untyped_storage().clone()
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        offset = int(tensor.storage_offset())
-        return empty.set_(self._copies[key], offset, tensor.size(), tensor.stride())
-
-
-def _version_key(weight: Tensor) -> tuple[int, int]:
-    """Return the place of a weight's memory, and its version.
-
-    The version catches a change from outside, such as load_state_dict.
-    """
-    return weight.untyped_storage().data_ptr(), weight._version
+        self.copies.forget()
 
 
 def _unpack(packed: object) -> Tensor:

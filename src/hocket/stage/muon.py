@@ -1,6 +1,6 @@
 """Muon for the hidden matrices of a network and AdamW for all else, as one optimizer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,10 +50,14 @@ class MuonAdamW(Optimizer):
         """Let both make their step, with the groups and the state that are here."""
         for part in self._parts:
             # Anew each time, as loading a state replaces groups and state.
-            is_muon = isinstance(part, Muon)
-            part.param_groups = [g for g in self.param_groups if ("ns_steps" in g) is is_muon]
+            kind = type(part)
+            part.param_groups = [g for g in self.param_groups if self.class_of(g) is kind]
             part.state = self.state
             part.step()
+
+    def class_of(self, group: Mapping[str, Any]) -> type[Optimizer]:
+        """Return the class of the optimizer that steps the weights of a group."""
+        return Muon if "ns_steps" in group else AdamW
 
 
 def hidden_matrices(network: nn.Module) -> frozenset[str]:

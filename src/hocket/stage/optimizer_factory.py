@@ -14,9 +14,9 @@ from hocket.errors import OptionError
 OptimizerFactory: TypeAlias = Callable[..., Optimizer]
 """Builds the optimizer of a stage from the list of its parameters.
 
-The names of its arguments decide what else it gets: ``stage`` is the number of the stage, and
-``named_parameters``, in the place of the list, are pairs of a name in the network and a
-parameter.
+The names of its arguments decide what else it gets: ``stage`` is the number of the stage, from
+0, ``stages`` the number of stages, and ``named_parameters``, in the place of the list, are
+pairs of a name in the network and a parameter.
 """
 SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
 NamedParameters: TypeAlias = Sequence[tuple[str, nn.Parameter]]
@@ -33,13 +33,13 @@ def check_factories(optimizer: OptimizerFactory, scheduler: SchedulerFactory | N
     Raises:
         OptionError: It is no function, or its arguments are not those that it is given.
     """
-    _check_call("optimizer", optimizer, *_arguments(optimizer, (), 0))
+    _check_call("optimizer", optimizer, *_arguments(optimizer, (), 0, 1))
     if scheduler is not None:
         _check_call("scheduler", scheduler, (None,), {})
 
 
 def build_optimizer(
-    factory: OptimizerFactory, parameters: NamedParameters, stage: int
+    factory: OptimizerFactory, parameters: NamedParameters, stage: int, stages: int
 ) -> Optimizer:
     """Build the optimizer of a stage.
 
@@ -47,11 +47,12 @@ def build_optimizer(
         factory: Function of the user.
         parameters: Weights of the stage by their names in the network.
         stage: Number of the stage.
+        stages: Number of stages.
 
     Raises:
         OptionError: It is no optimizer that can update these weights, and only these.
     """
-    positional, keywords = _arguments(factory, parameters, stage)
+    positional, keywords = _arguments(factory, parameters, stage, stages)
     try:
         optimizer = factory(*positional, **keywords)
     except (TypeError, ValueError) as error:
@@ -101,11 +102,12 @@ def build_scheduler(factory: SchedulerFactory, optimizer: Optimizer, stage: int)
 
 
 def _arguments(
-    factory: OptimizerFactory, parameters: NamedParameters, stage: int
+    factory: OptimizerFactory, parameters: NamedParameters, stage: int, stages: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that the signature of a factory asks for."""
     wanted = _argument_names(factory)
-    keywords: dict[str, Any] = {"stage": stage} if "stage" in wanted else {}
+    places = {"stage": stage, "stages": stages}
+    keywords: dict[str, Any] = {name: at for name, at in places.items() if name in wanted}
     if "named_parameters" in wanted:
         return (), keywords | {"named_parameters": list(parameters)}
     return ([parameter for _, parameter in parameters],), keywords

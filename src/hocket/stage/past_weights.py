@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hocket.stage.held_weights import NewestWeights
 from hocket.stage.in_flight import InFlight
-from hocket.stage.linearize import Linearizer, SavedTensorHooks
+from hocket.stage.linearize import Linearizer
 from hocket.stage.optimizer import Updater
 from hocket.stage.weight_memory import (
     copy_memory,
@@ -36,8 +36,8 @@ class PastWeights(NewestWeights):
         self._weights = distinct_in_memory(updater.parameters)
         self._kept: dict[int, list[torch.UntypedStorage]] = {}
         self._copy = copy_memory
-        if isinstance(linearizer, SavedTensorHooks):
-            self._copy = linearizer.copy_weights
+        if linearizer.copies is not None:
+            self._copy = linearizer.copies.copy_weights
 
     @property
     def kept(self) -> list[int]:

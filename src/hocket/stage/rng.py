@@ -17,6 +17,7 @@ import torch
 from numpy.random import mtrand
 from torch import nn
 
+from hocket.stage.forward_state import RunLayers, replaced_buffers, run_layers
 from hocket.stage.known_layers import Draws
 from hocket.tree import Tree
 
@@ -138,11 +139,17 @@ def _numpy_generator() -> numpy.random.MT19937:
     return numpy.random.MT19937(0)
 
 
-def forward_without_buffer_updates(module: nn.Module, inputs: Tree) -> Tree:
+def forward_without_buffer_updates(
+    module: nn.Module, inputs: Tree, run: RunLayers = run_layers
+) -> Tree:
     """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.
 
-    Tensors of the inputs and of the output have shape (B, ...).
+    Args:
+        module: The module.
+        inputs: Its input, with tensors of shape (B, ...).
+        run: Calls the module, or its compiled layers.
     """
     # Clones receive the in-place updates; parameters are the module's own and get gradients.
     copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    return torch.func.functional_call(module, copies, (inputs,))
+    with replaced_buffers(module, copies):
+        return run(module, inputs)

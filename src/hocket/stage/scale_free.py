@@ -7,11 +7,12 @@ from torch import optim
 
 from hocket.remedies.remedy import Remedy
 from hocket.stage.muon import MuonAdamW
+from hocket.stage.rotated_adam import RotatedAdam
 
 SCALE_FREE = (
     optim.Adadelta, optim.Adafactor, optim.Adagrad, optim.Adam, optim.Adamax, optim.AdamW,
     optim.Muon, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SparseAdam,
-    MuonAdamW,
+    MuonAdamW, RotatedAdam,
 )  # fmt: skip
 
 

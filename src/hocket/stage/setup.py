@@ -22,6 +22,7 @@ from hocket.transport.codecs import Codec, Exact
 
 Precision = Literal["fp32", "bf16"]
 BatchNorm = Literal["local", "shared"]
+Compiler = Literal["inductor", "aot_eager"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class Setup:
         device: Device of the stages of this process.
         precision: ``fp32``, or ``bf16`` for autocast.
         channels_last: Keep 4-dimensional tensors in that memory format.
+        compile: Backend of torch.compile for the layers of each stage; None to compile none.
+        streams: Let the stages of one process compute on streams of their own, on a GPU.
         record_timeline: Keep the time span of every action.
         codec: Codec of the tensors that cross an edge.
         checksum: Send tensors to other processes with a checksum.
@@ -73,6 +76,8 @@ class Setup:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
     channels_last: bool = False
+    compile: Compiler | None = None
+    streams: bool = False
     record_timeline: bool = False
     codec: Codec = field(default_factory=Exact)
     checksum: bool = True
@@ -115,6 +120,11 @@ class Setup:
                 f"{self.replicas} replicas share each batch, and do not agree on which to "
                 "skip; leave on_nan at 'stop', or use one replica"
             )
+        if self.compile is not None and self.batchnorm == "shared":
+            raise OptionError(
+                "batchnorm is 'shared', whose sums over the replicas cannot be compiled; leave "
+                "compile out, or batchnorm at 'local'"
+            )
         if self.check_every > 1 and self.on_nan == "skip":
             raise OptionError(
                 f"check_every is {self.check_every} and on_nan is 'skip', but a batch can be "
@@ -125,6 +135,24 @@ class Setup:
             raise OptionError(
                 f"the stages of method {self.method.name!r} run freely, and each numbers its "
                 "batches for itself; leave skip_batches (on_nan='restore') out"
+            )
+
+    def check_streams(self, stages: int) -> None:
+        """Check that streams let stages of one process overlap.
+
+        Args:
+            stages: Number of stages in this process.
+
+        Raises:
+            OptionError: They would not.
+        """
+        kind, method = self.device.type, self.method
+        if self.streams and (kind != "cuda" or method.free_running or stages == 1):
+            free = "run freely" if method.free_running else "wait for each other"
+            raise OptionError(
+                "streams let stages in lockstep overlap on one GPU, and there are "
+                f"{stages} in this process, which {free}, on device {str(self.device)!r}; "
+                "leave streams out"
             )
 
     def warmup_lr_factor(self, epoch: int, update: int) -> float:

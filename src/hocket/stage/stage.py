@@ -17,13 +17,14 @@ from hocket.signals.losses import class_dimension, count_averaged
 from hocket.signals.signal import BackwardRoots, SignalInput
 from hocket.stage.accumulate import total_norm
 from hocket.stage.back_propagate import back_propagate, graph_leaves, require_graph
+from hocket.stage.build_linearizer import build_linearizer
 from hocket.stage.compatibility import ForbidForward
+from hocket.stage.compiled import build_compiled
 from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import Draws, KnownLayers
 from hocket.stage.late_check import LateCheck, look
-from hocket.stage.linearize import build_linearizer
 from hocket.stage.module_tensors import ModuleTensors
 from hocket.stage.nonfinite import NonFiniteCheck
 from hocket.stage.outgoing import to_outgoing
@@ -74,8 +75,10 @@ class Stage:
             method.linearize,
             method.graph_delay(self.index, parts.count),
             method.statistics,
-            keep_states=setup.resumable,
+            # Without delay no batch is in flight between two ticks.
+            keep_states=setup.resumable and method.delay(self.index, parts.count) > 0,
             editable=self._layers.editable,
+            compiled=build_compiled(setup, parts),
         )
         self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.weights = build_weights(

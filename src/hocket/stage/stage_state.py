@@ -47,11 +47,13 @@ def read_state(stage: Stage, state: Tree) -> None:
         lambda tensor: tensor.to(stage.device),
         [state[name] for name in ("in_flight", "deferred_targets", "to_previous", "to_next")],
     )
+    # Before forwards are repeated: some are at the newest weights.
+    set_tensors(stage.module, state["layers"])
     for batch in in_flight:
         _repeat_forward(stage, batch)
     for target in deferred:
         _defer_target(stage, Activation(**target["activation"]), target["output"])
-    # Last, as repeated forwards may have moved statistics.
+    # And afterwards, as others are at older weights, or move statistics.
     set_tensors(stage.module, state["layers"])
     set_tensors(stage.signal_network, state["signal"])
     stage.updater.load_state_dict(state["updater"])

@@ -48,7 +48,7 @@ def build_updaters(
         trained = [parameter for _, parameter in parameters]
         optimizer = scheduler = aids = None
         if parameters:
-            optimizer = build_optimizer(setup.optimizer, parameters, parts.index)
+            optimizer = build_optimizer(setup.optimizer, parameters, parts.index, parts.count)
             post = method.post(parts.index, parts.count)
             aids = post_remedies(remedies, post, Weights(trained, optimizer))
             if setup.scheduler is not None:

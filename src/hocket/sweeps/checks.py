@@ -10,6 +10,7 @@ from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.options import RANGES, Named, Range, wrong_options
 from hocket.runs.build import (
+    build_method,
     build_optimizer,
     build_plan,
     build_scheduler,
@@ -42,7 +43,7 @@ def _check_data(config: RunConfig) -> None:
 
 
 _PARTS: Sequence[Callable[[RunConfig], object]] = (
-    lambda config: parse_method(config.method).with_extra_delay(config.extra_delay),
+    build_method,
     build_plan,
     build_optimizer,
     build_scheduler,

@@ -62,8 +62,13 @@ def saving(
     with session.world.in_phase(Phase.SAVING):
         writer = CheckpointWriter(checkpoints, world)
 
+    asked = session.engine.tick_count
+
     def save(ticks: int | None) -> None:
-        if ticks is None or writer.is_due(ticks):
+        nonlocal asked
+        due = ticks is None or writer.is_due(ticks, asked)
+        asked = asked if ticks is None else ticks
+        if due:
             note = checkpoints.note() if checkpoints.note else None
             with session.world.in_phase(Phase.SAVING):
                 _write(writer, session, state, train, note)

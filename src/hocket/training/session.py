@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.distributed.joined_worlds import join_world
 from hocket.distributed.phases import Phase
@@ -42,7 +42,8 @@ from hocket.training.batches import (
 from hocket.training.cut_network import CutNetwork, Stages
 from hocket.training.metrics import EvaluationMeter, EvaluationResult
 from hocket.training.state import parameter_names
-from hocket.tree import Tree, map_tensors
+from hocket.training.upload import Upload
+from hocket.tree import Tree
 
 
 class Session:
@@ -86,6 +87,7 @@ class Session:
         self.collected = True
         self.engine: Engine = UnbuiltEngine()
         self.sample: Tree = None
+        self._upload = Upload(setup.device, channels_last=setup.channels_last)
         self._watchers = list(watchers)
         self._meter = meter
         self.closed = False
@@ -161,7 +163,7 @@ class Session:
             yield batch[0]
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
-        """Do one tick, at which a batch enters.
+        """Do the tick in which a batch enters, and those that flush a full group.
 
         Args:
             inputs: Inputs of the batch, with tensors of shape (B, ...).
@@ -173,13 +175,13 @@ class Session:
         """
         if self.world.reads_data:
             pair = as_inputs(inputs, "the batch"), as_tree(targets)
-            inputs, targets = self._to_device(pair, self.setup.device)
+            inputs, targets = self._upload(pair)
         else:
             inputs = targets = None
         self.collected = self.world.size == 1
+        ticks, every = self.engine.tick_count, self.setup.check_every
         events = self.engine.step(inputs, targets, epoch)
-        every = self.setup.check_every
-        if every > 1 and self.engine.tick_count % every == 0:
+        if every > 1 and self.engine.tick_count // every > ticks // every:
             self.look()
         return events
 
@@ -231,7 +233,7 @@ class Session:
             preserve_rng(device),
             evaluation_mode(*modules),
         ):
-            moved = (self._to_device(pair, device) for pair in pairs)
+            moved = map(self._upload, pairs)
             # Replicas differ in their statistics; the first one is the network that is saved.
             predictions = self.engine.predict(moved) if self.world.replica == 0 else ()
             for prediction in predictions:
@@ -284,16 +286,17 @@ class Session:
 
     def _build(self, inputs: Tree, whole: bool) -> Engine:
         sample = inputs
+        to_cut = Upload(self.cut.device, channels_last=self.setup.channels_last)
         if self.world.reads_data:
             sample = inputs = as_inputs(inputs, "the batch")
             if not whole:
                 few = first_samples(inputs, 2)
-                accepted = self.cut.accepts(self._to_device(few, self.cut.device))
+                accepted = self.cut.accepts(to_cut(few))
                 sample = few if accepted else inputs  # rows of graphs are no samples
         if not self.world.rejoined:
             sample = self.world.broadcast(sample)
         self.sample = sample
-        sample = self._to_device(sample, self.cut.device)
+        sample = to_cut(sample)
         with warnings.catch_warnings():
             if not self.world.is_main:
                 warnings.simplefilter("ignore")  # the main process warns of an uneven cut
@@ -321,16 +324,6 @@ class Session:
         if self.world.is_main:
             names += loss_weights(self.setup.loss, self.cut.network)
         warn_of_untrained(names, stacklevel=6)
-
-    def _to_device(self, values: Tree, device: torch.device) -> Tree:
-        channels_last = self.setup.channels_last
-
-        def move(value: Tensor) -> Tensor:
-            if channels_last and value.dim() == 4:
-                return value.to(device, memory_format=torch.channels_last)
-            return value.to(device)
-
-        return map_tensors(move, values)
 
 
 class _ReportingFailures:

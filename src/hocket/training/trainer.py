@@ -30,7 +30,7 @@ from hocket.stage.clipping import as_clipping
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import SchedulerUnit
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
-from hocket.stage.setup import BatchNorm, Precision, Setup
+from hocket.stage.setup import BatchNorm, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.batches import SplitBatch, length_of
@@ -56,9 +56,10 @@ class Trainer:
         stages: Number of stages to balance (2 if not given), a Plan, or the stages as a list
             of modules that together hold the network's parameters.
         method: The method, also as text such as ``fdg:shrink=0.5``; FDG if not given.
-        optimizer: Builds an optimizer from the list of the parameters of one stage. If it has
-            an argument ``stage`` it gets the number of the stage by it; if it has one named
-            ``named_parameters`` it gets pairs of name and parameter instead of the list.
+        optimizer: Builds an optimizer from the list of the parameters of one stage. By
+            arguments ``stage`` and ``stages``, if it has them, it gets the number of the stage
+            and that of all stages; by one named ``named_parameters`` it gets pairs of name and
+            parameter instead of the list.
         scheduler: Builds a scheduler from a stage's optimizer.
         scheduler_unit: Unit that the scheduler counts: ``epoch`` or ``update``.
         warmup_epochs: Number of first epochs with a lower learning rate.
@@ -73,6 +74,10 @@ class Trainer:
         device: Device to compute on; by default that of the network's parameters.
         precision: ``fp32``, or ``bf16`` for autocast.
         channels_last: Keep 4-dimensional tensors in that memory format.
+        compile: Compile the layers of each stage with torch.compile, for training:
+            ``True``, or the name of its backend, ``inductor`` or ``aot_eager``.
+        streams: Let the stages of one process compute on streams of their own, so that small
+            stages overlap on a large GPU.
         watchers: Called after every action with its event and its stage.
         gradient_error_every: Compare the gradients of every n-th batch with the true ones.
         on_gradient_error: Called with the result of each comparison.
@@ -129,6 +134,8 @@ class Trainer:
         device: torch.device | str | None = None,
         precision: Precision = "fp32",
         channels_last: bool = False,
+        compile: bool | Compiler = False,
+        streams: bool = False,
         watchers: Sequence[Watcher] = (),
         gradient_error_every: int = 0,
         on_gradient_error: GradientErrorListener | None = None,
@@ -152,8 +159,6 @@ class Trainer:
             method, gradient_error_every, loss, on_gradient_error
         )
         network, stages = _network_and_stages(network, stages)
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        wanted = torch.device(device) if device is not None else find_device(network)
         method.require_stages(count := count_stages(stages))
         setup = Setup(
             method=method,
@@ -166,9 +171,11 @@ class Trainer:
             warmup_updates=warmup_updates,
             clip=as_clipping(clip),
             seed=seed,
-            device=assign_device(wanted, local_rank, torch.cuda.device_count()),
+            device=_device_here(network, device),
             precision=precision,
             channels_last=channels_last,
+            compile="inductor" if compile is True else compile or None,
+            streams=streams,
             record_timeline=record_timeline,
             codec=Exact() if codec is None else as_codec(codec),
             checksum=checksum,
@@ -308,7 +315,8 @@ class Trainer:
     def step(self, inputs: Tree, targets: Tree) -> float | None:
         """Do one tick, at which a batch enters; return the loss of the batch that left.
 
-        With delays that is an earlier batch, and None until the first one has left. Among
+        With delays that is an earlier batch, and None until the first one has left. A batch
+        that fills a group to flush takes more ticks, and the loss is the group's last. Among
         several processes the batch is that of the first stage, and only the process of the last
         stage has the loss: others would have to wait for it.
 
@@ -335,7 +343,7 @@ class Trainer:
             for event in events
             if event.action.kind == "B" and event.action.stage == last
         ]
-        return losses[0] if losses else None
+        return losses[-1] if losses else None
 
     def end_epoch(self) -> list[Event]:
         """Count an epoch: schedulers follow, and a method that drains completes its batches."""
@@ -548,6 +556,18 @@ class Trainer:
         if message not in self._warned_of:
             self._warned_of.add(message)
             warnings.warn(message, stacklevel=3)
+
+
+def _device_here(network: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Return the device of this process.
+
+    Args:
+        network: The network, whose device it is if none is given.
+        device: The device that is asked for.
+    """
+    wanted = torch.device(device) if device is not None else find_device(network)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    return assign_device(wanted, local_rank, torch.cuda.device_count())
 
 
 def _network_and_stages(

@@ -1,8 +1,10 @@
 """Backends that carry tensors to a neighbour: through host memory, or from GPU to GPU."""
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -15,6 +17,20 @@ from hocket.distributed.world import World
 
 SendHandle: TypeAlias = Any
 """A send that has started; torch has no public type for it."""
+Arrival: TypeAlias = Callable[[], Tensor]
+"""Waits for a tensor whose receive was posted, and returns it."""
+
+
+class Lane(IntEnum):
+    """Part of a connection in which tensors keep their order.
+
+    Those of one lane may overtake those of another: a receive that is posted late must not take
+    a tensor whose receive was posted before.
+    """
+
+    HEADER = 0
+    EXPECTED = 1
+    LATE = 2
 
 
 class Backend(Protocol):
@@ -23,7 +39,7 @@ class Backend(Protocol):
     device: torch.device
     """Device on which tensors must be to be sent, and on which they arrive."""
 
-    def send(self, tensor: Tensor) -> SendHandle:
+    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Start sending a non-empty tensor, which must stay unchanged until that is done."""
 
     def wait(self, handle: SendHandle) -> None:
@@ -33,8 +49,8 @@ class Backend(Protocol):
             RuntimeError: The connection is lost.
         """
 
-    def receive(self, spec: Sequence[Any]) -> Tensor:
-        """Wait for a tensor of the type, shape and strides of ``spec`` and return it."""
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        """Post the receive of a tensor of the type, shape and strides of ``spec``."""
 
 
 class HostBackend:
@@ -52,29 +68,35 @@ class HostBackend:
         self._group = group if group is not None else world.groups.packets
         self._rank = rank
 
-    def send(self, tensor: Tensor) -> SendHandle:
+    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Start sending a tensor."""
         # Not by isend, which refuses once the caller has destroyed all groups.
-        return self._group.send([wire.tensor_bytes(tensor)], self._rank, 0)
+        return self._group.send([wire.tensor_bytes(tensor)], self._rank, lane)
 
     def wait(self, handle: SendHandle) -> None:
         """Wait until a send is done."""
         handle.wait(NO_TIMEOUT)
 
-    def receive(self, spec: Sequence[Any]) -> Tensor:
-        """Receive a tensor of the shape in ``spec`` into new memory."""
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        """Post the receive of a tensor of the shape in ``spec`` into new memory."""
         tensor = wire.empty_tensor(spec)
-        if tensor.numel():
-            self._group.recv([wire.tensor_bytes(tensor)], self._rank, 0).wait(NO_TIMEOUT)
-        return tensor
+        if not tensor.numel():
+            return lambda: tensor
+        work = self._group.recv([wire.tensor_bytes(tensor)], self._rank, lane)
+
+        def arrive() -> Tensor:
+            work.wait(NO_TIMEOUT)
+            return tensor
+
+        return arrive
 
 
 class DirectBackend:
     """Backend from GPU to GPU, by NCCL, with a group for each direction.
 
     With two groups no direction waits for the other. A tensor follows its header, which goes
-    through host memory, so that a receive starts only after its send has. The host waits for
-    the arrival: tensors that ``receive`` returns are complete.
+    through host memory, so that a receive starts only after its send has: none is posted
+    ahead. The host waits for the arrival: tensors that arrive are complete.
 
     Args:
         device: GPU of this process, which no other process may use.
@@ -94,8 +116,9 @@ class DirectBackend:
         self._send_stream = torch.cuda.Stream(device) if cuda else None
         self._receive_stream = torch.cuda.Stream(device) if cuda else None
 
-    def send(self, tensor: Tensor) -> SendHandle:
+    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Start sending a tensor, after the work that is queued on the current stream."""
+        del lane  # receives start in the order of the headers, and never before theirs
         return self._send_group.send([wire.tensor_bytes(tensor)], self._peer, 0)
 
     def wait(self, handle: SendHandle) -> None:
@@ -103,7 +126,12 @@ class DirectBackend:
         with _synchronized_stream(self._send_stream):
             handle.wait()
 
-    def receive(self, spec: Sequence[Any]) -> Tensor:
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        """Return the receive of a tensor of the shape in ``spec``, which has not started."""
+        del lane
+        return partial(self._receive, spec)
+
+    def _receive(self, spec: Sequence[Any]) -> Tensor:
         """Block the host until a tensor of the shape in ``spec`` has arrived."""
         with _synchronized_stream(self._receive_stream):
             tensor = wire.empty_tensor(spec, self.device)

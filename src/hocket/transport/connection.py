@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,99 +18,21 @@ from torch import Tensor
 from hocket.distributed import wire
 from hocket.distributed.waits import Wait
 from hocket.distributed.world import World
-from hocket.errors import HocketError, PacketError, TransitError
-from hocket.transport.backends import Backend, HostBackend
+from hocket.errors import HocketError, PacketError
+from hocket.transport.backends import Backend, HostBackend, Lane
 from hocket.transport.inbox import Inbox
+from hocket.transport.message import Message, OutgoingMessage, read_activation
 from hocket.transport.outbox import Outbox
 from hocket.transport.packet import Activation, Gradient
-from hocket.transport.sequence_check import ADVICE, SequenceCheck
-from hocket.tree import Tree, map_tensors
+from hocket.transport.posted_receives import ExpectedLayouts, Part, PostedReceives
+from hocket.transport.sequence_check import SequenceCheck
+from hocket.tree import Tree
 
 IN_FLIGHT = 2
 """Number of packets that may be on their way to a neighbour before a send blocks."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message as it was received.
-
-    Attributes:
-        route: Receiver and sender, as error messages name them.
-        header: Its values by name; nested tensors are references into ``tensors``.
-        tensors: The tensors that were sent with it.
-    """
-
-    route: str
-    header: dict[str, Any]
-    tensors: list[Tensor]
-
-    def value(self, name: str, kind: type) -> Any:
-        """Return the value of this name and type.
-
-        Raises:
-            TransitError: There is none.
-        """
-        try:
-            return wire.header_value(self.header, name, kind)
-        except PacketError as error:
-            raise self.error(str(error)) from None
-
-    def tree(self, name: str, device: torch.device) -> Tree:
-        """Return the nested tensors of this name, on a device.
-
-        Raises:
-            TransitError: There are none.
-        """
-        structures = self.value("trees", dict)
-        if name not in structures:
-            raise self.error(f"a packet arrived with a malformed header: it has no {name!r}")
-        try:
-            tree = wire.decode_tree(structures[name], self.tensors)
-        except PacketError as error:
-            raise self.error(str(error)) from None
-        except RecursionError:
-            raise self.error("a packet has a structure that is too deep") from None
-        return map_tensors(lambda t: t.to(device), tree)
-
-    def error(self, text: str) -> TransitError:
-        """Build the error for contents that are not those of such a message."""
-        return TransitError(
-            f"{self.route}: {self.header['kind']} {self.header['number']}: {text}; {ADVICE}"
-        )
-
-
-@dataclass(frozen=True)
-class OutgoingMessage:
-    """A message as it is sent.
-
-    Attributes:
-        kind: Kind of the message, such as ``activation``.
-        number: Its number among the messages of that kind, such as that of the batch.
-        parts: Each tensor with the backend that sends it, in order: the header, the rest of
-            the header if it is long, and the tensors.
-    """
-
-    kind: str
-    number: int
-    parts: list[tuple[Backend, Tensor]]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return sum(tensor.nbytes for _, tensor in self.parts)
-
-    def begin(self) -> Callable[[], None]:
-        """Start sending; return a function that waits until it is sent.
-
-        That function also keeps the tensors alive until then.
-        """
-        started = [(backend, backend.send(tensor), tensor) for backend, tensor in self.parts]
-
-        def wait() -> None:
-            for backend, handle, _ in started:
-                backend.wait(handle)
-
-        return wait
+LEAST_AHEAD = 2
+"""Number of messages whose receives are posted ahead. With one, a message could not travel
+before the neighbour knows that the last one has arrived."""
 
 
 class Connection:
@@ -125,6 +46,8 @@ class Connection:
         backend: Sends and receives tensors; through host memory if not given.
         on_activation: Called with every activation in the receiving thread; if not given,
             activations wait in the inbox.
+        ahead: Number of messages whose receives are posted before they are sent; the same at
+            the neighbour.
         checksum: Whether tensors are sent with a checksum; headers always are.
         header_backend: Sends and receives headers; through host memory if not given.
         lost_error: Builds the error to raise when the neighbour is lost, from the text of the
@@ -140,6 +63,7 @@ class Connection:
         backend: Backend | None = None,
         on_activation: Callable[[Activation], None] | None = None,
         *,
+        ahead: int = LEAST_AHEAD,
         checksum: bool = True,
         header_backend: Backend | None = None,
         lost_error: Callable[[str], HocketError] | None = None,
@@ -148,7 +72,6 @@ class Connection:
         self.peer_name = world.names[rank]
         self.device = device
         self.sent_bytes = 0
-        self.received_bytes = 0
         self._world = world
         self._header_backend = header_backend or HostBackend(world, rank)
         self._lost_error = lost_error or partial(world.failures.peer_lost, rank)
@@ -156,6 +79,9 @@ class Connection:
         self._on_activation = on_activation
         self._checksum = checksum
         self._sent_count = 0
+        self._ahead = ahead
+        self._expected = ExpectedLayouts(ahead)
+        self._posted = PostedReceives(self._header_backend, self._backend)
         self._receive_error: Exception | None = None
         self._ended = False  # the neighbour has said that nothing more will come
         self._route = f"{world.name}, from {self.peer_name}"
@@ -190,6 +116,11 @@ class Connection:
         self._count(message)
 
     @property
+    def received_bytes(self) -> int:
+        """Bytes that have arrived."""
+        return self._posted.received_bytes
+
+    @property
     def busy(self) -> bool:
         """True if a send would block."""
         return self._outbox.full
@@ -220,9 +151,12 @@ class Connection:
         Until it says the same, all that it has sent is received and dropped.
         """
         self._inbox.close()
-        message = self._encode("end", 0, {}, {})
-        self._outbox.close(message.begin)
-        self._count(message)
+        parts: list[Part] = []
+        for _ in range(self._ahead):  # a posted receive cannot be taken back
+            message = self._encode("end", 0, {}, {})
+            self._count(message)
+            parts += message.parts
+        self._outbox.close(OutgoingMessage("end", 0, parts).begin)
 
     def finish_close(self, timeout_s: float) -> bool:
         """Wait until the neighbour says the same; return True if nothing is under way.
@@ -259,6 +193,7 @@ class Connection:
         collected: list[Tensor] = []
         specs = {name: wire.encode_tree(tree, collected) for name, tree in trees.items()}
         tensors = [wire.to_dense(tensor, self._backend.device) for tensor in collected]
+        layout = [wire.tensor_spec(tensor) for tensor in tensors]
         first, rest = wire.encode_header(
             header
             | {
@@ -266,17 +201,17 @@ class Connection:
                 "kind": kind,
                 "number": number,
                 "sequence": self._sent_count,
-                "tensors": [wire.tensor_spec(tensor) for tensor in tensors],
+                "tensors": layout,
                 "checksums": (
                     [wire.checksum(tensor) for tensor in tensors] if self._checksum else None
                 ),
             }
         )
-        parts: list[tuple[Backend, Tensor]] = [(self._header_backend, first)]
+        filling, after = self._expected.arrange(layout, tensors, self._backend)
+        parts: list[Part] = [(self._header_backend, first, Lane.HEADER)]
         if rest is not None:
-            parts.append((self._header_backend, rest))
-        parts += [(self._backend, tensor) for tensor in tensors if tensor.numel()]
-        return OutgoingMessage(kind, number, parts)
+            parts.append((self._header_backend, rest, Lane.LATE))
+        return OutgoingMessage(kind, number, parts + filling + after)
 
     def _count(self, message: OutgoingMessage) -> None:
         self._sent_count += 1
@@ -284,12 +219,17 @@ class Connection:
 
     def _receive_loop(self) -> None:
         try:
+            for _ in range(self._ahead):
+                self._posted.post([])
             while (message := self._receive_message()).header["kind"] != "end":
                 header = message.header
                 if self._on_activation is not None and header["kind"] == Activation.kind:
                     self._on_activation(read_activation(message, self.device))
                 else:
                     self._inbox.put((header["kind"], header["number"]), message)
+                self._posted.post(header["tensors"])
+            while len(self._posted):
+                self._receive_message()
             self._ended = True
             self._inbox.fail(ConnectionError(f"{self.peer_name} has ended its training"))
         except Exception as error:
@@ -297,71 +237,36 @@ class Connection:
             self._inbox.fail(error)  # raised by the next call of receive
 
     def _receive_message(self) -> Message:
-        first = self._header_backend.receive(["uint8", [wire.HEADER_PREFIX_BYTES], [1]])
         try:
-            length = wire.remaining_bytes(first)
-            rest = self._header_backend.receive(["uint8", [length], [1]]) if length else None
+            first, rest = self._posted.receive_header()
             header = wire.decode_header(first, rest)
             wire.check_header(header)
         except PacketError as error:
             raise self._sequence_check.header_error(error) from None
         self._sequence_check.check_header(header)
-        tensors = [self._backend.receive(spec) for spec in header["tensors"]]
+        tensors = self._posted.receive_tensors(header["tensors"])
         self._sequence_check.check_tensors(header, tensors)
-        parts = [first, *([rest] if rest is not None else []), *tensors]
-        self.received_bytes += sum(part.nbytes for part in parts)
         return Message(self._route, header, tensors)
 
 
-def send_activation(connection: Connection, packet: Activation, end_tick: int) -> None:
+def send_activation(connection: Connection, packet: Activation, end_batch: int) -> None:
     """Send an activation to the next stage.
 
     Args:
         connection: The connection to that stage.
         packet: The activation.
-        end_tick: First tick at which it is not certain that a batch enters.
+        end_batch: First batch that is not certain to enter.
     """
     header = {
         "epoch": packet.epoch,
         "differentiable": packet.differentiable,
-        "end_tick": end_tick,
+        "end_batch": end_batch,
         "share": packet.share,
     }
     trees = {"values": packet.values, "targets": packet.targets}
     connection.send(packet.kind, packet.batch, header, **trees)
 
 
-def read_activation(message: Message, device: torch.device) -> Activation:
-    """Build the activation that a message holds, on a device.
-
-    Raises:
-        TransitError: The message does not hold one.
-    """
-    differentiable = message.value("differentiable", list)
-    if any(type(flag) is not bool for flag in differentiable):
-        raise message.error(f"'differentiable' is {differentiable!r:.60}, wanted booleans")
-    return Activation(
-        batch=message.value("number", int),
-        epoch=message.value("epoch", int),
-        values=message.tree("values", device),
-        differentiable=tuple(differentiable),
-        targets=message.tree("targets", device),
-        share=message.value("share", float),
-    )
-
-
 def send_gradient(connection: Connection, packet: Gradient) -> None:
     """Send a gradient to the previous stage."""
     connection.send(packet.kind, packet.batch, {}, values=packet.values)
-
-
-def read_gradient(message: Message, device: torch.device) -> Gradient:
-    """Build the gradient that a message holds, on a device.
-
-    Raises:
-        TransitError: The message does not hold one.
-    """
-    values = message.tree("values", device)
-    if values is not None and not isinstance(values, tuple):
-        raise message.error(f"the gradients are a {type(values).__name__}, wanted a tuple")
-    return Gradient(message.value("number", int), values)

@@ -7,12 +7,10 @@ from typing import Generic
 from hocket.timeline import Recorder
 from hocket.transport.connection import (
     Connection,
-    Message,
-    read_activation,
-    read_gradient,
     send_activation,
     send_gradient,
 )
+from hocket.transport.message import Message, read_activation, read_gradient
 from hocket.transport.packet import Activation, Gradient
 from hocket.transport.port import Received, Sent
 from hocket.transport.unacknowledged import Unacknowledged
@@ -23,16 +21,16 @@ from hocket.tree import Tree
 class Lookahead:
     """Current tick of a stage, and how far ahead its batches are certain.
 
-    The first stage reads ahead in the data and sends ``end_tick`` with every packet, so that
-    each stage trains without asking, and all stop at the same tick.
+    The first stage reads ahead in the data and sends ``end_batch`` with every packet, so that
+    each stage trains without asking, and all stop after the same batch.
 
     Attributes:
         tick: The tick that the stage is executing.
-        end_tick: First tick at which it is not certain that a batch enters.
+        end_batch: First batch that is not certain to enter.
     """
 
     tick: int = 0
-    end_tick: int = 0
+    end_batch: int = 0
 
 
 class ConnectionPort(ABC, Generic[Sent, Received]):
@@ -99,7 +97,7 @@ class ConnectionToNext(ConnectionPort[Activation, Gradient]):
     _received_kind = Gradient.kind
 
     def _write(self, packet: Activation) -> None:
-        send_activation(self._connection, packet, self._lookahead.end_tick)
+        send_activation(self._connection, packet, self._lookahead.end_batch)
 
     def _read(self, message: Message) -> Gradient:
         return read_gradient(message, self._connection.device)
@@ -116,5 +114,5 @@ class ConnectionToPrevious(ConnectionPort[Gradient, Activation]):
 
     def _read(self, message: Message) -> Activation:
         lookahead = self._lookahead
-        lookahead.end_tick = max(lookahead.end_tick, message.value("end_tick", int))
+        lookahead.end_batch = max(lookahead.end_batch, message.value("end_batch", int))
         return read_activation(message, self._connection.device)

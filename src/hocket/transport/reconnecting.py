@@ -66,7 +66,7 @@ class ReconnectingLink:
             return False
         # If the connection is cut just now, the receiver of the next packet counts a lost one.
         with suppress(_ConnectionCutError):
-            send_activation(connection, packet, end_tick=0)
+            send_activation(connection, packet, end_batch=0)
         return True
 
     def start_reconnecting(self) -> None:

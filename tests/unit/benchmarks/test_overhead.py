@@ -52,7 +52,47 @@ def test_every_row_can_be_timed_and_predicted(row: str) -> None:
     assert found["ratio"] > 0
     assert found["graphs"] >= 2
     assert (found["extra_parameters"] > 0) == (row == "dgl")
+    assert found.get("base") == ("fdg" if "+" in row else None)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("row", "base", "goal"),
+    [
+        ("adl:accumulate=4+staleness-rate", "adl accumulate=4", 1.03),
+        ("ddg:linearize=live+predict(direction=last)", "ddg linearize=live", 1.12),
+        ("ddg+t1+predict", "ddg", None),
+        ("ddg+spike-compensation", "ddg", None),
+    ],
+)
+def test_remedies_are_timed_beside_their_method(
+    row: str, base: str, goal: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = []
+
+    def blocks(loops: dict[str, object], rounds: int, steps: int) -> dict[str, list[float]]:
+        turns.append((list(loops), rounds, steps))
+        return {"plain": [1.0, 1.0], "row": [2.2, 2.4], "base": [2.0, 2.0]}
+
+    monkeypatch.setattr("benchmarks.overhead.time_turns", blocks)
+    found = time_row(WORK, row, pairs=2, steps=3)
+    assert turns == [(["plain", "row", "base"], 2, 3)]
+    assert (found["base"], found["base_goal"], found["goal"]) == (base, goal, None)
+    assert (found["ratio"], found["base_ratio"]) == pytest.approx((2.3, 1.15))
+    assert (found["base_ratio_min"], found["base_ratio_max"]) == pytest.approx((1.1, 1.2))
+    assert found["base_sample_s"] == pytest.approx(2.0 / 3 / WORK.batch)
+
+
+def test_both_sides_are_compiled_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda f, **_: compiled.append(f) or f)
+    small = {"network": "mlp", "shape": (64,), "batch": 8, "pairs": 1, "steps": 1}
+    measure_overhead(OverheadSettings(out=tmp_path, rows=("fdg",), compile=True, **small))
+    assert len(compiled) == 1 + 2  # the plain loop, and two stages
+    (row,) = Record.read(tmp_path).rows
+    assert "peak_mib" not in row
 
 
 def test_the_plain_loop_and_bp_do_the_same_work() -> None:

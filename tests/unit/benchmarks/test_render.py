@@ -187,6 +187,16 @@ def test_short_steps_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert "| fdg | stash |" not in shown
 
 
+def test_remedies_have_a_table_of_their_own() -> None:
+    record = overhead_record()
+    assert "without" not in record_table(record)
+    base = {"base": "fdg", "base_ratio": 1.04, "base_ratio_min": 1.0, "base_ratio_max": 1.06}
+    row = record.rows[0] | base | {"row": "fdg+t1", "base_goal": 1.03, "base_sample_s": 0.0041}
+    shown = record_table(record.with_rows([*record.rows, row]))
+    line = "| fdg+t1 | fdg | 1.040 | 1.000 to 1.060 | 1.03 missed | 4.200 | 4.100 |"
+    assert line in shown
+
+
 def test_errors_are_of_the_last_epoch_and_failures_are_reported() -> None:
     shown = record_table(accuracy_record())
     assert "| bp | 128 | 1.00 | 1.000 | 1.250 | 40.50% | 40.00%, 41.00% |" in shown

@@ -57,6 +57,8 @@ def test_all_numbers_out_of_range_are_told_at_once(tmp_path: Path) -> None:
         match=r"(?s)steps is 1; give 2.*a count is 1; give 2.*row 'ddp' is no method",
     ):
         measure(tmp_path, rows=["fdg", "ddp"], counts=[1], steps=1)
+    with pytest.raises(OptionError, match="the row 'gpipe' is no method with stages"):
+        measure(tmp_path, rows=["gpipe"])
     with pytest.raises(OptionError, match=r"(?s)rows is empty; give.*counts is empty"):
         measure(tmp_path, rows=[], counts=[])
     assert list(tmp_path.iterdir()) == []

@@ -183,7 +183,7 @@ def test_a_file_of_skipped_batches_that_is_none_is_refused(call, content):
         ("--timeline /dev/null", "timeline is '/dev/null', and it is not a regular file"),
         ("--network mlpp --data cifar10 --data-dir none", "unknown network 'mlpp'"),
         ("--network own.py:net --data cifar10 --data-dir none", "cannot import 'own.py'"),
-        ("--extra-delay 1000000", "forward_delay is 1000001; use a number in [0, 1000]"),
+        ("--extra-delay 1000000", "extra_delay is 1000000; use numbers of ticks in [0, 1000]"),
         ("--method ddg:forward_delay=1000000", "forward_delay is 1000000; use a number in [0,"),
         ("--epochs 1.5", "Invalid value for --epochs: wanted a whole number, got '1.5'"),
         ("--processes 1.5", "--processes: wanted a whole number, got '1.5'"),

@@ -134,7 +134,10 @@ def test_a_program_has_the_staleness_that_was_asked_for(call):
     [
         ("--staleness 2,1", "staleness is [2, 1]; write numbers of updates that fall to 0"),
         ("--staleness much", "staleness is 'much'; write a number for each stage: 6,4,2,0"),
-        ("--staleness 2,0 --stages 3", "has a staleness for each of 2 stages, and there are 3"),
+        (
+            "--staleness 2,0 --stages 3",
+            "has delays of the edges between 2 stages, and there are 3",
+        ),
         ("--staleness 2,0 --timeline t.json", "a timeline has one already; drop --staleness"),
     ],
 )

@@ -34,6 +34,19 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     assert "the plan is for another network: its signature is" in capsys.readouterr().err
 
 
+def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--link", "1Gbit,30ms"]
+    assert main([*arguments, "--plan-out", str(file)]) == 0
+    assert "Recommended: fdg with extra delay " in capsys.readouterr().out
+    content = json.loads(file.read_text())
+    assert len(content["forecasts"]) == 3
+    assert [bool(one["extra_delay"]) for one in content["forecasts"]] == [False, False, True]
+    waiting, _, hidden = content["forecasts"]
+    assert waiting["hiding_delay"] == hidden["extra_delay"] == content["extra_delay"]
+    assert waiting["tick_s"] > 2 * hidden["tick_s"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [

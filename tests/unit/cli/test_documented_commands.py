@@ -46,6 +46,8 @@ ELSEWHERE = {
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
     "hocket sweep benchmarks/studies/gpt-characters-500.toml --data-dir tinyshakespeare.txt "
     "--out records/gpt-characters-500": "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt "
+    "--out records/gpt-characters-2000": "tests/unit/benchmarks/test_studies.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes
     "hocket test": "hocket",  # the wrapper, which runs these tests
 }  # fmt: skip

@@ -82,7 +82,9 @@ def test_a_method_without_a_staleness_to_choose_is_refused(method):
 
 
 def test_there_is_one_for_each_stage():
-    with pytest.raises(OptionError, match="a staleness for each of 3 stages, and there are 2"):
+    with pytest.raises(
+        OptionError, match="delays of the edges between 3 stages, and there are 2"
+    ):
         Trainer(mlp(2), method=with_staleness(DDG(), (2, 1, 0)), optimizer=sgd)
 
 
@@ -90,7 +92,7 @@ def test_there_is_one_for_each_stage():
     ("choices", "said"),
     [
         ({"staleness": "3,x"}, "staleness is '3,x'; write a number for each stage: 6,4,2,0"),
-        ({"staleness": "3,1,0"}, "a staleness for each of 3 stages, and there are 2"),
+        ({"staleness": "3,1,0"}, "delays of the edges between 3 stages, and there are 2"),
         (
             {"staleness": "3,0", "extra_delay": 1},
             "extra_delay is 1 and staleness is '3,0', which leaves no delay to extend",

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.methods import BP, DGL, FDG, DGLAsync
 from hocket.partition.link import Link
 from hocket.planner.forecast import MIB, StageProfiles, choose_best, forecast
+from hocket.planner.predict import hide_link
+from hocket.planner.rehearsals import Candidate
 from hocket.planner.rehearse import StageProfile
 
 STAGE = StageProfile(
@@ -34,19 +35,17 @@ def build_profiles(stages=(STAGE, STAGE), factor=1.0):
     return StageProfiles(method=stages, backpropagation=bp, uncut=scale_seconds(WHOLE, factor))
 
 
-def build_forecast(method, stages=(STAGE, STAGE), link=FAST, contended=None):
+def build_forecast(name, stages=(STAGE, STAGE), link=FAST, contended=None):
     """Forecast a method on two stages.
 
     Args:
-        method: The method.
+        name: Name of the method.
         stages: Profiles of the stages.
         link: Link between them.
         contended: Profiles of stages that share a machine.
     """
     return forecast(
-        method.name,
-        method,
-        ["c"],
+        Candidate(name, ("c",)),
         build_profiles(stages),
         link=link,
         contended_profiles=contended,
@@ -54,7 +53,7 @@ def build_forecast(method, stages=(STAGE, STAGE), link=FAST, contended=None):
 
 
 def test_even_stages_double_the_speed_without_a_barrier():
-    predicted = build_forecast(FDG())
+    predicted = build_forecast("fdg")
     assert predicted.cuts == ("c",)
     assert [stage.total_s for stage in predicted.times] == pytest.approx([6.2, 6.2])
     assert predicted.imbalance == pytest.approx(0.0)
@@ -62,12 +61,12 @@ def test_even_stages_double_the_speed_without_a_barrier():
     assert predicted.bp_s == pytest.approx(12.4)
     assert predicted.speed_up == pytest.approx(2.0)
     assert (predicted.delay, predicted.staleness) == ((2, 0), (1.0, 0.0))
-    assert build_forecast(BP()).speed_up == pytest.approx(1.0, rel=0.02)  # one update is hidden
+    assert build_forecast("bp").speed_up == pytest.approx(1.0, rel=0.02)  # one update is hidden
 
 
 def test_uneven_stages_wait():
     predicted = build_forecast(
-        FDG(), stages=(scale_seconds(STAGE, 0.5), scale_seconds(STAGE, 1.5))
+        "fdg", stages=(scale_seconds(STAGE, 0.5), scale_seconds(STAGE, 1.5))
     )
     assert predicted.imbalance == pytest.approx(0.5)
     assert predicted.tick_s == pytest.approx(9.3)
@@ -75,13 +74,13 @@ def test_uneven_stages_wait():
 
 def test_the_learning_of_a_signal_takes_time():
     with_target = replace(STAGE, seconds=STAGE.seconds | {"T": (1.0,)})
-    assert build_forecast(DGL(), stages=(with_target, STAGE)).times[0].total_s == pytest.approx(
+    assert build_forecast("dgl", stages=(with_target, STAGE)).times[0].total_s == pytest.approx(
         7.2
     )
 
 
 def test_measured_memory_is_split_by_use():
-    first, last = build_forecast(FDG()).memory  # two batches in flight at stage 0
+    first, last = build_forecast("fdg").memory  # two batches in flight at stage 0
     assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 8.0)
     assert (first.inputs, first.graphs, first.packets) == (2.0, 8.0, 2.0)
     assert (last.inputs, last.versions, last.packets) == (1.0, 0.0, 2.0)
@@ -89,18 +88,18 @@ def test_measured_memory_is_split_by_use():
 
 
 def test_a_replay_buffer_is_added_to_the_measured_memory():
-    first, last = build_forecast(DGLAsync(buffer=30)).memory
+    first, last = build_forecast("dgl-async:buffer=30").memory
     assert (first.inputs, first.packets, first.total) == (1.0, 1.0, 31.0)
     assert (last.inputs, last.packets, last.total) == (30.0, 1.0, 60.0)
 
 
 def test_stages_that_share_a_machine_are_slower_while_they_overlap():
     contended = build_profiles(factor=1.5)
-    assert build_forecast(FDG(), contended=contended).tick_s == pytest.approx(
+    assert build_forecast("fdg", contended=contended).tick_s == pytest.approx(
         1.5 * 6.2, rel=0.02
     )
-    assert build_forecast(BP(), contended=contended).tick_s == pytest.approx(12.4, rel=0.03)
-    alone, shared = build_forecast(FDG()), build_forecast(FDG(), contended=contended)
+    assert build_forecast("bp", contended=contended).tick_s == pytest.approx(12.4, rel=0.03)
+    alone, shared = build_forecast("fdg"), build_forecast("fdg", contended=contended)
     assert shared.bp_s == alone.bp_s
     assert shared.ddp_s == pytest.approx(1.5 * alone.ddp_s)
     assert shared.pipeline_s == pytest.approx(1.5 * alone.pipeline_s)
@@ -108,26 +107,48 @@ def test_stages_that_share_a_machine_are_slower_while_they_overlap():
 
 def test_summing_gradients_takes_the_time_of_the_link():
     slow = Link(bytes_per_s=MIB, latency_s=0.5)
-    predicted = build_forecast(FDG(), link=slow)
+    predicted = build_forecast("fdg", link=slow)
     assert predicted.ddp_s == pytest.approx(6.4 + 2 * (0.5 + 4.0))
     assert predicted.packet_bytes == (MIB,)
-    assert build_forecast(FDG(), link=slow).tick_s > build_forecast(FDG()).tick_s
+    assert build_forecast("fdg", link=slow).tick_s > build_forecast("fdg").tick_s
 
 
 def test_a_flushed_pipeline_has_the_best_number_of_micro_batches():
-    assert build_forecast(FDG()).pipeline_s == pytest.approx(12.0 / 32 * 33 / 2 + 0.2)
+    assert build_forecast("fdg").pipeline_s == pytest.approx(12.0 / 32 * 33 / 2 + 0.2)
     late = Link(bytes_per_s=1e15, latency_s=100.0)
-    assert build_forecast(FDG(), link=late).pipeline_s == pytest.approx(212.2)
+    assert build_forecast("fdg", link=late).pipeline_s == pytest.approx(212.2)
 
 
 def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_smaller():
-    fdg, bp = build_forecast(FDG()), build_forecast(BP())
+    fdg, bp = build_forecast("fdg"), build_forecast("bp")
     chosen, reason = choose_best([bp, fdg])
     assert chosen is fdg
     assert reason.startswith("2.00 times as fast as back-propagation on one device; no other")
     small = replace(STAGE, peak_bytes=20 * MIB)
-    close = replace(build_forecast(DGL(), stages=(small, small)), tick_s=1.02 * fdg.tick_s)
+    close = replace(build_forecast("dgl", stages=(small, small)), tick_s=1.02 * fdg.tick_s)
     chosen, reason = choose_best([bp, fdg, close])
     assert chosen is close
     assert "within 3 % of the fastest (fdg on 2 stages), with gradients 0 updates" in reason
     assert "stale instead of 1, and at most 21 MiB in a stage instead of 32" in reason
+
+
+def test_stages_that_wait_for_packets_get_the_delay_that_hides_them():
+    late = Link(bytes_per_s=1e15, latency_s=6.0)
+    waiting = build_forecast("fdg", link=late)
+    assert waiting.tick_s > 1.5 * 6.2
+    assert (waiting.hiding_delay, waiting.extra_delay) == ((1,), ())
+    assert build_forecast("fdg").hiding_delay == ()
+    assert hide_link([waiting, build_forecast("bp", link=late)]) == [
+        Candidate("fdg", ("c",), extra_delay=(1,))
+    ]
+    hidden = forecast(Candidate("fdg", ("c",), (1,)), build_profiles(), link=late)
+    assert hidden.tick_s == pytest.approx(6.2)
+    assert (hidden.staleness, hidden.hiding_delay) == ((3.0, 0.0), ())
+    assert hidden.label == "fdg with extra delay 1"
+    assert choose_best([waiting, hidden])[0] is hidden
+
+
+def test_no_delay_is_advised_that_needs_older_weights_than_the_method_keeps():
+    late = Link(bytes_per_s=1e15, latency_s=20.0)
+    assert build_forecast("paci:accumulate=2", link=late).hiding_delay == (7,)
+    assert build_forecast("pipedream-2bw:accumulate=2", link=late).hiding_delay == ()

@@ -5,10 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.methods import ADL, BP, DDG, DGL, DNI, FDG, FR
+from hocket.methods.extra_delay import with_extra_delay
 from hocket.planner.simulate import StageTimes, contended_times, simulate, tick_s
 from hocket.program import dependency, unroll
 
-METHODS = [BP(), DDG(), FDG(), FDG().with_extra_delay(1), ADL(accumulate=3), FR(), DNI(), DGL()]
+METHODS = [
+    BP(),
+    DDG(),
+    FDG(),
+    with_extra_delay(FDG(), 1),
+    ADL(accumulate=3),
+    FR(),
+    DNI(),
+    DGL(),
+]
 every = pytest.mark.parametrize("method", METHODS, ids=str)
 
 
@@ -36,7 +46,7 @@ def test_the_actions_are_those_of_the_program(method):
     ("method", "seconds"),
     [
         (BP(), 12.0),  # three stages, two edges with a packet each way
-        (FDG().with_extra_delay(1), 3.0),
+        (with_extra_delay(FDG(), 1), 3.0),
         (DGL(), 3.0),
     ],
     ids=str,
@@ -47,7 +57,7 @@ def test_the_time_of_a_batch_in_the_steady_state(method, seconds):
 
 def test_the_slowest_stage_sets_the_tick():
     times = [stage(), stage(forward_s=4.0), stage()]
-    assert tick_s(FDG().with_extra_delay(2), times) == pytest.approx(6.0)
+    assert tick_s(with_extra_delay(FDG(), 2), times) == pytest.approx(6.0)
     assert tick_s(DGL(), times) == pytest.approx(6.0)
 
 
@@ -60,7 +70,9 @@ def test_the_learning_of_a_signal_takes_time():
 
 
 @pytest.mark.parametrize(
-    ("method", "factor"), [(BP(), 1.0), (DGL(), 3.0), (FDG().with_extra_delay(1), 3.0)], ids=str
+    ("method", "factor"),
+    [(BP(), 1.0), (DGL(), 3.0), (with_extra_delay(FDG(), 1), 3.0)],
+    ids=str,
 )
 def test_stages_contend_only_while_they_overlap(method, factor):
     times = contended_times(method, [stage()] * 2, [stage(3.0, 6.0)] * 2)
@@ -100,8 +112,8 @@ def test_jitter_is_reproducible():
 
 def test_updates_count_once_for_a_group_of_accumulated_gradients():
     times = [stage(update_s=3.0)] * 2
-    assert tick_s(ADL(accumulate=3).with_extra_delay(1), times) == pytest.approx(4.0)
-    assert tick_s(FDG().with_extra_delay(1), times) == pytest.approx(6.0)
+    assert tick_s(with_extra_delay(ADL(accumulate=3), 1), times) == pytest.approx(4.0)
+    assert tick_s(with_extra_delay(FDG(), 1), times) == pytest.approx(6.0)
 
 
 @every

@@ -6,9 +6,11 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 
-from hocket.remedies.displacement import displacement_of
+from hocket.remedies import Post, Predict, Weights
+from hocket.remedies.displacement import displacements_of
+from hocket.stage.muon import MuonAdamW
 
 MOMENTUM = [
     partial(SGD, lr=0.1, momentum=0.9),
@@ -22,12 +24,32 @@ ADAM = [
 ]
 NESTEROV = partial(SGD, lr=0.1, momentum=0.9, nesterov=True)
 DECAY = partial(AdamW, lr=0.1, betas=(0.8, 0.9), weight_decay=0.5)
+NADAM = [
+    partial(NAdam, lr=0.1, betas=(0.8, 0.9), momentum_decay=0.1, eps=0.01),
+    partial(NAdam, lr=0.1, betas=(0.8, 0.9), weight_decay=0.5, decoupled_weight_decay=True),
+]
+MUON = [
+    # Halved, a momentum is orthogonalized to the same bits, and otherwise only to those of
+    # bfloat16, in which PyTorch's Muon does it.
+    partial(Muon, lr=0.1, momentum=0.5, weight_decay=0.0),
+    partial(Muon, lr=0.1, momentum=0.5, weight_decay=0.5, adjust_lr_fn="match_rms_adamw"),
+    partial(Muon, lr=0.1, momentum=0.5, weight_decay=0.0, nesterov=False, ns_steps=3),
+]
+
+
+def label(value):
+    """Part of a test's id: an optimizer with its options."""
+    if not isinstance(value, partial):
+        return str(value)
+    options = (f"{name}={option}" for name, option in value.keywords.items() if name != "lr")
+    return " ".join([value.func.__name__, *options])
 
 
 def optimized(build, dtype=torch.double, steps=3):
     """Return a weight after some steps with random gradients, and its optimizer."""
     torch.manual_seed(0)
-    weight = nn.Parameter(torch.randn(5, dtype=dtype))
+    shape = (5, 3) if build.func is Muon else (5,)
+    weight = nn.Parameter(torch.randn(shape, dtype=dtype))
     optimizer = build([weight])
     for _ in range(steps):
         weight.grad = torch.randn_like(weight)
@@ -37,15 +59,17 @@ def optimized(build, dtype=torch.double, steps=3):
 
 def displaced(weight, optimizer, steps, moments) -> Tensor:
     group = optimizer.param_groups[0]
-    displace = displacement_of(optimizer)
+    [displace] = displacements_of(optimizer)
     state = optimizer.state[weight]
     return displace(weight.detach(), state, group, group["lr"], steps, moments)
 
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.complex128])
 @pytest.mark.parametrize("steps", [1, 2, 7])
-@pytest.mark.parametrize("build", [*MOMENTUM, *ADAM, NESTEROV, DECAY], ids=str)
+@pytest.mark.parametrize("build", [*MOMENTUM, *ADAM, NESTEROV, DECAY, *NADAM, *MUON], ids=label)
 def test_decaying_moments_are_exact_if_later_gradients_are_zero(build, steps, dtype):
+    if build.func is Muon and dtype.is_complex:
+        return  # it refuses complex weights
     weight, optimizer = optimized(build, dtype)
     wanted = -weight.detach()
     moved = displaced(weight, optimizer, steps, "decaying")
@@ -56,9 +80,11 @@ def test_decaying_moments_are_exact_if_later_gradients_are_zero(build, steps, dt
 
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.complex128])
-@pytest.mark.parametrize("build", [*MOMENTUM, *ADAM], ids=str)
+@pytest.mark.parametrize("build", [*MOMENTUM, *ADAM, MUON[2]], ids=label)
 def test_steady_moments_repeat_the_last_change(build, dtype):
     """Of an optimizer whose step is made of nothing but its moments."""
+    if build.func is Muon and dtype.is_complex:
+        return  # it refuses complex weights
     weight, optimizer = optimized(build, dtype)
     before = weight.detach().clone()
     weight.grad = torch.randn_like(weight)
@@ -79,8 +105,71 @@ def test_steady_moments_are_exact_if_they_are_stationary():
     assert torch.allclose(moved, wanted + weight.detach(), rtol=1e-10)
 
 
-def test_no_state_is_touched():
-    weight, optimizer = optimized(DECAY)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_steady_moments_of_muon_are_exact_if_they_are_stationary(nesterov):
+    """Its momentum is a mean, so that it stays what it is if each gradient is that."""
+    weight, optimizer = optimized(partial(Muon, momentum=0.5, weight_decay=0.0))
+    optimizer.param_groups[0]["nesterov"] = nesterov
+    gradient = optimizer.state[weight]["momentum_buffer"].clone()
+    wanted = -weight.detach()
+    moved = displaced(weight, optimizer, 5, "steady")
+    for _ in range(5):
+        weight.grad = gradient.clone()
+        optimizer.step()
+    assert torch.allclose(moved, wanted + weight.detach(), rtol=1e-10)
+
+
+def test_steady_moments_of_nadam_are_exact_if_they_are_stationary():
+    """Late in a training, when momentum and corrections of the bias have their limits."""
+    weight, optimizer = optimized(NADAM[0])
+    state = optimizer.state[weight]
+    state["step"].fill_(10_000)
+    state["mu_product"].zero_()
+    state["exp_avg_sq"] = state["exp_avg"] ** 2
+    gradient, wanted = state["exp_avg"].clone(), -weight.detach()
+    moved = displaced(weight, optimizer, 5, "steady")
+    for _ in range(5):
+        weight.grad = gradient.clone()
+        optimizer.step()
+    assert torch.allclose(moved, wanted + weight.detach(), rtol=1e-10)
+
+
+def test_a_steady_step_of_nadam_is_the_one_whose_gradient_is_the_first_moment():
+    """After one step, whose gradient is g: the first moment is (1 - beta1) g."""
+    weight, optimizer = optimized(NADAM[0], steps=1)
+    beta1, decay = 0.8, 0.1
+    mu = [beta1 * (1 - 0.5 * 0.96 ** (t * decay)) for t in (1, 2)]
+    g = optimizer.state[weight]["exp_avg"] / (1 - beta1)
+    m = (1 - beta1) * g
+    step = (1 - mu[0]) * m / (1 - mu[0]) + mu[1] * m / (1 - mu[0] * mu[1])
+    wanted = -0.1 * step / (g.abs() + 0.01)
+    assert torch.allclose(displaced(weight, optimizer, 1, "steady"), wanted, rtol=1e-10)
+
+
+def test_each_weight_is_displaced_by_the_optimizer_that_steps_it():
+    """Of Muon and AdamW joined, as a stage's remedy asks them."""
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(shape).double()) for shape in ((4,), (5, 3), (2, 2))]
+    others = [{"params": weights[:1], "weight_decay": 0.3}, {"params": weights[2:]}]
+    options = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.2}
+    optimizer = MuonAdamW(weights[1:2], others, **options)
+    aid = Predict(direction="decaying").posted(Post(0, 2, 1.0), Weights(weights, optimizer))
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    aid.stepped([0.1] * 3, [])
+    moved, before = aid.ahead(3), [weight.detach().clone() for weight in weights]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    for _ in range(3):
+        optimizer.step()
+    for change, old, weight in zip(moved, before, weights, strict=True):
+        assert torch.allclose(old + change, weight.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("build", [DECAY, NADAM[1], MUON[1]], ids=label)
+def test_no_state_is_touched(build):
+    weight, optimizer = optimized(build)
     before = copy.deepcopy(optimizer.state[weight])
     for moments in ("steady", "decaying"):
         displaced(weight, optimizer, 3, moments)
@@ -93,11 +182,19 @@ class OwnSGD(SGD):
     """A user's optimizer, whose steps may be others."""
 
 
-@pytest.mark.parametrize("build", [OwnSGD, torch.optim.Adagrad, torch.optim.NAdam, SGD])
+class OwnMuon(MuonAdamW):
+    """A user's optimizer, whose steps may be others."""
+
+
+@pytest.mark.parametrize(
+    "build",
+    [OwnSGD, torch.optim.Adagrad, SGD, partial(Muon, momentum=0.0), partial(OwnMuon, [])],
+    ids=["OwnSGD", "Adagrad", "SGD", "Muon", "OwnMuon"],
+)
 def test_optimizers_without_known_moments_have_no_displacement(build):
-    assert displacement_of(build([torch.zeros(1)])) is None
+    assert displacements_of(build([torch.zeros(1, 1)])) is None
 
 
 def test_one_group_without_momentum_is_enough_to_have_none():
     groups = [{"params": [torch.zeros(1)], "momentum": m} for m in (0.9, 0.0)]
-    assert displacement_of(SGD(groups)) is None
+    assert displacements_of(SGD(groups)) is None

@@ -67,7 +67,7 @@ def test_stash_shares_what_is_kept_with_what_it_copies():
     state = linearizer.forward_state(module)
     stashed = storages(state)
     linearizer.forward(module, X)
-    assert {copy.data_ptr() for copy in linearizer._copies.values()} == stashed
+    assert {copy.data_ptr() for copy in linearizer.copies._copies.values()} == stashed
     assert storages(linearizer.forward_state(module)) == stashed
     change(module)
     linearizer.after_update()

@@ -26,7 +26,8 @@ from contract.small import (
 from hocket import cross_entropy
 from hocket.errors import LinearizeError
 from hocket.methods import DDG, FDG
-from hocket.stage.linearize import PlainGraph, Recompute, SavedTensorHooks, build_linearizer
+from hocket.stage.build_linearizer import build_linearizer
+from hocket.stage.linearize import PlainGraph, Recompute, SavedTensorHooks
 from reference import ddg, fdg
 
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
@@ -397,11 +398,11 @@ def test_stash_copies_a_weight_once_for_each_version():
     )
     x = torch.ones(1, 5, requires_grad=True)
     outputs = [linearizer.forward(module, x)[1] for _ in range(3)]
-    once = len(linearizer._copies)
+    once = len(linearizer.copies._copies)
     outputs += [linearizer.forward(module, x)[1]]
-    assert 0 < len(linearizer._copies) == once
+    assert 0 < len(linearizer.copies._copies) == once
     linearizer.after_update()
-    assert not linearizer._copies
+    assert not linearizer.copies._copies
     for get_output in outputs:
         get_output().sum().backward()
 

@@ -27,6 +27,16 @@ def test_a_function_with_an_argument_stage_gets_its_number():
     assert lrs == [0.1, 0.2, 0.1 * 3]
 
 
+@pytest.mark.parametrize("last", [2, 3])
+def test_a_function_with_an_argument_stages_gets_how_many_there_are(last):
+    def optimizer(params, stages, *, stage):
+        return sgd(params, lr=0.1 * (stages - stage))
+
+    trainer = prepared(mlp(last), optimizer)
+    lrs = [stage.updater.optimizer.param_groups[0]["lr"] for stage in trainer.stages]
+    assert lrs == [0.1 * (last - k) for k in range(last)]
+
+
 class Named(nn.Module):
     """A network that is no sequence, so that stages are parts of its forward."""
 

@@ -7,7 +7,6 @@ import pytest
 from contract.small import data, different, mlp, sgd
 from hocket import Trainer
 from hocket.errors import OptionError
-from hocket.methods import BP, DGL, FDG
 from hocket.runs.config import RunConfig
 
 REFUSED = {
@@ -46,18 +45,6 @@ def test_a_slow_limit_below_that_of_a_step_is_refused():
         OptionError, match="slow_timeout_s is 10, and timeout_s, the limit of a"
     ):
         Trainer(mlp(2), optimizer=sgd, slow_timeout_s=10)
-
-
-def test_slack_lengthens_every_delay_there_is():
-    assert [FDG().with_extra_delay(2).delay(k, 3) for k in range(3)] == [12, 6, 0]
-    assert DGL().with_extra_delay(2).forward_delay == 3
-    assert FDG().with_extra_delay(0) == FDG()
-    assert BP().with_extra_delay(0) == BP()
-
-
-def test_slack_needs_a_delay():
-    with pytest.raises(OptionError, match="'bp' has no delay that could be extended"):
-        BP().with_extra_delay(1)
 
 
 def test_alone_a_process_leads_and_gathers_from_itself():

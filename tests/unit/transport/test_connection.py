@@ -32,19 +32,22 @@ class Pipe:
         self.sent = []
         self.arriving = queue.Queue()
 
-    def send(self, tensor):
+    def send(self, tensor, lane):
         self.sent.append(wire.tensor_bytes(tensor).clone())
 
     def wait(self, handle):
         pass
 
-    def receive(self, spec):
-        tensor = wire.empty_tensor(spec)
-        if tensor.numel():
-            data = self.arriving.get()
-            assert data is not None, "the test is over"
-            wire.tensor_bytes(tensor).copy_(data)
-        return tensor
+    def post(self, spec, lane):
+        def arrive():
+            tensor = wire.empty_tensor(spec)
+            if tensor.numel():
+                data = self.arriving.get()
+                assert data is not None, "the test is over"
+                wire.tensor_bytes(tensor).copy_(data)
+            return tensor
+
+        return arrive
 
 
 def connect(pipe):
@@ -162,7 +165,7 @@ UNREADABLE = {
     "no epoch": (without("epoch"), f"{CONTENTS}a packet arrived with a malformed header: 'ep"),
     "an epoch of text": (replacing(epoch="0"), "'epoch' is '0', wanted int"),
     "no share": (without("share"), "'share' is None, wanted float"),
-    "no end": (without("end_tick"), "'end_tick' is None, wanted int"),
+    "no end": (without("end_batch"), "'end_batch' is None, wanted int"),
     "no trees": (without("trees"), "'trees' is None, wanted dict"),
     "no values": (without_tree("values"), "it has no 'values'"),
     "no targets": (without_tree("targets"), "it has no 'targets'"),

@@ -1,0 +1,140 @@
+"""Nodes in one machine whose packets are delayed: a link with latency and a rate.
+
+Each node is a network namespace with a TUN device, whose other end is held by this process. A
+thread reads the IP packets of all nodes and writes each to its node when its time has come. So
+a link has latency where the kernel has no network emulator (``tc netem``).
+"""
+
+import fcntl
+import heapq
+import os
+import select
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from threading import Thread
+
+from benchmarks.harness.nodes import (
+    INTERFACE,
+    Node,
+    NodesError,
+    check_requirements,
+    create_namespace,
+    run_command,
+    run_in_thread,
+)
+
+DEVICE = "/dev/net/tun"
+_TUNSETIFF = 0x400454CA
+_TUN_WITHOUT_HEADER = 0x0001 | 0x1000  # IFF_TUN | IFF_NO_PI
+_MTU = 65_000
+# Least, first and largest size. A first one that is smaller than a packet costs round trips.
+_BUFFER_BYTES = "4096 4194304 16777216"
+_DESTINATION = slice(16, 20)  # in an IPv4 header
+
+
+@dataclass
+class Relay:
+    """Thread that hands packets from node to node.
+
+    Attributes:
+        devices: File of the TUN device of each node, by the address of the node.
+        latency_s: Seconds that a packet travels. It may be changed while nothing is sent.
+        bytes_per_s: Rate of each direction between two nodes.
+    """
+
+    devices: Mapping[bytes, int]
+    latency_s: float = 0.0
+    bytes_per_s: float = float("inf")
+
+    def run(self, stop: int) -> None:
+        """Hand over packets until something can be read from this file."""
+        waiting: list[tuple[float, int, int, bytes]] = []  # time, order, device, packet
+        free_s: dict[tuple[int, int], float] = {}  # of each direction
+        order = count()
+        while True:
+            now_s = time.perf_counter()
+            while waiting and waiting[0][0] <= now_s:
+                _, _, device, packet = heapq.heappop(waiting)
+                os.write(device, packet)
+            rest_s = waiting[0][0] - now_s if waiting else None
+            readable, _, _ = select.select([stop, *self.devices.values()], [], [], rest_s)
+            if stop in readable:
+                return
+            now_s = time.perf_counter()
+            for source in readable:
+                packet = os.read(source, _MTU)
+                target = self.devices.get(packet[_DESTINATION])
+                if target is None:  # multicast, or IPv6
+                    continue
+                begin_s = max(now_s, free_s.get((source, target), 0.0))
+                free_s[source, target] = end_s = begin_s + len(packet) / self.bytes_per_s
+                heapq.heappush(waiting, (end_s + self.latency_s, next(order), target, packet))
+
+
+@contextmanager
+def relayed_nodes(number: int) -> Iterator[tuple[Sequence[Node], Relay]]:
+    """Context manager that creates nodes and a relay between them, and removes them.
+
+    Args:
+        number: Number of nodes.
+
+    Raises:
+        NodesError: The system, or the permissions or tools of this process, do not allow it.
+    """
+    check_requirements()
+    files: list[int] = []
+    devices: dict[bytes, int] = {}
+    nodes = []
+    stop, stopped = os.pipe()
+    files += [stop, stopped]
+    try:
+        for index in range(number):
+            files.append(run_in_thread(create_namespace))
+            address = bytes((10, 77, 1, index + 1))
+            node = Node(f"/proc/{os.getpid()}/fd/{files[-1]}", ".".join(map(str, address)))
+            files.append(run_in_thread(partial(_open_device, node)))
+            devices[address] = files[-1]
+            for words in (
+                f"addr add {node.address}/24 dev {INTERFACE}",
+                f"link set {INTERFACE} mtu {_MTU} up",
+                "link set lo up",
+            ):
+                run_command(*node.command("ip", *words.split()))
+            for name in ("tcp_rmem", "tcp_wmem"):
+                setting = f"echo {_BUFFER_BYTES} > /proc/sys/net/ipv4/{name}"
+                run_command(*node.command("sh", "-c", setting))
+            nodes.append(node)
+        relay = Relay(devices)
+        thread = Thread(target=relay.run, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield nodes, relay
+        finally:
+            os.write(stopped, b"x")
+            thread.join()
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _open_device(node: Node) -> int:
+    """Return the file of a new TUN device in a node; this thread enters the node.
+
+    Raises:
+        NodesError: The system does not allow it.
+    """
+    node.enter()
+    try:
+        file = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
+    except OSError as error:
+        raise NodesError(
+            f"cannot delay packets here: {DEVICE} gives {error.strerror!r}; load the kernel "
+            "module tun, and run it as root"
+        ) from error
+    fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH", INTERFACE.encode(), _TUN_WITHOUT_HEADER))
+    return file

@@ -1,0 +1,79 @@
+"""Methods whose packets may take more ticks, to hide a slow link."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hocket.errors import OptionError
+from hocket.methods.method import MAX_DELAY, Method
+
+
+def parse_extra_delay(value: int | str) -> int | list[int]:
+    """Return extra ticks of all edges, or of each that is written as ``1,0,2``.
+
+    Raises:
+        OptionError: The text is no list of whole numbers.
+    """
+    if isinstance(value, int):
+        return value
+    try:
+        ticks = [int(number) for number in value.split(",")]
+    except ValueError as error:
+        raise OptionError(
+            f"extra_delay is {value!r}; write a number of ticks for all edges, or one for "
+            "each: 1,0,2"
+        ) from error
+    return ticks[0] if len(ticks) == 1 else ticks
+
+
+def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
+    """Return the same method with packets that take more ticks.
+
+    Args:
+        method: A method whose packets take at least a tick in one direction.
+        ticks: Ticks that are added to each delay of an edge: one number for all edges, or one
+            for each. A delay of 0 stays 0: there a stage waits inside a tick.
+
+    Raises:
+        OptionError: A number is out of range, no edge has a delay, so that stages wait inside a
+            tick, stages are free-running and have no ticks, or all forwards of a group come
+            before its backwards.
+
+    >>> from hocket.methods import DDG, FDG
+    >>> [with_extra_delay(FDG(), 1).delay(k, stages=3) for k in range(3)]
+    [8, 4, 0]
+    >>> [with_extra_delay(DDG(), [0, 2]).delay(k, stages=3) for k in range(3)]
+    [4, 3, 0]
+    """
+    each = [ticks] if isinstance(ticks, int) else list(ticks)
+    if not each or not all(0 <= more <= MAX_DELAY for more in each):
+        raise OptionError(f"extra_delay is {ticks}; use numbers of ticks in [0, {MAX_DELAY}]")
+    if not any(each):
+        return method
+    if method.free_running:
+        raise OptionError(
+            f"method {method.name!r} has no ticks: its stages do not wait, and need no "
+            "extra delay; leave it at 0"
+        )
+    if not any(map(sum, method.edge_delays or [method.edge_delay(0)])):
+        raise OptionError(
+            f"method {method.name!r} has no delay that could be extended: its stages wait "
+            "for each other inside a tick; leave the extra delay at 0, or use another "
+            "method"
+        )
+    if method.flush == "all-forward":
+        raise OptionError(
+            f"method {method.name!r} has all forwards of a group before its backwards, so that "
+            "no stage has other work for the time that a packet takes; leave the extra delay "
+            "at 0, or accumulate more batches"
+        )
+    if isinstance(ticks, int):
+        forward, backward = _extended(method.edge_delay(0), ticks)
+        return replace(method, forward_delay=forward, backward_delay=backward)
+    delays = tuple(_extended(method.edge_delay(edge), more) for edge, more in enumerate(each))
+    return replace(method, edge_delays=delays)
+
+
+def _extended(delays: tuple[int, int], ticks: int) -> tuple[int, int]:
+    """Return delays of an edge, forward and backward, with more ticks where there are some."""
+    forward, backward = delays
+    return forward + ticks * (forward > 0), backward + ticks * (backward > 0)

@@ -1,0 +1,62 @@
+"""1F1B with a flush: one forward and one backward in turn, and a drained pipeline per update.
+
+Reference: PipeDream-Flush of Narayanan et al., ICML 2021, arXiv 2006.09503, section 3.2; the
+early backward schedule of DAPPLE, Fan et al., PPoPP 2021, arXiv 2007.01045, section 3.
+Plain version: ``tests/reference/flushed.py``. A stage forwards K-1-k batches of a group of M,
+then one forward and one backward in turn, and drains the group before the next one enters. The
+gradients and the idle time are those of GPipe; stage k holds min(K-k, M) batches instead of M.
+
+>>> from hocket.program import format_program, unroll
+>>> print(format_program(unroll(OneFOneB(accumulate=3), stages=3, batches=6), stages=3))
+tick | stage 0     | stage 1     | stage 2
+   0 | F0          | F0          | F0 B0
+   1 | F1          | F1 B0       | F1 B1
+   2 | F2 B0       | F2 B1       | F2 B2 U2
+   3 | B1          | B2 U2       |
+   4 | B2 U2       |             |
+   5 | F3          | F3          | F3 B3
+   6 | F4          | F4 B3       | F4 B4
+   7 | F5 B3       | F5 B4       | F5 B5 U5
+   8 | B4          | B5 U5       |
+   9 | B5 U5       |             |
+"""
+
+from hocket.methods.method import EpochEnd, Method, Reduce
+from hocket.signals import Delayed
+
+
+def OneFOneB(
+    *,
+    accumulate: int = 4,
+    reduce: Reduce = "mean",
+    recompute: bool = False,
+    epoch_end: EpochEnd = "carry",
+    name: str = "1f1b",
+) -> Method:
+    """Build the pipeline that alternates forwards and backwards within a group of batches.
+
+    Args:
+        accumulate: Number of batches in a group, with one update (M).
+        reduce: ``mean`` or ``sum`` of the accumulated gradients.
+        recompute: Keep inputs instead of graphs, and forward again before each backward.
+        epoch_end: ``carry`` a group that is not full into the next epoch, or ``drain`` it.
+        name: Name of the method in records and messages.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+    return Method(
+        name=name,
+        paper="arXiv 2006.09503",
+        signal=Delayed(),
+        forward_delay=0,
+        backward_delay=1,
+        linearize="recompute" if recompute else "stash",
+        flush="alternate",
+        accumulate=accumulate,
+        reduce=reduce,
+        epoch_end=epoch_end,
+    )
+
+
+PRESETS = {"1f1b": OneFOneB}

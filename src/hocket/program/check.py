@@ -1,0 +1,150 @@
+"""Check of a program against the rules of its method."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from hocket.errors import ProgramError, format_problems
+from hocket.methods.method import Method
+from hocket.program.action import Action, Tick, dependency
+
+
+def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
+    """Refuse a program with actions that are missing, doubled or too early.
+
+    Args:
+        ticks: Ticks of the program.
+        method: Method that the program is to be one of.
+        stages: Number of stages (K).
+
+    Raises:
+        ProgramError: A rule is broken; the message lists all of them.
+    """
+    problems: list[str] = []
+    position: dict[Action, tuple[int, int]] = {}  # tick, place in the tick
+    for t, tick in enumerate(ticks):
+        for i, action in enumerate(tick):
+            if action in position:
+                problems.append(
+                    f"tick {t}: {action} happened already in tick {position[action][0]}"
+                )
+            if not 0 <= action.stage < stages:
+                problems.append(f"tick {t}: {action} is for none of the {stages} stages")
+            position[action] = (t, i)
+    batches = 1 + max((action.batch for action in position), default=-1)
+    updates = [(a, Action("B", a.stage, a.batch), 0) for a in position if a.kind == "U"]
+    for action, need, delay in chain(_requirements(method, stages, batches), updates):
+        if need not in position:
+            problems.append(f"{need} never happens; {action} needs it")
+        elif action not in position:
+            problems.append(f"{action} never happens; batch {action.batch} is lost there")
+        elif (
+            position[action] < position[need] or position[action][0] < position[need][0] + delay
+        ):
+            t, t0 = position[action][0], position[need][0]
+            problems.append(
+                f"tick {t}: {action} comes too early; {need} is in tick {t0} and takes "
+                f"{delay} ticks to get there"
+            )
+    problems += _accumulation_problems(ticks, method, stages)
+    problems += _version_problems(ticks, method, stages)
+    problems += _flush_problems(ticks, method, stages)
+    if problems:
+        raise ProgramError(format_problems(f"not a program of {method.name!r}", problems))
+
+
+def _requirements(
+    method: Method, stages: int, batches: int
+) -> Iterator[tuple[Action, Action, int]]:
+    """Yield each action, an action that it needs, and the ticks that a packet takes between."""
+    for batch in range(batches):
+        for k in range(stages):
+            forward, backward = Action("F", k, batch), Action("B", k, batch)
+            yield backward, forward, 0
+            learns = method.signal.learns_from_gradient and k < stages - 1
+            for action in (forward, backward, *([Action("T", k, batch)] if learns else [])):
+                if (need := dependency(action, method, stages)) is not None:
+                    delays = method.edge_delay(min(action.stage, need.stage))
+                    yield action, need, delays["FB".index(need.kind)]
+
+
+def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+    """Return the problems of updates with too few or too many gradients."""
+    problems = []
+    accumulated = [0] * stages
+    for t, tick in enumerate(ticks):
+        for action in (a for a in tick if 0 <= a.stage < stages):
+            if action.kind == "B":
+                accumulated[action.stage] += 1
+            elif action.kind == "U":
+                if not 1 <= accumulated[action.stage] <= method.accumulate:
+                    problems.append(
+                        f"tick {t}: {action} takes {accumulated[action.stage]} gradients; "
+                        f"wanted 1 to {method.accumulate}"
+                    )
+                accumulated[action.stage] = 0
+    problems += [
+        f"stage {k} ends with {count} gradients that no update takes"
+        for k, count in enumerate(accumulated)
+        if count
+    ]
+    return problems
+
+
+def _version_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+    """Return the problems of forwards with weights that a stage does not hold."""
+    problems = []
+    updates = [0] * stages
+    versions: dict[int, int | None] = {}  # of the weights that a batch was first forwarded with
+    for t, tick in enumerate(ticks):
+        for action in (a for a in tick if 0 <= a.stage < stages):
+            updates[action.stage] += action.kind == "U"
+            if action.kind != "F":
+                continue
+            first = versions.setdefault(action.batch, action.version)
+            if (action.version is not None) != method.holds(stages):
+                wanted = "wanted one" if action.version is None else "wanted the newest weights"
+                problems.append(
+                    f"tick {t}: {action} names {'no' if action.version is None else 'a'} "
+                    f"version; {wanted}"
+                )
+            elif action.version != first:
+                problems.append(
+                    f"tick {t}: {action} has other weights than batch {action.batch} met "
+                    f"before; wanted version {first}"
+                )
+            elif action.version is not None and action.version > updates[action.stage]:
+                problems.append(
+                    f"tick {t}: {action} needs weights that do not exist; stage "
+                    f"{action.stage} has done {updates[action.stage]} updates"
+                )
+    return problems
+
+
+def _flush_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+    """Return the problems of batches that enter a stage before it has updated with others."""
+    if not method.flushes:
+        return []
+    problems = []
+    in_flight: list[list[int]] = [[] for _ in range(stages)]
+    returned = [False] * stages  # since the last update
+    for t, tick in enumerate(ticks):
+        for action in (a for a in tick if 0 <= a.stage < stages):
+            k = action.stage
+            if action.kind == "F":
+                in_flight[k].append(action.batch)
+                if returned[k] and method.flush == "all-forward":
+                    problems.append(
+                        f"tick {t}: {action} comes after a backward of its group; all forwards "
+                        "come first"
+                    )
+            elif action.kind == "B":
+                in_flight[k] = [batch for batch in in_flight[k] if batch != action.batch]
+                returned[k] = True
+            elif action.kind == "U":
+                if in_flight[k]:
+                    problems.append(
+                        f"tick {t}: {action} leaves batches {in_flight[k]} in flight; wanted "
+                        "none, as the pipeline is flushed"
+                    )
+                returned[k] = False
+    return problems

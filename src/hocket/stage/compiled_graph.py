@@ -1,0 +1,179 @@
+"""Linearization of compiled layers: ``stash`` and ``live`` without hooks on saved tensors.
+
+The layers are called with other tensors in the place of their weights: copies of the version,
+or views of the present memory, whose changes autograd does not count. The gradients of these
+tensors are passed on to the weights.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from hocket.errors import LinearizeError, OptionError
+from hocket.stage.compiled import CompiledLayers
+from hocket.stage.forward_state import (
+    ForwardState,
+    ForwardStates,
+    replaced_buffers,
+    set_tensors,
+)
+from hocket.stage.linearize import Editable, OutputFunction
+from hocket.stage.version_copies import VersionCopies
+from hocket.tree import Tree, copy_tensors, tensors
+
+
+class CompiledGraph:
+    """Graph of compiled layers, with the weights of the forward (stash) or present ones (live).
+
+    Args:
+        layers: The compiled layers, which must recompute nothing for ``live``.
+        stash: Differentiate at the weights of the forward.
+        keep_states: Keep the state of each forward, so that it can be repeated.
+        editable: Returns an input that the layers may edit.
+    """
+
+    forbids_inner_forward = False
+    recomputes = False
+
+    def __init__(
+        self,
+        layers: CompiledLayers,
+        *,
+        stash: bool,
+        keep_states: bool = False,
+        editable: Editable = copy_tensors,
+    ) -> None:
+        self.copies = VersionCopies()
+        self._layers = layers
+        self._stash = stash
+        self._states = ForwardStates(self.copies) if keep_states else None
+        self._editable = editable
+        self._graph_checked = False
+        self._module: nn.Module | None = None  # that of the last forward
+        self._named: list[tuple[str, nn.Parameter]] = []
+
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+        """Forward with a graph that depends on other tensors than the weights.
+
+        Raises:
+            OptionError: The layers cannot be compiled, or use weights that are no parameters
+                of theirs.
+        """
+        if module is not self._module:
+            self._module, self._named = module, list(module.named_parameters())
+        trained = {name: weight for name, weight in self._named if weight.requires_grad}
+        present = [
+            self.copies.view(weight.detach(), weight) if self._stash else weight.data
+            for weight in trained.values()
+        ]
+        given: Sequence[Tensor] = ()
+        if trained:
+            given = _GivenFor.apply(present, *trained.values())  # type: ignore[no-untyped-call]
+        output = self._layers(
+            module, self._editable(leaves), dict(zip(trained, given, strict=True))
+        )
+        if not self._graph_checked:
+            _check_graph(output, trained)
+            self._graph_checked = True
+
+        def get_output() -> Tree:
+            if not self._stash:
+                _require_same_memory(present, trained)
+            return output
+
+        return output, get_output
+
+    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
+        """Return whether each tensor of the output has a graph.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            output: Output of the forward.
+        """
+        return [tensor.requires_grad for tensor in tensors(output)]
+
+    def forward_state(self, module: nn.Module) -> ForwardState | None:
+        """Return the weights, in copies that ``stash`` shares, and the buffers."""
+        return None if self._states is None else self._states.state(module)
+
+    def rebuild_output(
+        self, module: nn.Module, leaves: Tree, state: ForwardState
+    ) -> OutputFunction:
+        """Repeat the forward; ``stash`` keeps its weights, ``live`` the module's own.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            state: Weights and buffers of the forward.
+        """
+        set_tensors(module, state.weights)
+        with replaced_buffers(module, copy_tensors(state.buffers)):
+            return self.forward(module, leaves)[1]
+
+    def after_update(self) -> None:
+        """Make new copies for later forwards; graphs in flight hold on to the old ones."""
+        self.copies.forget()
+
+
+class _GivenFor(torch.autograd.Function):
+    """Tensors that stand for weights; their gradients are passed on to the weights."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, given: Sequence[Tensor], *weights: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple(given)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> Any:
+        return None, *gradients
+
+
+def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
+    """Refuse layers that reach their weights by another way than as parameters.
+
+    Args:
+        output: Output of a forward, with its graph.
+        weights: Weights of the layers by name.
+
+    Raises:
+        OptionError: The graph leads to a weight, not to the tensor that stands for it.
+    """
+    names = {id(weight): name for name, weight in weights.items()}
+    nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, _GivenFor._backward_cls):
+            continue
+        name = names.get(id(getattr(node, "variable", None)))
+        if name is not None:
+            raise OptionError(
+                f"the layers use the weight {name!r} not as a parameter of theirs but from a "
+                "list or an attribute of another kind, where the weights of a version cannot "
+                "be put in its place; leave compile out"
+            )
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        nodes += following
+
+
+def _require_same_memory(views: Sequence[Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights whose memory is another than in the forward.
+
+    Args:
+        views: The weights as they were in the forward.
+        weights: The weights by name.
+
+    Raises:
+        LinearizeError: The optimizer has replaced the memory of a weight.
+    """
+    for view, (name, weight) in zip(views, weights.items(), strict=True):
+        if (view.data_ptr(), view.stride()) != (weight.data_ptr(), weight.stride()):
+            raise LinearizeError(
+                f"the weight {name!r} was replaced by one in other memory, which a compiled "
+                "graph does not see; update it in place, or use linearize='stash'"
+            )

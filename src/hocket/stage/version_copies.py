@@ -1,0 +1,67 @@
+"""Copies of the memory of weights, one for each version of each weight, which graphs share."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class VersionCopies:
+    """Copies of the present weights of a stage, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
+
+    def forget(self) -> None:
+        """Make new copies from now on; graphs in flight hold on to the old ones."""
+        self._copies = {}
+
+    def view(self, tensor: Tensor, weight: Tensor) -> Tensor:
+        """Return a tensor as it is now, in a copy of the memory of its weight.
+
+        Args:
+            tensor: The tensor (...), which shares memory with the weight.
+            weight: The weight.
+        """
+        key = _version_key(weight)
+        if key not in self._copies:
+            self._copies[key] = weight.untyped_storage().clone()
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        offset = int(tensor.storage_offset())
+        return empty.set_(self._copies[key], offset, tensor.size(), tensor.stride())
+
+    def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
+        """Return copies of the memory of the weights as they are, which graphs share.
+
+        Args:
+            weights: Weights of the stage.
+        """
+        for weight in weights:
+            self.view(weight.detach(), weight)
+        return [self._copies[_version_key(weight)] for weight in weights]
+
+    @contextmanager
+    def sharing(
+        self, weights: Sequence[Tensor], copies: Sequence[torch.UntypedStorage]
+    ) -> Iterator[None]:
+        """Context manager in which graphs keep these copies in the place of the weights.
+
+        Args:
+            weights: Weights of the stage, which have the values of the copies.
+            copies: A copy of the memory of each weight.
+        """
+        own = self._copies
+        self._copies = dict(zip(map(_version_key, weights), copies, strict=True))
+        try:
+            yield
+        finally:
+            self._copies = own
+
+
+def _version_key(weight: Tensor) -> tuple[int, int]:
+    """Return the place of a weight's memory, and its version.
+
+    The version catches a change from outside, such as load_state_dict.
+    """
+    return weight.untyped_storage().data_ptr(), weight._version

@@ -1,0 +1,42 @@
+"""Copies of batches to the device; the host does not wait for those to a GPU."""
+
+import torch
+from torch import Tensor
+
+from hocket.tree import Tree, map_tensors
+
+
+class Upload:
+    """Copies batches to a device.
+
+    To a GPU they are copied out of pinned memory, in a stream of their own: the copy of a batch
+    goes on beside the computations that are queued, and only what uses the batch waits for it.
+
+    Args:
+        device: The device.
+        channels_last: Give 4-dimensional tensors that memory format.
+    """
+
+    def __init__(self, device: torch.device, *, channels_last: bool) -> None:
+        self._device = device
+        self._channels_last = channels_last
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __call__(self, values: Tree) -> Tree:
+        """Return values on the device, with tensors of shape (B, ...)."""
+        return map_tensors(self._move, values)
+
+    def _move(self, value: Tensor) -> Tensor:
+        if self._channels_last and value.dim() == 4:
+            value = value.to(memory_format=torch.channels_last)
+        on_host = value.device.type == "cpu" and value.layout == torch.strided
+        if self._stream is None or not on_host:
+            return value.to(self._device)
+        # A copy, as a loader may fill its memory again; PyTorch keeps it until it is read.
+        pinned = torch.empty_like(value, pin_memory=True).copy_(value)
+        user = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            moved = pinned.to(self._device, non_blocking=True)
+        user.wait_stream(self._stream)
+        moved.record_stream(user)  # so that its memory is not reused before that is done
+        return moved

@@ -1,0 +1,247 @@
+"""Pipelines that are flushed: back-propagation to the bit, with more batches in flight.
+
+GPipe and 1F1B differ in the batches that a stage holds, and in nothing that they compute.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import STAGES, back_propagate, conv, data, different, mlp, sgd, train
+from hocket import Checkpoints, Trainer
+from hocket.checkpoint.directory import newest_first
+from hocket.errors import OptionError
+from hocket.methods import ADL, BP, DGL, METHODS, GPipe, OneFOneB, build_method
+from hocket.methods.extra_delay import with_extra_delay
+from hocket.methods.method import Method
+from hocket.methods.staleness_profile import with_staleness
+from hocket.planner.simulate import StageTimes, simulate, tick_s
+from hocket.planner.window import law_tick_s, least_extra_delay
+from hocket.remedies import T1
+
+FLUSHED = [name for name, build in METHODS.items() if build().flushes]
+every_flushed = pytest.mark.parametrize("name", FLUSHED)
+both_networks = pytest.mark.parametrize("net", [mlp, conv])
+
+
+def test_the_registry_has_both():
+    assert FLUSHED == ["gpipe", "1f1b"]
+
+
+@both_networks
+@every_flushed
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("accumulate", [1, 2, 3, 5])
+def test_a_flushed_pipeline_is_back_propagation(accumulate, stages, name, net):
+    """Bit-equal: two epochs of 7 batches, so that some groups lie over the end of an epoch."""
+    method = build_method(name, accumulate=accumulate)
+    plain = back_propagate(net(stages), data(net, 7, last=3), accumulate=accumulate, epochs=2)
+    assert not different(
+        train(method, net(stages), data(net, 7, last=3), epochs=2).state, plain
+    )
+
+
+@both_networks
+@every_flushed
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epoch_end": "drain"},
+        {"reduce": "sum"},
+        {"accumulate": 3},
+        {"accumulate": 6, "epoch_end": "drain"},
+    ],
+    ids=["drain", "sum", "three", "six-drain"],
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_drained_epochs_and_dropout_are_as_without_a_pipeline(name, net, options, recompute):
+    """Bit-equal, groups that an epoch's end cuts short included; and every event's report."""
+    batches = data(net, 7, last=3)
+    trained = [
+        train(method, net(3, dropout=0.3), batches, epochs=2)
+        for method in (
+            build_method(name, recompute=recompute, **options),
+            BP(**({"accumulate": 4} | options)),
+        )
+    ]
+    assert not different(trained[0].state, trained[1].state)
+    for stage in range(3):
+        reports = [[e.report for e in each.of("U", stage)] for each in trained]
+        assert reports[0] == reports[1]
+        backwards = [
+            [
+                (e.report.epoch, e.report.version, e.report.staleness)
+                for e in each.of("B", stage)
+            ]
+            for each in trained
+        ]
+        assert backwards[0] == backwards[1]
+        assert {staleness for _, _, staleness in backwards[0]} == {0}
+
+
+@every_flushed
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_batches_in_flight_are_those_of_the_papers(name, stages, accumulate):
+    """GPipe holds M batches at every stage, 1F1B min(K-k, M)."""
+    most: Counter[int] = Counter()
+
+    def watch(event, stage):
+        held = len(stage.in_flight) + (event.action.kind == "B")  # with that of the backward
+        most[stage.index] = max(most[stage.index], held)
+
+    method = build_method(name, accumulate=accumulate)
+    train(method, mlp(stages), data(mlp, 9), watch=watch)
+    paper = {"gpipe": lambda k: accumulate, "1f1b": lambda k: min(stages - k, accumulate)}[name]
+    for k in range(stages):
+        memory = method.memory(k, stages)
+        assert most[k] == memory.graphs == memory.inputs == paper(k)
+        assert memory.versions == 1
+        recomputing = build_method(name, accumulate=accumulate, recompute=True).memory(
+            k, stages
+        )
+        assert (recomputing.graphs, recomputing.inputs) == (1, paper(k))
+
+
+@every_flushed
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("accumulate", [1, 2, 4, 7])
+def test_the_bubble_is_that_of_the_papers(name, stages, accumulate):
+    """Section 2.3 of arXiv 1811.06965: (K-1) / (M+K-1) of the time, on equal stages."""
+    method = build_method(name, accumulate=accumulate)
+    times = [StageTimes(1.0, 2.0, 0.0, 0.0)] * stages
+    seconds = tick_s(method, times)
+    assert seconds >= law_tick_s(method, times) == 3
+    assert not any(least_extra_delay(method, times))
+    assert seconds == pytest.approx(3 * (accumulate + stages - 1) / accumulate)
+    group = simulate(method, times, accumulate)
+    assert max(span.end_s for span in group.spans) == 3 * (accumulate + stages - 1)
+
+
+@pytest.mark.parametrize("linearize", ["stash", "recompute"])
+def test_stashing_copies_no_weight_where_none_changes(linearize):
+    """Layers that late gradients are refused for are compatible: an LSTM, say."""
+
+    class Recurrent(nn.Module):
+        def __init__(self, features: int) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(5, features, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x[:, None])[0][:, 0]
+
+    def network() -> list[nn.Module]:
+        torch.manual_seed(0)
+        return [
+            Recurrent(5).double(),
+            nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)).double(),
+        ]
+
+    method = replace(OneFOneB(accumulate=3), linearize=linearize)
+    plain = back_propagate(network(), data(mlp, 7), accumulate=3)
+    assert not different(train(method, network(), data(mlp, 7)).state, plain)
+
+
+@every_flushed
+@pytest.mark.parametrize("bad", [2, 3])
+def test_a_batch_with_nan_is_left_out_of_its_group(name, bad):
+    """As from back-propagation's, which takes the mean over the others."""
+    states = []
+    for method in (build_method(name, accumulate=4), BP(accumulate=4)):
+        batches, modules = data(mlp, 9), mlp(3)
+        batches[bad][0][0, 0] = float("nan")
+        Trainer(modules, method=method, optimizer=sgd, on_nan="skip").fit(
+            batches, epochs=1, progress=False
+        )
+        states.append([value for module in modules for value in module.state_dict().values()])
+    assert not different(*states)
+
+
+@every_flushed
+def test_faults_and_checkpoints_are_due_though_a_batch_takes_several_ticks(name, tmp_path):
+    """A multiple of the interval that lies within a flush counts at the end of the flush."""
+    method, modules = build_method(name, accumulate=2), mlp(3)
+    ends = []
+    trainer = Trainer(modules, method=method, optimizer=sgd, check_every=3, resumable=True)
+    trainer.prepare(data(mlp, 1)[0][0])
+    with trainer.saving(Checkpoints(tmp_path, every=3, keep=100)) as save:
+        for inputs, targets in data(mlp, 8):
+            trainer.step(inputs, targets)
+            ends.append(trainer.engine.tick_count)
+            save()
+    before = [0, *ends]
+    due = [end for end, start in zip(ends, before, strict=False) if end // 3 > start // 3]
+    saved = sorted(int(folder.name.split("-")[1]) for folder in newest_first(tmp_path))
+    assert saved == due
+
+
+@every_flushed
+def test_step_returns_the_loss_of_the_last_batch_that_left(name):
+    last = []
+
+    def watch(event, stage):
+        if event.action.kind == "B" and stage.index == 1:
+            last.append(event.report.loss)
+
+    trainer = Trainer(
+        mlp(2), method=build_method(name, accumulate=2), optimizer=sgd, watchers=[watch]
+    )
+    for number, batch in enumerate(data(mlp, 4)):
+        seen = len(last)
+        loss = trainer.step(*batch)
+        assert loss == (last[-1] if len(last) > seen else None)
+        assert len(last) == number + 1 or name == "gpipe"
+
+
+# What contradicts a flush is refused.
+
+
+def table(**choices) -> Method:
+    return replace(ADL(), name="table", order="forward-first", flush="alternate", **choices)
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        (
+            {"linearize": "live"},
+            "linearize='live' and hold='newest': no weight changes",
+        ),
+        ({"hold": "double"}, "linearize='stash' and hold='double': no weight changes"),
+        (
+            {"signal": DGL().signal},
+            "waits for gradients from the next stage, and the signal",
+        ),
+        (
+            {"flush": "all-forward", "order": "backward-first"},
+            "a backward would begin before the last forward; use order='forward-first'",
+        ),
+        (
+            {"flush": "always"},
+            "flush is 'always'; wanted 'never' or 'alternate' or 'all-f",
+        ),
+        ({"remedies": (T1(),)}, "there is no late gradient that T1 could correct"),
+    ],
+    ids=["live", "hold", "local", "order", "word", "remedy"],
+)
+def test_what_contradicts_a_flush_is_refused(choices, told):
+    with pytest.raises(OptionError, match=told):
+        replace(table(), **choices)
+
+
+def test_a_flush_leaves_no_staleness_to_choose():
+    with pytest.raises(OptionError, match="method '1f1b' has none to choose"):
+        with_staleness(OneFOneB(accumulate=1), [2, 1, 0])
+
+
+def test_packets_may_take_longer_within_a_group_that_alternates():
+    """As many forwards more; where all forwards come first there is nothing to do meanwhile."""
+    later = with_extra_delay(OneFOneB(accumulate=4), 1)
+    assert [later.memory(k, 3).graphs for k in range(3)] == [4, 3, 1]
+    states = [train(method, mlp(3), data(mlp, 9)).state for method in (later, BP(accumulate=4))]
+    assert not different(*states)
+    with pytest.raises(OptionError, match="no stage has other work for the time that a packet"):
+        with_extra_delay(GPipe(), 1)

@@ -1,0 +1,79 @@
+"""The window law agrees with simulated programs, and chooses delays that hide the link."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.methods import ADL, BP, DDG, DGL, FDG, FR, PACI
+from hocket.methods.extra_delay import with_extra_delay
+from hocket.planner.simulate import StageTimes, tick_s
+from hocket.planner.window import TOLERANCE, bound_s, law_tick_s, least_extra_delay
+
+METHODS = {
+    "bp": BP(),
+    "ddg": DDG(),
+    "fdg": FDG(),
+    "fdg forward-first": FDG(order="forward-first"),
+    "fr": FR(),
+    "adl": ADL(accumulate=4),
+    "paci": PACI(accumulate=4),
+    "dgl": DGL(),
+    "fdg extra": with_extra_delay(FDG(), 1),
+}
+every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+@every
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("packet_s", [0.0, 0.4, 1.5, 4.0])
+def test_the_law_is_the_time_of_the_simulated_program(method, stages, packet_s):
+    times = [StageTimes(1.0, 2.0, 0.2, packet_s)] * stages
+    assert law_tick_s(method, times) == pytest.approx(tick_s(method, times), rel=0.025)
+
+
+@every
+@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
+@settings(max_examples=25)
+def test_uneven_stages_are_no_faster_than_the_law(method, seconds):
+    times = [
+        StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in zip(seconds[:4], seconds[3:], strict=True)
+    ]
+    # The simulation takes the median over a few batches.
+    assert tick_s(method, times) >= 0.97 * law_tick_s(method, times)
+
+
+LATE = {
+    name: METHODS[name] for name in ("ddg", "fdg", "fdg forward-first", "fr", "adl", "paci")
+}
+late = pytest.mark.parametrize("method", LATE.values(), ids=LATE.keys())
+
+
+@late
+@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
+@settings(max_examples=25)
+def test_the_least_extra_delay_hides_the_link_and_one_less_does_not(method, seconds):
+    times = [
+        StageTimes(f, 2 * f, 0.0, 2 * c) for f, c in zip(seconds[:4], seconds[3:], strict=True)
+    ]
+    longest_s = (1 + TOLERANCE) * bound_s(method, times)
+    extra = least_extra_delay(method, times)
+    assert law_tick_s(with_extra_delay(method, extra), times) <= longest_s
+    assert tick_s(with_extra_delay(method, extra), times) <= 1.02 * longest_s
+    for edge, ticks in enumerate(extra):
+        if ticks:
+            fewer = [*extra[:edge], ticks - 1, *extra[edge + 1 :]]
+            assert law_tick_s(with_extra_delay(method, fewer), times) > longest_s
+
+
+@pytest.mark.parametrize("method", [BP(), DGL()], ids=["bp", "dgl"])
+def test_nothing_is_extended_where_it_cannot_help(method):
+    assert least_extra_delay(method, [StageTimes(1.0, 2.0, 0.0, 5.0)] * 3) == (0, 0)
+
+
+def test_no_delay_hides_a_link_that_is_always_taken():
+    times = [StageTimes(1.0, 2.0, 0.0, packet_s=5.0, transfer_s=4.0)] * 2
+    assert bound_s(FDG(), times) == 4.0
+    method = with_extra_delay(FDG(), 3)
+    assert law_tick_s(method, times) == 4.0
+    assert tick_s(method, times) == pytest.approx(4.0)
+    assert tick_s(DGL(), times) == pytest.approx(4.0)

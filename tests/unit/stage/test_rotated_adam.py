@@ -1,0 +1,169 @@
+"""Adam in rotated bases: its reference, its laws, and its place in a training."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from contract.small import different, far
+from hocket import Trainer, zoo
+from hocket.errors import OptionError
+from hocket.methods import FDG
+from hocket.remedies import Predict
+from hocket.runs.build import build_optimizer
+from hocket.runs.config import RunConfig
+from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
+from reference import rotated_adam as reference
+
+# A first gradient is diagonal in its own bases, but for rounding: eps has to be far above it.
+ADAM = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3}
+OPTIONS = ADAM | {"weight_decay": 0.0, "refresh": 4}
+
+
+def gradients(shape, count=13, seed=0):
+    make = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=make).double() for _ in range(count)]
+
+
+def walk(build, start, path):
+    """Return the weight after each step with the gradients of a path."""
+    weight = nn.Parameter(start.clone())
+    optimizer, seen = build([weight]), []
+    for gradient in path:
+        weight.grad = gradient.clone()
+        optimizer.step()
+        seen.append(weight.detach().clone())
+    return seen
+
+
+@pytest.mark.parametrize("refresh", [1, 4, 50])
+@pytest.mark.parametrize("shape", [(3, 3), (4, 3), (2, 3)])
+def test_steps_are_those_of_the_reference(shape, refresh):
+    """Close in float64; where more than one dimension has no gradient, bases are not unique."""
+    start, *path = gradients(shape)
+    options = OPTIONS | {"refresh": refresh}
+    seen = walk(lambda params: RotatedAdam(params, **options), start, path)
+    assert not far(seen, reference.path(start, path, **ADAM, refresh=refresh))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 3, 2)])
+def test_without_a_rotation_it_is_adamw(shape):
+    start, *path = gradients(shape)
+    options = {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.3}
+    turned = [{"params": [], "rotated": True}]
+
+    def build(params):
+        return RotatedAdam([*turned, {"params": params, "rotated": False}], **options)
+
+    wanted = walk(lambda params: AdamW(params, **options), start, path)
+    assert not far(walk(build, start, path), wanted)
+
+
+def test_a_rotation_of_the_weights_rotates_their_path():
+    """Of which Adam's path, coordinate by coordinate, knows nothing."""
+    start, *path = gradients((4, 4))
+    left, right = (torch.linalg.qr(each).Q for each in gradients((4, 4), 2, seed=1))
+
+    def rotated(tensors):
+        return [left @ each @ right for each in tensors]
+
+    for kind, same in ((RotatedAdam, True), (AdamW, False)):
+        build = partial(kind, **ADAM)
+        turned = walk(build, rotated([start])[0], rotated(path))
+        assert (not far(rotated(walk(build, start, path)), turned)) == same
+
+
+def test_it_goes_on_from_its_state():
+    start, *path = gradients((3, 4))
+    whole = walk(lambda params: RotatedAdam(params, **OPTIONS), start, path)
+    weight = nn.Parameter(start.clone())
+    optimizer = RotatedAdam([weight], **OPTIONS)
+    for number, gradient in enumerate(path):
+        if number == 6:
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer = RotatedAdam([weight])
+            optimizer.load_state_dict(state)
+        weight.grad = gradient
+        optimizer.step()
+    assert torch.equal(weight.detach(), whole[-1])
+
+
+def gpt():
+    torch.manual_seed(0)
+    return zoo.gpt(vocab=7, context=4, width=8, depth=2, heads=2)
+
+
+def texts(count):
+    make = torch.Generator().manual_seed(1)
+    made = [torch.randint(7, (3, 5), generator=make) for _ in range(count)]
+    return [(text[:, :-1], text[:, 1:]) for text in made]
+
+
+def test_a_training_rotates_hidden_matrices_and_resumes(tmp_path):
+    def build(network):
+        optimizer = rotated_adam(network, lr=0.01, refresh=2)
+        return Trainer(network, stages=2, method="fdg", optimizer=optimizer, resumable=True)
+
+    networks = [gpt(), gpt()]
+    whole = build(networks[0])
+    for number, batch in enumerate(texts(8)):
+        if number == 5:
+            whole.save(tmp_path)
+        whole.step(*batch)
+    states = [s for stage in whole.stages for s in stage.updater.optimizer.state.values()]
+    assert sum("left_basis" in state for state in states) == 2 * 4
+    assert len(states) == len(list(networks[0].parameters()))
+    resumed = build(networks[1])
+    resumed.resume(tmp_path)
+    for batch in texts(8)[5:]:
+        resumed.step(*batch)
+    assert different(networks[0].parameters(), networks[1].parameters()) == []
+
+
+def test_by_name_it_decays_what_it_is_told():
+    network = gpt()
+    run = RunConfig(optimizer="RotatedAdam:lr=0.02,refresh=3", weight_decay_on="matrices")
+    optimizer = build_optimizer(run, network)(list(network.named_parameters()))
+    groups = optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.01, 0.01, 0.0]
+    assert [group["rotated"] for group in groups] == [True, False, False]
+    assert {group["refresh"] for group in groups} == {3}
+    assert len(groups[0]["params"]) == 8
+
+
+def test_shrink_under_it_is_warned_of_and_predictions_need_the_last_change():
+    network = gpt()
+    trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=rotated_adam(network))
+    with pytest.warns(UserWarning, match="cancels under RotatedAdam"):
+        trainer.prepare(texts(1)[0][0])
+    method = FDG().with_remedies(Predict())
+    trainer = Trainer(network, stages=2, method=method, optimizer=rotated_adam(network))
+    with pytest.raises(OptionError, match=r"is another \(RotatedAdam\).*direction=last"):
+        trainer.prepare(texts(1)[0][0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_of_few_digits_can_be_rotated(dtype):
+    start, *path = [each.to(dtype) for each in gradients((3, 4))]
+    seen = walk(lambda params: RotatedAdam(params, **OPTIONS), start, path)
+    assert {each.dtype for each in seen} == {dtype}
+    assert all(each.isfinite().all() for each in seen)
+
+
+@pytest.mark.parametrize(
+    ("weight", "options", "told"),
+    [
+        (torch.zeros(3), {}, r"a weight of shape \(3,\) is no real matrix, and only those"),
+        (torch.zeros(2, 2, dtype=torch.cfloat), {}, r"shape \(2, 2\) is no real matrix"),
+        (torch.zeros(2, 2), {"refresh": 0}, "refresh is 0; bases turn after 1 update or more"),
+        (torch.zeros(2, 2), {"betas": (1.0, 0.9)}, r"are at least 0, and betas in \[0, 1\)"),
+        (torch.zeros(2, 2), {"lr": -1.0}, "lr, eps and weight_decay are at least 0, and"),
+    ],
+    ids=["vector", "complex", "refresh", "betas", "lr"],
+)
+def test_what_cannot_be_rotated_is_refused(weight, options, told):
+    with pytest.raises(ValueError, match=told):
+        RotatedAdam([nn.Parameter(weight)], **options)
