@@ -19,6 +19,7 @@ from hocket import Trainer
 from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
 from hocket.transport.message import OutgoingMessage
+from hocket.transport.reconnecting import ReconnectingLink
 from unit.distributed.launched import socket_addresses
 
 FAULTY_BATCH = 4
@@ -248,8 +249,13 @@ def damage_asynchronously(pipe):
         return fail_asynchronously(pipe, None, None)
 
 
-def interrupt_asynchronously(pipe):
-    """Interrupt the first stage, which stops all, however many ticks are left."""
+def interrupt_asynchronously(pipe, starved):
+    """Interrupt the first stage, which stops all, however many ticks are left.
+
+    Args:
+        pipe: Path of the named pipe to open.
+        starved: The last stage never gets a packet.
+    """
     os.open(pipe, os.O_WRONLY)
 
     class Endless(list):
@@ -260,8 +266,11 @@ def interrupt_asynchronously(pipe):
                 yield from data(1)
 
     trained = build_trainer(None, None, method=DGLAsync(head="mlp"))
+    drop = starved and distributed.get_rank() == 1
+    dropping = patch.object(ReconnectingLink, "send", lambda _link, _packet: False)
     try:
-        trained.fit(Endless(data(1) * 10**6), epochs=1, progress=False)
+        with dropping if drop else contextlib.nullcontext():
+            trained.fit(Endless(data(1) * 10**6), epochs=1, progress=False)
     except KeyboardInterrupt:
         return 0
     return 1

@@ -103,8 +103,9 @@ def test_a_damaged_packet_in_an_asynchronous_training_ends_all_processes(failure
     assert re.search(expected, err)
 
 
-def test_an_interrupt_of_the_first_stage_stops_an_asynchronous_training(pipe):
-    assert launch(failing.interrupt_asynchronously, pipe.name, processes=3) == 0
+@pytest.mark.parametrize("starved", [False, True])
+def test_an_interrupt_of_the_first_stage_stops_an_asynchronous_training(pipe, starved):
+    assert launch(failing.interrupt_asynchronously, pipe.name, starved, processes=3) == 0
 
 
 def test_a_nan_is_reported_with_its_stage_and_batch(failure):

@@ -177,7 +177,10 @@ class AsyncProcess:
             yield NO_BATCH
 
     def _wait_for_packet(self) -> bool:
-        """Wait for a packet to draw or, after the goal, to pass on; return True if it came."""
+        """Wait for a packet to draw or, after the goal, to pass on; return True if it came.
+
+        Whoever is to send it may have been stopped, so the wait ends when all are.
+        """
         assert self._buffer is not None
         assert self._previous is not None
         finished, turn, failures = self._stage.finished, self._stage.turns, self._world.failures
@@ -190,8 +193,7 @@ class AsyncProcess:
         with self._stage.stage.recorder.span("wait", turn, turn), wait as waiting:
             while not there and not self._failures:
                 there = self._buffer.wait(min(POLL_S, failures.slice_s), fresh=finished)
-                self._previous.raise_if_lost()
-                if finished:
+                if finished or self._check_all_finished():
                     break
                 if self._previous.connection is None:  # it is being started again
                     waiting.restart()
