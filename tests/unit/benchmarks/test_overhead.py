@@ -191,7 +191,7 @@ def test_the_tensors_of_an_engine_and_of_a_loop_by_hand_are_counted() -> None:
 
 def test_memory_counts_what_training_adds() -> None:
     large = Workload(
-        network="mlp", shape=(100_000,), batch=2, stages=1, threads=1, channels_last=False
+        network="mlp", shape=(50_000,), batch=2, stages=1, threads=1, channels_last=False
     )
     weights_mib = large.parameter_count() * 4 / 2**20
     peak_mib = measure_peak_mib(large, PLAIN, steps=1)["peak_mib"]
