@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("train", "sweep", "methods", "draw", "launch", "plan")
+COMMANDS = ("train", "sweep", "methods", "networks", "data", "draw", "launch", "plan")
 COMPILER = ("torch._dynamo.eval_frame", "torch._inductor", "sympy")
 # Needed for one kind of network, data, picture or log only.
 SELDOM = (
@@ -56,8 +56,8 @@ def test_help_and_version_import_nothing_that_computes(words, tmp_path):
     assert not among(modules, ("torch", "numpy", *SELDOM))
     assert {m for m in modules if m.startswith("hocket.")} <= {
         "hocket.__main__", "hocket.files", "hocket.cli", "hocket.cli.main",
-        "hocket.cli.output", "hocket.errors", "hocket.options", "hocket.runs",
-        "hocket.runs.config", "hocket.runs.recipes", f"hocket.cli.{words[0]}",
+        "hocket.cli.output", "hocket.cli.train_help", "hocket.errors", "hocket.options",
+        "hocket.runs", "hocket.runs.config", "hocket.runs.recipes", f"hocket.cli.{words[0]}",
         "hocket.training", "hocket.training.standard_stream",
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ import cyclopts
 from cyclopts import App, Parameter, Token
 
 from hocket.cli.output import console, end_with_error, messages, print_error, print_warning
+from hocket.cli.train_help import GroupedFormatter
 from hocket.errors import HocketError, OptionError, format_problems
 from hocket.runs.config import parse_config, read_values
 from hocket.runs.recipes import recipe
@@ -46,17 +47,39 @@ COMMANDS = {
     "train": "Train a network; everything it leaves is in a new run folder.",
     "sweep": "Run the trainings of a study, and compare them in one record.",
     "methods": "List the methods: delays, staleness, memory, locks, paper and options.",
+    "networks": "List the networks: parameters, layers and options.",
+    "data": "List the data sets: their files and options.",
     "draw": "Print or draw the program of a method, or a timeline that was measured.",
     "launch": "Run a Python script in several processes of this machine.",
     "plan": "Rehearse a network on this machine and forecast each method's speed and memory.",
 }
 HINTS = {
     "--lr": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
+    "--learning-rate": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
+    "--momentum": "an optimizer has its momentum: --optimizer SGD:lr=0.1,momentum=0.9",
+    "--weight-decay": "an optimizer has its weight decay: --optimizer AdamW:weight_decay=0.1",
     "--workers": "the data sets of the command line are read without workers",
+    "--num-workers": "the data sets of the command line are read without workers",
+    "--model": "the network has the name --network; `hocket networks` lists them",
+    "--arch": "the network has the name --network; `hocket networks` lists them",
+    "--dataset": "the data set has the name --data; `hocket data` lists them",
+    "--gpus": "give --device cuda, and --processes with one process for each GPU",
+    "--amp": "give --precision bf16",
+    "--output-dir": "the folder of the run has the name --run-dir",
+    "--grad-clip": "the largest norm of a gradient has the name --clip",
+    "--wandb": "give --tensorboard for event files",
 }
 """Notes on options that other programs have."""
 for _name, _help in COMMANDS.items():
-    app.command(f"hocket.cli.{_name}:{_name}_command", name=_name, help=_help)
+    app.command(
+        f"hocket.cli.{_name}:{_name}_command",
+        name=_name,
+        help=_help,
+        help_formatter=GroupedFormatter() if _name == "train" else None,
+    )
+app.register_install_completion_command(
+    help="Install the completion of commands and options in the shell.", group="Shell"
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -82,10 +105,14 @@ def run_app(app: App, words: Sequence[str]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = print_warning
             return int(app(words, exit_on_error=False, print_error=False) or 0)
+    except cyclopts.UnknownOptionError as error:
+        flag = error.token.keyword or ""
+        hint = HINTS.get(flag)
+        return print_error(OptionError(f"there is no {flag}; {hint}") if hint else error)
+    except cyclopts.UnusedCliTokensError as error:
+        error.add_note("every choice has a name: --method fdg --network resnet20 --data digits")
+        return print_error(error)
     except cyclopts.CycloptsError as error:
-        flag = error.token.keyword if isinstance(error, cyclopts.UnknownOptionError) else None
-        if (hint := HINTS.get(flag or "")) is not None:
-            error.add_note(hint)
         return print_error(error)
     except HocketError as error:
         return end_with_error(error)

@@ -1,8 +1,7 @@
 """``hocket methods``: the table of methods."""
 
-from hocket.cli.output import console
+from hocket.cli.output import console, print_wide
 from hocket.errors import OptionError
-from hocket.training.standard_stream import plain_console
 
 
 def methods_command(*, stages: int = 4, remedies: bool = False, markdown: bool = False) -> int:
@@ -23,10 +22,5 @@ def methods_command(*, stages: int = 4, remedies: bool = False, markdown: bool =
     if markdown:
         console.print(method_markdown(stages), highlight=False, soft_wrap=True)
         return 0
-    wide = console if console.is_terminal else plain_console("stdout", max(console.width, 150))
-    if remedies:
-        wide.print(remedy_table())
-        return 0
-    wide.print(method_table(stages))
-    wide.print(option_table())
+    print_wide(*([remedy_table()] if remedies else [method_table(stages), option_table()]))
     return 0

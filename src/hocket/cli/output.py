@@ -6,11 +6,20 @@ Text is printed as it is: names of files and options are no markup.
 import sys
 from typing import Any
 
+from rich.console import RenderableType
+
 from hocket.errors import HocketError, PeerFailedError
 from hocket.training.standard_stream import plain_console
 
 console = plain_console("stdout")
 messages = plain_console("stderr")
+
+
+def print_wide(*tables: RenderableType) -> None:
+    """Print tables at the width of the terminal, or at 150 columns where there is none."""
+    wide = console if console.is_terminal else plain_console("stdout", max(console.width, 150))
+    for table in tables:
+        wide.print(table)
 
 
 def end_with_error(error: HocketError) -> int:

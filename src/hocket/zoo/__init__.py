@@ -49,7 +49,7 @@ _BUILDERS: tuple[Callable[..., nn.Sequential], ...] = (
     vgg19_bn,
 )
 NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
-    {builder.__name__: builder for builder in _BUILDERS}
+    {build.__name__: build for build in _BUILDERS}
 )
 
 
@@ -72,7 +72,7 @@ def create(name: str, **options: object) -> nn.Module:
     ['hidden0', 'head']
     """
     check(name, **options)
-    return _builder(name)(**options)
+    return builder(name)(**options)
 
 
 def check(name: str, **options: object) -> None:
@@ -87,10 +87,10 @@ def check(name: str, **options: object) -> None:
     """
     if name not in names():
         raise OptionError(unknown_name("network", name, names()))
-    builder = _builder(name)
+    build = builder(name)
     # The builder checks fields of a configuration of transformers itself.
-    known = options if name in HUGGING_FACE else list(inspect.signature(builder).parameters)
-    if problems := wrong_options(options, known, argument_hints(builder)):
+    known = options if name in HUGGING_FACE else list(inspect.signature(build).parameters)
+    if problems := wrong_options(options, known, argument_hints(build)):
         raise OptionError(format_problems(f"cannot build network {name!r}", problems))
 
 
@@ -111,17 +111,15 @@ def create_fitted(
     >>> create_fitted("resnet8", (1, 8, 8), classes=5).stem.conv.in_channels
     1
     """
-    fitted = fitting(_builder(name), shape, classes) if name in names() else {}
+    fitted = fitting(builder(name), shape, classes) if name in names() else {}
     return create(name, **(fitted | options))
 
 
-def fitting(
-    builder: Callable[..., Any], shape: Sequence[int], classes: int
-) -> dict[str, object]:
+def fitting(build: Callable[..., Any], shape: Sequence[int], classes: int) -> dict[str, object]:
     """Return those arguments of a builder that a data set decides.
 
     Args:
-        builder: Function that builds a network.
+        build: Function that builds a network.
         shape: Shape of one input without the batch: (C, H, W), (D,) or (T,).
         classes: Number of classes; for tokens, the size of the vocabulary.
 
@@ -136,11 +134,12 @@ def fitting(
         "context": shape[0],
         "image_size": shape[-1],
     }
-    accepted = inspect.signature(builder).parameters
+    accepted = inspect.signature(build).parameters
     return {name: value for name, value in arguments.items() if name in accepted}
 
 
-def _builder(name: str) -> Callable[..., nn.Module]:
+def builder(name: str) -> Callable[..., nn.Module]:
+    """Return the function that builds the network of this name, one of `names`."""
     return NETWORKS[name] if name in NETWORKS else HUGGING_FACE[name]
 
 
@@ -148,6 +147,7 @@ __all__ = [
     "HUGGING_FACE",
     "NETWORKS",
     "PLANS",
+    "builder",
     "check",
     "create",
     "create_fitted",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import pytest
 import torch
 
 import hocket
-from hocket.cli.main import main
+from hocket import zoo
+from hocket.cli.main import COMMANDS, HINTS, main
+from hocket.cli.train_help import FIRST_OF_GROUP
+from hocket.data import DATA
 from hocket.methods import METHODS
 from hocket.runs.config import RunConfig
 
@@ -319,7 +323,7 @@ BAD = {
     "learning rate": ("--lr 0.1", "has its learning rate: --optimizer SGD:lr=0.1"),
     "workers": ("--workers 4", "data sets of the command line are read without workers"),
     "clipping across stages": ("--clip network:1.0", "every stage would have to wait"),
-    "a word too much": ("twice", "twice"),
+    "a word too much": ("fdg", "['fdg'].\nevery choice has a name: --method fdg"),
 }
 
 
@@ -378,6 +382,50 @@ def test_a_plan_with_an_empty_stage_is_refused(call, here, plan, said):
     small = "synthetic:shape=[3,8,8],examples=8,test_examples=8"
     words = ("--network", "resnet8", "--data", small, "--stages", 3)
     assert said in refused(call, here, "train", *words, "--plan", plan)
+
+
+@pytest.mark.parametrize("flag", HINTS)
+def test_options_of_other_programs_are_told_with_the_right_one(call, here, flag):
+    said = refused(call, here, "train", flag, "1")
+    assert said == f"error: there is no {flag}; {HINTS[flag]}\n"
+    named = re.findall(r"--[a-z-]+", HINTS[flag])
+    assert all(
+        hasattr(RunConfig, name[2:].replace("-", "_"))
+        for name in named
+        if name != "--processes"
+    )
+
+
+def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
+    code, out, _ = call("train", "--help")
+    assert code == 0
+    titles = re.findall("╭─ (.+?) ─", out)
+    assert titles == list(FIRST_OF_GROUP.values())
+    options = {field.name for field in fields(RunConfig)} | {"config", "recipe", "resume"}
+    for name in options | {"processes", "max_restarts"}:
+        assert len(re.findall(rf"│ --{name.replace('_', '-')} ", out)) == 1
+
+
+def test_a_shell_completes_commands_and_options(call, here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    file = here / "completion.bash"
+    assert call("--install-completion", "--shell", "bash", "--output", file)[0] == 0
+    script = file.read_text()
+    assert all(f"{name}" in script for name in COMMANDS)
+    assert "--checkpoint-every" in script
+
+
+def test_networks_and_data_sets_are_listed_with_their_options(call, here):
+    code, out, err = call("networks")
+    assert (code, err) == (0, "")
+    assert re.search(r"│ resnet20 +│ +269,722 │ +11 │ ResNet-20", out)
+    assert re.search(r"│ hf_gpt2 .*vocab=256, context=64, fields of its configuration", out)
+    assert all(f"│ {name} " in out for name in zoo.names())
+    code, out, err = call("data")
+    assert (code, err) == (0, "")
+    assert re.search(r"│ cifar10 +│ +needed │ CIFAR-10: .*subset=None, augment=True", out)
+    assert re.search(r"│ digits +│ +│ 1437 training", out)
+    assert all(f"│ {name} " in out for name in DATA)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

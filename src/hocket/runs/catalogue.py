@@ -1,0 +1,69 @@
+"""Tables of the networks and of the data sets that have names."""
+
+import inspect
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from hocket import data, zoo
+from hocket.data.registry import DATA
+
+
+def network_table() -> Table:
+    """Build the table of the networks: parameters, layers, summary and options."""
+    table = _described_table("networks (network:option=value,...)", "parameters", "layers")
+    for name in zoo.names():
+        builder = zoo.builder(name)
+        sizes = ("", "")
+        if name in zoo.NETWORKS or find_spec("transformers") is not None:
+            with torch.device("meta"):  # counts without memory
+                network = zoo.create(name)
+            count = sum(weight.numel() for weight in network.parameters())
+            layers = len(network) if isinstance(network, torch.nn.Sequential) else ""
+            sizes = (f"{count:,}", f"{layers}")
+        table.add_row(name, *sizes, _summary(builder), _options(builder))
+    return table
+
+
+def data_table() -> Table:
+    """Build the table of the data sets: whether they read files, summary and options."""
+    table = _described_table("data sets (data:option=value,...)", "--data-dir")
+    for name, loader in DATA.items():
+        reads_files = "data_dir" in inspect.signature(loader).parameters
+        known = data.options(name)
+        table.add_row(name, "needed" if reads_files else "", _summary(loader), _listed(known))
+    return table
+
+
+def _described_table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("name", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("summary", overflow="fold")
+    table.add_column("options", overflow="fold")
+    return table
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    """Return the first line of a docstring without its verb."""
+    line = (function.__doc__ or "").partition("\n")[0].removesuffix(".")
+    return line.partition("; see")[0].split(" ", 1)[1]
+
+
+def _options(builder: Callable[..., Any]) -> str:
+    parameters = inspect.signature(builder).parameters.values()
+    listed = _listed({p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD})
+    more = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return f"{listed}, fields of its configuration" if more else listed
+
+
+def _listed(defaults: dict[str, Any]) -> str:
+    """Return options with their defaults; those that must be given have none."""
+    return ", ".join(
+        name if default is inspect.Parameter.empty else f"{name}={default}"
+        for name, default in defaults.items()
+    )
