@@ -99,11 +99,8 @@ def _displace_adam(
         return quotient
 
     if moments == "steady":
-        moved = step(0, decays=False) * -steps
-    else:
-        decayed = group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
-        moved = _add_up(_as_real(weight), lr * decayed, steps, partial(step, decays=True))
-    return torch.view_as_complex(moved) if weight.is_complex() else moved
+        return _as_type_of(weight, step(0, decays=False) * -steps)
+    return _add_decaying(weight, group, lr, steps, partial(step, decays=True))
 
 
 def _displace_nadam(
@@ -143,11 +140,10 @@ def _displace_nadam(
 
     if moments == "steady":
         of_gradient = (1 - momentum(done)) / (1 - float(product))
-        moved = quotient(done, of_gradient + of_momentum(done), 1.0) * -steps
-    else:
-        decayed = group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
-        moved = _add_up(_as_real(weight), lr * decayed, steps, step)
-    return torch.view_as_complex(moved) if weight.is_complex() else moved
+        return _as_type_of(
+            weight, quotient(done, of_gradient + of_momentum(done), 1.0) * -steps
+        )
+    return _add_decaying(weight, group, lr, steps, step)
 
 
 def _displace_muon(
@@ -170,6 +166,26 @@ def _displace_muon(
     return _add_up(weight, lr * group["weight_decay"], steps, lambda later: -change)
 
 
+def _add_decaying(
+    weight: Tensor,
+    group: Mapping[str, Any],
+    lr: float,
+    steps: int,
+    step: Callable[[int], Tensor],
+) -> Tensor:
+    """Add up steps of the family of Adam between which the weight decays, if it is decoupled.
+
+    Args:
+        weight: The weight.
+        group: Its group of the optimizer.
+        lr: Learning rate.
+        steps: Number of steps.
+        step: Returns a step, of real numbers; see `_add_up`.
+    """
+    decay = group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
+    return _as_type_of(weight, _add_up(_as_real(weight), lr * decay, steps, step))
+
+
 def _add_up(weight: Tensor, decay: float, steps: int, step: Callable[[int], Tensor]) -> Tensor:
     """Return the displacement by steps between which the weight decays, of its shape.
 
@@ -189,6 +205,11 @@ def _add_up(weight: Tensor, decay: float, steps: int, step: Callable[[int], Tens
 def _as_real(tensor: Tensor) -> Tensor:
     """Return a tensor (...) of real numbers; of complex ones (..., 2), as Adam counts them."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _as_type_of(weight: Tensor, moved: Tensor) -> Tensor:
+    """Return real numbers as those of the weight, which may be complex; inverts `_as_real`."""
+    return torch.view_as_complex(moved) if weight.is_complex() else moved
 
 
 _DISPLACEMENTS: Mapping[type[Optimizer], Displace] = {

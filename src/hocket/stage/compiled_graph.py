@@ -14,18 +14,13 @@ from torch.autograd.function import FunctionCtx
 
 from hocket.errors import LinearizeError, OptionError
 from hocket.stage.compiled import CompiledLayers
-from hocket.stage.forward_state import (
-    ForwardState,
-    ForwardStates,
-    replaced_buffers,
-    set_tensors,
-)
-from hocket.stage.linearize import Editable, OutputFunction
+from hocket.stage.forward_state import ForwardState, replaced_buffers, set_tensors
+from hocket.stage.linearize import Editable, KeptGraph, OutputFunction
 from hocket.stage.version_copies import VersionCopies
 from hocket.tree import Tree, copy_tensors, tensors
 
 
-class CompiledGraph:
+class CompiledGraph(KeptGraph):
     """Graph of compiled layers, with the weights of the forward (stash) or present ones (live).
 
     Args:
@@ -35,8 +30,7 @@ class CompiledGraph:
         editable: Returns an input that the layers may edit.
     """
 
-    forbids_inner_forward = False
-    recomputes = False
+    copies: VersionCopies
 
     def __init__(
         self,
@@ -46,11 +40,9 @@ class CompiledGraph:
         keep_states: bool = False,
         editable: Editable = copy_tensors,
     ) -> None:
-        self.copies = VersionCopies()
+        super().__init__(VersionCopies(), editable, keep_states=keep_states)
         self._layers = layers
         self._stash = stash
-        self._states = ForwardStates(self.copies) if keep_states else None
-        self._editable = editable
         self._graph_checked = False
         self._module: nn.Module | None = None  # that of the last forward
         self._named: list[tuple[str, nn.Parameter]] = []
@@ -86,20 +78,6 @@ class CompiledGraph:
 
         return output, get_output
 
-    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Return whether each tensor of the output has a graph.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            output: Output of the forward.
-        """
-        return [tensor.requires_grad for tensor in tensors(output)]
-
-    def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Return the weights, in copies that ``stash`` shares, and the buffers."""
-        return None if self._states is None else self._states.state(module)
-
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
     ) -> OutputFunction:
@@ -113,10 +91,6 @@ class CompiledGraph:
         set_tensors(module, state.weights)
         with replaced_buffers(module, copy_tensors(state.buffers)):
             return self.forward(module, leaves)[1]
-
-    def after_update(self) -> None:
-        """Make new copies for later forwards; graphs in flight hold on to the old ones."""
-        self.copies.forget()
 
 
 class _GivenFor(torch.autograd.Function):

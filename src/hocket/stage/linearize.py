@@ -88,34 +88,24 @@ Editable: TypeAlias = Callable[[Tree], Tree]
 """Returns an input that the module may edit in place, while the original stays as it is."""
 
 
-class PlainGraph:
-    """Plain graph of autograd, for stages without updates between forward and backward.
+class KeptGraph:
+    """Base of linearizers that keep the graph of the forward until its gradient has come.
 
     Args:
+        copies: Copies of the weights that graphs in flight share; None if they need none.
         editable: Returns an input that the layers may edit.
-        run: Calls the layers.
-        keep_states: Keep the buffers of each forward, so that it can be repeated.
+        keep_states: Keep the state of each forward, so that it can be repeated.
     """
 
-    copies = None
     forbids_inner_forward = False
     recomputes = False
 
     def __init__(
-        self,
-        editable: Editable = copy_tensors,
-        run: RunLayers = run_layers,
-        *,
-        keep_states: bool = False,
+        self, copies: VersionCopies | None, editable: Editable, *, keep_states: bool
     ) -> None:
+        self.copies = copies
         self._editable = editable
-        self._run = run
-        self._states = ForwardStates(None) if keep_states else None
-
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
-        """Forward with a graph."""
-        output = self._run(module, self._editable(leaves))
-        return output, lambda: output
+        self._states = ForwardStates(copies) if keep_states else None
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
         """Return whether each tensor of the output has a graph.
@@ -128,8 +118,38 @@ class PlainGraph:
         return [tensor.requires_grad for tensor in tensors(output)]
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Return the buffers; None where no batch is in flight between two ticks."""
+        """Return the buffers and the weights, in shared copies; None if no states are kept."""
         return None if self._states is None else self._states.state(module)
+
+    def after_update(self) -> None:
+        """Make new copies for later forwards; graphs in flight hold on to the old ones."""
+        if self.copies is not None:
+            self.copies.forget()
+
+
+class PlainGraph(KeptGraph):
+    """Plain graph of autograd, for stages without updates between forward and backward.
+
+    Args:
+        editable: Returns an input that the layers may edit.
+        run: Calls the layers.
+        keep_states: Keep the buffers of each forward, so that it can be repeated.
+    """
+
+    def __init__(
+        self,
+        editable: Editable = copy_tensors,
+        run: RunLayers = run_layers,
+        *,
+        keep_states: bool = False,
+    ) -> None:
+        super().__init__(None, editable, keep_states=keep_states)
+        self._run = run
+
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+        """Forward with a graph."""
+        output = self._run(module, self._editable(leaves))
+        return output, lambda: output
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
@@ -151,9 +171,6 @@ class PlainGraph:
             )
         with replaced_buffers(module, copy_tensors(state.buffers)):
             return self.forward(module, leaves)[1]
-
-    def after_update(self) -> None:
-        """Do nothing: nothing is kept over an update."""
 
 
 class Recompute:
@@ -225,7 +242,7 @@ class Recompute:
         """Do nothing: inputs do not depend on this stage's weights."""
 
 
-class SavedTensorHooks:
+class SavedTensorHooks(KeptGraph):
     """Graph of the forward, with the weights of the forward (stash) or current ones (live).
 
     Each tensor that autograd saves passes a hook. A tensor that shares memory with a weight is
@@ -241,15 +258,13 @@ class SavedTensorHooks:
     """
 
     forbids_inner_forward = True
-    recomputes = False
+    copies: VersionCopies
 
     def __init__(
         self, *, stash: bool, keep_states: bool = False, editable: Editable = copy_tensors
     ) -> None:
+        super().__init__(VersionCopies(), editable, keep_states=keep_states)
         self._stash = stash
-        self._editable = editable
-        self.copies = VersionCopies()
-        self._states = ForwardStates(self.copies) if keep_states else None
         self._graph_checked = False
         self._module: nn.Module | None = None  # that of the last forward
         self._parameters: list[nn.Parameter] = []
@@ -266,20 +281,6 @@ class SavedTensorHooks:
             check_graph(output, dict(module.named_parameters()))
             self._graph_checked = True
         return output, lambda: output
-
-    def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Return whether each tensor of the output has a graph.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            output: Output of the forward.
-        """
-        return [tensor.requires_grad for tensor in tensors(output)]
-
-    def forward_state(self, module: nn.Module) -> ForwardState | None:
-        """Return the weights, in copies that ``stash`` shares, and the buffers."""
-        return None if self._states is None else self._states.state(module)
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
@@ -313,10 +314,6 @@ class SavedTensorHooks:
             return WeightView.like(tensor, memory.storage)
 
         return saved_tensors_hooks(pack, _unpack)
-
-    def after_update(self) -> None:
-        """Make new copies for later forwards; graphs in flight hold on to the old ones."""
-        self.copies.forget()
 
 
 def _unpack(packed: object) -> Tensor:
