@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "gpu": "Compare the serial engine with plain and compiled loops on one GPU.",
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",
+    "newcomer": "Run the commands that a newcomer types first, and show what they print.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
     "plan": "Compare the forecasts of hocket plan with measured times and memory.",
     "slowdown": "Measure the test error of free-running stages, one of which is slow.",

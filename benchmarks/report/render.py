@@ -25,6 +25,7 @@ from benchmarks.report.tables_networks import (
     plan_table,
     window_table,
 )
+from benchmarks.report.tables_newcomer import newcomer_table
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
@@ -44,7 +45,7 @@ from hocket.sweeps.report import results_with_legend
 
 
 def render(folder: Path, *, into: Path | None = None) -> None:
-    """Write README.md and the picture of a record next to it.
+    """Write README.md next to a record, and the picture of one that has some.
 
     Args:
         folder: Folder of the record.
@@ -67,8 +68,10 @@ def render(folder: Path, *, into: Path | None = None) -> None:
 
 def _write_readme(record: Record, folder: Path) -> None:
     shown = record_table(record)
-    picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
-    text = f"# {record.name.capitalize()}\n\n{shown}\n\n![{record.name}]({picture.name})\n"
+    text = f"# {record.name.capitalize()}\n\n{shown}\n"
+    if record.name in PICTURES:
+        picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
+        text += f"\n![{record.name}]({picture.name})\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -186,6 +189,7 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "checkpoint": checkpoint_table,
     "fault-injection": faults_table,
     "curves": curves_table,
+    "newcomer": newcomer_table,
     "plan": plan_table,
     "window": window_table,
     "kill-recovery": kill_recovery_table,
