@@ -123,11 +123,11 @@ CASES = [
     Case("fdg", batches=3, budget=(("updates", 7), ("evaluate_every", 3))),
 ]
 # One process alone has the serial engine, whatever could cross an edge if there was one. Three
-# have every kind of neighbours, and four, on half of the special cases, also two that are
-# neither first nor last.
+# have every kind of neighbours, and four, on a third of the cases, also two that are neither
+# first nor last.
 PLAIN = CASES[: len(LOCKSTEP) * len(NETS)]
 UNEVEN = [Case("fdg", "conv", profile=(5, 2, 2, 0)), Case("fr", profile=(4, 3, 0, 0))]
-WORLDS = {1: PLAIN, 2: CASES, 3: PLAIN, 4: PLAIN + CASES[len(PLAIN) :: 2] + UNEVEN}
+WORLDS = {1: PLAIN, 2: CASES, 3: PLAIN, 4: CASES[::3] + UNEVEN}
 
 
 @cache

@@ -18,7 +18,10 @@ from hocket.methods import METHODS
 from hocket.program import Program, enter
 
 APART = [*CASES[: len(LOCKSTEP)], *CASES[len(LOCKSTEP) + 2 :: 3]]
-WORLDS = {2: APART[::2], 3: [*APART[: len(LOCKSTEP)], *APART[len(LOCKSTEP) + 1 :: 2]]}
+WORLDS = {
+    2: APART[len(LOCKSTEP) :: 2],
+    3: [*APART[: len(LOCKSTEP)], *APART[len(LOCKSTEP) + 1 :: 2]],
+}
 every_case = pytest.mark.parametrize(
     ("case", "stages"),
     [

@@ -71,6 +71,29 @@ def parse_method(text: str) -> Method:
     return built.with_remedies(*parse_remedies(remedies)) if remedies else built
 
 
+def forwards_first(text: str) -> str | None:
+    """Return a method whose stages forward before they back-propagate in each tick.
+
+    Args:
+        text: A method as `parse_method` reads it.
+
+    Returns:
+        The same method in that order; None if it has it already, or has no such option.
+
+    >>> forwards_first("fdg:shrink=0.5+t1(anneal=3)")
+    'fdg:shrink=0.5,order=forward-first+t1(anneal=3)'
+    >>> forwards_first("ddg"), forwards_first("bp")
+    (None, None)
+    """
+    method, remedies = split_remedies(text)
+    named = Named.parse(method)
+    options = method_options(named.name) | named.options
+    if options.get("order") != "backward-first":
+        return None
+    turned = Named(named.name, named.options | {"order": "forward-first"})
+    return "+".join([str(turned), *remedies])
+
+
 def normalize_method(text: str) -> str:
     """Return a method with its remedies as it is written, with numbers in their usual form.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from hocket.methods import parse_method
+from hocket.methods.registry import forwards_first
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
 from hocket.partition.link import ONE_MACHINE, Link
@@ -21,6 +22,7 @@ from hocket.planner.rehearsals import (
     rehearse_candidates,
     rehearse_together,
 )
+from hocket.planner.window import least_extra_delay
 
 # Method that the others are compared with.
 BASELINE = "bp"
@@ -141,12 +143,28 @@ def predict(
 
 
 def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
-    """Return the methods whose stages wait for packets, with a delay that hides the link."""
+    """Return what hides the link from methods whose stages wait for packets.
+
+    That is an extra delay. Where the stages back-propagate first in each tick, as in the papers
+    of FDG and ADL, the other order hides short waits by gradients that are less late.
+    """
     return [
-        Candidate(forecast.method, forecast.cuts, forecast.hiding_delay)
+        candidate
         for forecast in forecasts
         if forecast.hiding_delay
+        for candidate in (
+            *_in_other_order(forecast),
+            Candidate(forecast.method, forecast.cuts, forecast.hiding_delay),
+        )
     ]
+
+
+def _in_other_order(forecast: Forecast) -> list[Candidate]:
+    """Return the method with forwards first, if it then waits for no packet."""
+    turned = forwards_first(forecast.method)
+    if turned is None or any(least_extra_delay(parse_method(turned), forecast.times)):
+        return []
+    return [Candidate(turned, forecast.cuts)]
 
 
 def _fastest_cuts(

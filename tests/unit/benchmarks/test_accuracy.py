@@ -14,6 +14,8 @@ from hocket import data as datasets
 from hocket.errors import HocketError, OptionError
 
 ROWS = ("bp", "adl:accumulate=4")
+# Of several workers of pytest each would measure for itself.
+pytestmark = pytest.mark.xdist_group("accuracy")
 SETTINGS = partial(
     AccuracySettings, network="mlp", data="digits", rows=ROWS, seeds=(0,), epochs=1, nice=0
 )

@@ -49,6 +49,8 @@ ELSEWHERE = {
     "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt "
     "--out records/gpt-characters-2000": "tests/unit/benchmarks/test_studies.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes
+    "hocket train --network mlp --data digits --stages 2 --epochs 1 --compile":
+    "tests/contract/test_compiled.py",  # which compiles smaller stages
     "hocket test": "hocket",  # the wrapper, which runs these tests
 }  # fmt: skip
 

@@ -148,6 +148,21 @@ def test_stages_that_wait_for_packets_get_the_delay_that_hides_them():
     assert choose_best([waiting, hidden])[0] is hidden
 
 
+def test_a_short_wait_is_hidden_by_the_other_order_of_a_tick():
+    late = Link(bytes_per_s=1e15, latency_s=2.0)
+    waiting = build_forecast("fdg:shrink=0.5", link=late)
+    assert waiting.tick_s == pytest.approx(6.2 + 2.0, rel=0.05)
+    turned, delayed = hide_link([waiting])
+    assert turned == Candidate("fdg:shrink=0.5,order=forward-first", ("c",))
+    assert delayed == Candidate("fdg:shrink=0.5", ("c",), extra_delay=(1,))
+    shown = [forecast(each, build_profiles(), link=late) for each in (turned, delayed)]
+    assert [each.tick_s for each in shown] == pytest.approx([6.2, 6.2])
+    assert [each.staleness[0] for each in shown] == [2.0, 3.0]
+    assert choose_best([waiting, *reversed(shown)])[0] is shown[0]
+    assert build_forecast("ddg", link=late).hiding_delay == (1,)
+    assert len(hide_link([build_forecast("ddg", link=late)])) == 1
+
+
 def test_no_delay_is_advised_that_needs_older_weights_than_the_method_keeps():
     late = Link(bytes_per_s=1e15, latency_s=20.0)
     assert build_forecast("paci:accumulate=2", link=late).hiding_delay == (7,)
