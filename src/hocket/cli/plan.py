@@ -48,7 +48,8 @@ def plan_command(
     rehearsed alone, with its heads, synthesizers, updates and copies of weights, and the
     program is simulated with the measured times. Each stage is assumed to have a core or device
     of its own, like the one that is measured, unless --same-machine is given. A method whose
-    stages would wait for packets is forecast with the extra delay that hides the link, too.
+    stages would wait for packets is forecast with the extra delay that hides the link, too, and
+    with forwards first in each tick if that hides it.
 
     Args:
         network: As for `hocket train`.
@@ -112,7 +113,7 @@ def _forecast(
     candidates: "Sequence[Candidate]",
     predict: "Callable[[Sequence[Candidate]], list[Forecast]]",
 ) -> "list[Forecast]":
-    """Forecast candidates, and once more those that an extra delay makes faster, with it."""
+    """Forecast candidates, and once more what hides the link from those that wait for it."""
     from hocket.planner.predict import hide_link
 
     forecasts = predict(candidates)
