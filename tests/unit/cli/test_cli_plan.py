@@ -16,7 +16,8 @@ def test_stages_that_share_the_machine_are_rehearsed_together(capsys):
 
 def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    arguments = [*SMALL, "--stages", "2,3", "--methods", "fdg:shrink=0.5,dgl-async:buffer=9,bp"]
+    methods = ["fdg:shrink=0.5", "dgl-async:buffer=9", "bp"]
+    arguments = [*SMALL, "--stages", "2,3", "--methods", ",".join(methods)]
     assert main([*arguments, "--plan-out", str(file), "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out
     assert "Forecasts" in printed
@@ -26,7 +27,9 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     assert "times as fast as back-propagation on one device" in printed
     assert picture.read_text().startswith("<?xml")
     content = json.loads(file.read_text())
-    assert len(content["forecasts"]) == 6
+    found = [(one["method"], len(one["cuts"]) + 1) for one in content["forecasts"]]
+    # Stages this small may wait for each other, and what hides that is forecast as well.
+    assert set(found) >= {(method, count) for count in (2, 3) for method in methods}
     stages = str(len(content["cuts"]) + 1)
     train = ["train", "--plan", str(file), "--stages", stages, "--epochs", "1", "--run-dir"]
     assert main([*train, str(tmp_path / "run"), "--network", "mlp:hidden=[8,8]"]) == 0
@@ -40,7 +43,6 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
     assert main([*arguments, "--plan-out", str(file)]) == 0
     assert "Recommended: fdg with extra delay " in capsys.readouterr().out
     content = json.loads(file.read_text())
-    assert len(content["forecasts"]) == 3
     assert [bool(one["extra_delay"]) for one in content["forecasts"]] == [False, False, True]
     waiting, _, hidden = content["forecasts"]
     assert waiting["hiding_delay"] == hidden["extra_delay"] == content["extra_delay"]
