@@ -1,0 +1,89 @@
+"""The stable names exist, are documented, and are all that examples and documents use."""
+
+import ast
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hocket
+from hocket.methods import METHODS, build_method
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TABLE = re.findall(r"^\| .*", (ROOT / "docs/api/README.md").read_text(), re.MULTILINE)
+STABLE = re.findall(r"`(hocket\.[\w.]+)`", "".join(TABLE))
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = {
+    str(file.relative_to(ROOT)): "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    for file in FILES
+    if "```python" in (text := file.read_text())
+} | {f"examples/{file.name}": file.read_text() for file in (ROOT / "examples").glob("*.py")}
+# They show a place in the source, not a program of the reader's.
+INNER = {"docs/add-a-method.md": {"hocket.methods.method.Method"}}
+
+
+def resolve(name):
+    """Return what a dotted name of Hocket stands for."""
+    found, parts = hocket, name.split(".")[1:]
+    for i, part in enumerate(parts):
+        if isinstance(found, ModuleType) and not hasattr(found, part):
+            import_module(".".join(["hocket", *parts[: i + 1]]))
+        found = getattr(found, part)
+    return found
+
+
+def used(text):
+    """Return the dotted names of Hocket that a program uses."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hocket"):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("hocket."):
+            names.add(ast.unparse(node))
+    return {x for x in names if not any(y.startswith(f"{x}.") for y in names)}
+
+
+@pytest.mark.parametrize("name", STABLE)
+def test_a_stable_name_exists_and_says_what_it_is(name):
+    assert resolve(name).__doc__
+
+
+def test_public_names_of_the_package_are_stable():
+    assert {f"hocket.{name}" for name in hocket.__all__} <= set(STABLE)
+    assert len(STABLE) == len(set(STABLE))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_documents_and_examples_use_stable_names_only(program):
+    stable = {id(resolve(name)) for name in STABLE}
+
+    def covered(name):
+        # A name is stable itself, or it is an attribute of one that is.
+        return id(resolve(name)) in stable or ("." in name and covered(name.rpartition(".")[0]))
+
+    wrong = {name for name in used(PROGRAMS[program]) if name != "hocket" and not covered(name)}
+    assert wrong <= INNER.get(program, set())
+
+
+def test_the_description_on_an_index_needs_no_other_file():
+    text = (ROOT / "README.md").read_text()
+    hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    for change in hook["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    assert "![" not in text
+    assert set(re.findall(r"\]\(([^)]*)\)", text)) == {
+        "https://docs.astral.sh/uv/",
+        "https://ui.perfetto.dev",
+    }
+
+
+def test_the_citation_names_the_version_and_the_papers_of_all_methods():
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {hocket.__version__}\n" in text
+    papers = {build_method(name).paper for name in METHODS}
+    on_arxiv = {paper.removeprefix("arXiv ") for paper in papers if paper.startswith("arXiv ")}
+    assert on_arxiv == set(re.findall(r"https://arxiv\.org/abs/([\d.]+)", text))
