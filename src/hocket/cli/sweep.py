@@ -1,9 +1,12 @@
 """``hocket sweep``: the trainings of a study, and their record."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.cli.output import console, messages
+
+if TYPE_CHECKING:
+    from hocket.sweeps.study import Study
 
 
 def sweep_command(
@@ -14,6 +17,7 @@ def sweep_command(
     jobs: int | None = None,
     data_dir: Path | None = None,
     network: str | None = None,
+    search: int = 0,
 ) -> int:
     """Run the trainings of a study, several at a time, and compare them in one record.
 
@@ -25,6 +29,8 @@ def sweep_command(
         jobs: Number of runs at a time, in place of that of the study.
         data_dir: Folder or file of the data set, in place of that of the study.
         network: The network own.py:function that the study names, whose code is to be run.
+        search: Number of trials of each row, which try values from the ranges of the study in
+            place of its grid of learning rates; 0 for none.
     """
     from hocket.distributed.deferred_compiler import defer_compiler
     from hocket.sweeps.report import results_table
@@ -36,6 +42,8 @@ def sweep_command(
     if data_dir is not None:
         changes["base"] = {"data_dir": str(data_dir)}
     chosen = Study.read(study, own_network=network, **changes)
+    if search:
+        return _search(chosen, search, out)
     record = sweep(chosen, out)
     console.print(results_table(record.values), highlight=False, soft_wrap=True)
     messages.print(f"the record is in {record.folder}", soft_wrap=True)
@@ -53,3 +61,17 @@ def sweep_command(
         )
         return 128 + record.stopped_by
     return 1 if record.failures or record.unfinished else 0
+
+
+def _search(study: "Study", trials: int, out: Path | None) -> int:
+    """Search the best options of each row of a study, and print them."""
+    from hocket.sweeps.search import search
+    from hocket.sweeps.search_record import REPORT, best_table
+
+    record = search(study, trials, out)
+    console.print(best_table(record.values), highlight=False, soft_wrap=True)
+    messages.print(f"all trials are in {record.folder / REPORT}", soft_wrap=True)
+    if record.stopped_by:
+        messages.print("interrupted; the same command goes on")
+        return 128 + record.stopped_by
+    return 1 if any(row["best"] is None for row in record.rows) else 0

@@ -17,8 +17,9 @@ from hocket.runs.build import (
     network_builder,
     parse_stage_speeds,
 )
-from hocket.runs.config import RunConfig
-from hocket.sweeps.rows import RATES, Row, Run, as_list, expand
+from hocket.runs.config import RunConfig, parse_config
+from hocket.sweeps.rows import DEFAULTS, RATES, Row, Run, as_list, expand
+from hocket.sweeps.space import corners, parse_space, with_values
 from hocket.sweeps.target import Target, check_metric
 from hocket.transport.codecs import parse_codec
 
@@ -93,7 +94,50 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     )
     if given.get("seeds_for_sweep") is not None and not any(row.learning_rates for row in rows):
         problems.append("seeds_for_sweep has no effect without learning_rates; give both")
-    return problems + _row_problems(rows)
+    problems += _row_problems(rows)
+    table = given.get("search") or {}
+    if found := _search_problems(table, [t for t in tables if isinstance(t, Mapping)]):
+        return problems + found
+    # What is wrong without the values of the search is listed already.
+    return problems if problems or not table else _corner_problems(table, rows)
+
+
+def _search_problems(
+    search: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return the problems of the names and ranges of a search."""
+    problems = [
+        f"search: {text}"
+        for name, value in search.items()
+        for text in _problems_of(partial(parse_space, {name: value}))
+    ]
+    problems += [
+        f"search: {name} does not belong there: {advice}"
+        for name, advice in REFUSED.items()
+        if name in search
+    ]
+    return problems + [
+        f"search: {name} is in the grid as well; leave it out of one of both"
+        for name in search
+        if any(name in table for table in tables)
+    ]
+
+
+def _corner_problems(search: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Return the problems of the ends of the ranges of a search, each with the first row."""
+    found: dict[str, str] = {}
+    for row in rows:
+        for values in corners(parse_space(search)):
+
+            def check(row: Row = row, values: Mapping[str, Any] = values) -> None:
+                options = with_values({**DEFAULTS, **row.options}, values)
+                config = parse_config(options, f"row {row.label!r}")
+                if problems := _config_problems(config):
+                    raise OptionError(problems[0])
+
+            for text in _problems_of(check):
+                found.setdefault(text, row.label)
+    return [f"search, row {label!r}: {text}" for text, label in found.items()]
 
 
 def grid_tables(grid: Any) -> list[Any]:

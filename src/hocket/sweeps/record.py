@@ -117,11 +117,27 @@ def build_record(
         orphans: Names of run folders that belong to no run of the study.
         stopped_by: Number of the signal that stopped the study; 0 if none did.
     """
-    head, dirty = commit()
     configs = [each.run.config for row in rows for each in row.outcomes]
-    values = {
+    command = ["hocket", "sweep", f"{study.name}.toml"]
+    values = record_head(study, command, configs)
+    values["rows"] = [_row(study, row) for row in rows]
+    return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
+
+
+def record_head(
+    study: Study, command: Sequence[str], configs: Sequence[RunConfig]
+) -> dict[str, Any]:
+    """Return what records of a study begin with: command, code, machine and settings.
+
+    Args:
+        study: The study.
+        command: Words of the command that repeats it.
+        configs: Configurations of its runs.
+    """
+    head, dirty = commit()
+    return {
         "name": NAME,
-        "command": shlex.join(["hocket", "sweep", f"{study.name}.toml"]),
+        "command": shlex.join(command),
         "commit": head,
         "dirty": dirty,
         "source": source_digest(),
@@ -129,9 +145,7 @@ def build_record(
         "versions": versions(),
         "machine": machine(max((config.threads for config in configs), default=1)),
         "settings": _settings(study),
-        "rows": [_row(study, row) for row in rows],
     }
-    return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
 
 
 def _settings(study: Study) -> dict[str, Any]:

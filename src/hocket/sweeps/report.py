@@ -58,7 +58,7 @@ def results_table(values: Mapping[str, Any]) -> str:
             cosines = [each["cosine"] for each in row["gradient_error"]]
             cells.append(f"{min(cosines):.3f}" if cosines else NONE)
         lines.append(cells)
-    return _table(header, lines)
+    return markdown_table(header, lines)
 
 
 def format_spread(spread: Mapping[str, Any] | None, digits: int) -> str:
@@ -112,7 +112,7 @@ def _rate_table(values: Mapping[str, Any]) -> str:
         by_rate = {each["learning_rate"]: each for each in row["sweep"]}
         cells = [_rate_cell(by_rate.get(rate), row["learning_rate"]) for rate in rates]
         lines.append([row["row"], *cells])
-    return _table(["row", *(f"{rate:g}" for rate in rates)], lines)
+    return markdown_table(["row", *(f"{rate:g}" for rate in rates)], lines)
 
 
 def _rate_cell(tried: Mapping[str, Any] | None, best: float | None) -> str:
@@ -148,7 +148,7 @@ def _run_table(values: Mapping[str, Any]) -> str:
                 ]
             )
     header = ["row", "learning rate", "seed", "state", metric, "updates", "seconds", "command"]
-    return _table(header, lines)
+    return markdown_table(header, lines)
 
 
 def provenance(values: Mapping[str, Any]) -> str:
@@ -173,7 +173,7 @@ def _code(commit: str | None, dirty: bool | None) -> str:
     return f"{code} with changes" if dirty else code
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table whose first column is text and whose others are numbers."""
     rule = [":---", *("---:" for _ in header[1:])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *lines))

@@ -36,6 +36,9 @@ class Study:
         seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
             with the best one only. All if not given.
         target: A metric and its limit: ``test_loss <= 1.90``.
+        search: Options that `hocket.search` tries values of, each with a list of values or a
+            range: ``{"learning_rate": {"low": 0.001, "high": 0.1, "log": True}}``. A sweep does
+            without it.
         select: Metric that chooses the learning rate, and that is shown; by default that of the
             target, or else ``test_loss``.
         jobs: Number of runs at a time; 0 for as many as there are cores for their threads.
@@ -54,6 +57,7 @@ class Study:
     learning_rates: Sequence[float] = ()
     seeds: Sequence[int] = (0,)
     seeds_for_sweep: Sequence[int] | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
     target: str | None = None
     select: str | None = None
     jobs: int = 0
@@ -129,6 +133,7 @@ class Study:
 _DEFAULTS: Mapping[str, Any] = {
     **{key.name: key.default for key in fields(Study) if key.default is not MISSING},
     "base": {},
+    "search": {},
 }
 """Values of the keys that a study does not need to give."""
 
