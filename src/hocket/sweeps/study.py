@@ -36,7 +36,7 @@ class Study:
         seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
             with the best one only. All if not given.
         target: A metric and its limit: ``test_loss <= 1.90``.
-        search: Options that `hocket.search` tries values of, each with a list of values or a
+        search: Options that a search tries values of, each with a list of values or a
             range: ``{"learning_rate": {"low": 0.001, "high": 0.1, "log": True}}``. A sweep does
             without it.
         select: Metric that chooses the learning rate, and that is shown; by default that of the

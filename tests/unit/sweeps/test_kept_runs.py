@@ -8,7 +8,8 @@ import pytest
 
 from hocket.errors import RunFolderError
 from hocket.sweeps.record import SweepRecord
-from unit.sweeps.test_sweep import fake, here, rate_of, study, sweep
+from unit.sweeps.in_process import pretend_runs
+from unit.sweeps.test_sweep import here, rate_of, study, sweep
 
 __all__ = ["here"]
 
@@ -18,7 +19,9 @@ RATES = [0.1, 0.2, 0.4]
 @pytest.fixture
 def done(tmp_path, monkeypatch, here):
     """Folder of a study with a run that went well, one that diverged and one that failed."""
-    fake(monkeypatch, lambda config: {0.1: 1.5, 0.2: math.inf, 0.4: None}[rate_of(config)])
+    pretend_runs(
+        monkeypatch, lambda config: {0.1: 1.5, 0.2: math.inf, 0.4: None}[rate_of(config)]
+    )
     sweep(study(learning_rates=RATES), tmp_path)
     assert here.started == 3
     return tmp_path
@@ -27,7 +30,7 @@ def done(tmp_path, monkeypatch, here):
 def test_a_run_that_ended_is_kept_and_one_that_failed_is_run_again(done, here, monkeypatch):
     (before,) = SweepRecord.read(done).rows
     shutil.rmtree(done / "runs")
-    fake(monkeypatch, lambda config: 1.0)
+    pretend_runs(monkeypatch, lambda config: 1.0)
     (row,) = sweep(study(learning_rates=RATES), done).rows
     assert here.started == 3 + 1
     assert row["runs"][:2] == before["runs"][:2]
@@ -40,7 +43,7 @@ def test_a_run_that_ended_is_kept_and_one_that_failed_is_run_again(done, here, m
 
 def test_a_run_of_another_configuration_is_none_of_those_kept(done, here, monkeypatch):
     shutil.rmtree(done / "runs")
-    fake(monkeypatch, lambda config: 1.0)
+    pretend_runs(monkeypatch, lambda config: 1.0)
     sweep(study(learning_rates=RATES, seeds=[7]), done)
     assert here.started == 3 + 3
 

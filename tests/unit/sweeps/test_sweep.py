@@ -1,6 +1,5 @@
 """Sweeps with runs in this process: what is run, kept, chosen and reported."""
 
-import json
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from hocket.sweeps.pictures import draw_curves
 from hocket.sweeps.record import SweepRecord
 from hocket.sweeps.rows import Row
 from hocket.sweeps.run_folder import RunResult, write_result
-from unit.sweeps.in_process import HereProcess, run_here
+from unit.sweeps.in_process import HereProcess, pretend_runs, run_here
 
 TINY = {
     "network": "mlp:hidden=[4]",
@@ -44,26 +43,6 @@ def study(**values):
 
 def sweep(chosen, folder):
     return hocket.sweep(chosen, folder, progress=False)
-
-
-def fake(monkeypatch, metrics):
-    """Let runs end at once with metrics of their configuration; None lets them fail."""
-
-    def pretend(config, *, resume):
-        value = metrics(config)
-        if value is None:
-            raise hocket.HocketError("no luck")
-        if not math.isfinite(value):
-            raise hocket.errors.NonFiniteError("loss is nan\nhelp")
-        config.write(config.run_dir / "run.json")
-        evaluation = {"loss": value, "error": value / 10}
-        row = {"kind": "epoch", "loss": value, "evaluation": evaluation}
-        (config.run_dir / "metrics.jsonl").write_text(
-            json.dumps(row | {"seconds": 2.0, "samples": 32}) + "\n"
-        )
-        return hocket.runs.summary.Summary("finished", "", config.run_dir, (), 2, 16, (), ())
-
-    monkeypatch.setattr("hocket.runs.start.train", pretend)
 
 
 def rate_of(config):
@@ -103,7 +82,7 @@ def test_a_second_call_runs_nothing_and_writes_the_same(tmp_path, here, monkeypa
 def test_a_changed_study_keeps_runs_that_are_the_same_and_names_the_others(
     tmp_path, monkeypatch, here
 ):
-    fake(monkeypatch, lambda config: 1.0)
+    pretend_runs(monkeypatch, lambda config: 1.0)
     grid = {"method": ["bp", "fdg"], "stages": 2}
     assert sweep(study(grid=grid), tmp_path).orphans == ()
     assert here.started == 2
@@ -115,7 +94,7 @@ def test_a_changed_study_keeps_runs_that_are_the_same_and_names_the_others(
 
 
 def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
-    fake(monkeypatch, lambda config: abs(rate_of(config) - 0.2) + config.seed / 100)
+    pretend_runs(monkeypatch, lambda config: abs(rate_of(config) - 0.2) + config.seed / 100)
     record = sweep(
         study(learning_rates=[0.1, 0.25, 0.4], seeds=[0, 1, 2], seeds_for_sweep=[0, 1]),
         tmp_path,
@@ -131,7 +110,7 @@ def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
 
 
 def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, here):
-    fake(monkeypatch, lambda config: math.inf if rate_of(config) > 0.2 else 1.0)
+    pretend_runs(monkeypatch, lambda config: math.inf if rate_of(config) > 0.2 else 1.0)
     (row,) = sweep(study(learning_rates=[0.1, 0.4]), tmp_path).rows
     assert (row["state"], row["learning_rate"], row["at_edge"]) == ("complete", 0.1, True)
     assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
@@ -144,7 +123,7 @@ def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, he
 
 
 def test_a_row_without_any_good_rate_has_no_best_one(tmp_path, monkeypatch, here):
-    fake(monkeypatch, lambda config: math.inf)
+    pretend_runs(monkeypatch, lambda config: math.inf)
     chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
     (row,) = sweep(chosen, tmp_path).rows
     assert here.started == 2
@@ -156,7 +135,7 @@ def test_a_row_without_any_good_rate_has_no_best_one(tmp_path, monkeypatch, here
 
 def test_a_run_that_fails_stops_no_other_and_is_tried_again(tmp_path, monkeypatch, here):
     lucky = []
-    fake(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
+    pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
     record = sweep(study(seeds=[0, 1]), tmp_path)
     (row,) = record.rows
     assert [run["state"] for run in row["runs"]] == ["failed", "finished"]
@@ -169,7 +148,7 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again(tmp_path, monkeypatc
 
 
 def test_a_row_with_a_failed_run_has_no_best_rate_yet(tmp_path, monkeypatch, here):
-    fake(monkeypatch, lambda config: None if rate_of(config) > 0.2 else 1.0)
+    pretend_runs(monkeypatch, lambda config: None if rate_of(config) > 0.2 else 1.0)
     chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
     (row,) = sweep(chosen, tmp_path).rows
     assert here.started == 2
@@ -179,7 +158,7 @@ def test_a_row_with_a_failed_run_has_no_best_rate_yet(tmp_path, monkeypatch, her
 
 
 def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
-    fake(monkeypatch, lambda config: 1.0)
+    pretend_runs(monkeypatch, lambda config: 1.0)
     record = sweep(study(), tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
     text = (folder / "metrics.jsonl").read_text()
@@ -206,7 +185,7 @@ def test_a_process_that_dies_without_a_result_has_failed(tmp_path, monkeypatch):
 
 
 def test_a_target_that_not_all_seeds_reach_has_no_mean(tmp_path, monkeypatch):
-    fake(monkeypatch, lambda config: 1.0 + config.seed)
+    pretend_runs(monkeypatch, lambda config: 1.0 + config.seed)
     (row,) = sweep(study(seeds=[0, 1], target="test_loss <= 1.5"), tmp_path).rows
     assert (row["to_target"]["reached"], row["to_target"]["runs"]) == (1, 2)
     assert row["to_target"]["updates"] is None
@@ -223,7 +202,7 @@ def test_the_error_of_gradients_is_reported_where_it_was_measured(tmp_path):
 
 
 def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
-    fake(monkeypatch, lambda config: 1.0)
+    pretend_runs(monkeypatch, lambda config: 1.0)
     base = TINY | {"data": "text", "data_dir": str(tmp_path), "checksum": False}
     (row,) = sweep(study(base=base | {"channels_last": True}), tmp_path / "out").rows
     command = row["runs"][0]["command"]
@@ -257,14 +236,14 @@ def test_ctrl_c_stops_between_runs_and_the_record_says_what_is_missing(tmp_path,
         os.kill(os.getpid(), signal.SIGINT)
         return 1.0
 
-    fake(monkeypatch, interrupt)
+    pretend_runs(monkeypatch, interrupt)
     record = sweep(study(seeds=[0, 1, 2]), tmp_path)
     assert (record.stopped_by, record.unfinished) == (signal.SIGINT, 2)
     assert "bp, stages 1 (incomplete)" in (tmp_path / "README.md").read_text()
 
 
 def test_without_matplotlib_the_record_has_no_picture(tmp_path, monkeypatch):
-    fake(monkeypatch, lambda config: 1.0)
+    pretend_runs(monkeypatch, lambda config: 1.0)
     monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.warns(UserWarning, match=r"a picture needs .*hocket\[plot\]"):
