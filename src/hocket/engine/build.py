@@ -27,7 +27,7 @@ from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
 from hocket.transport.backends import Backend, Backends, HostBackend
-from hocket.transport.connection import LEAST_AHEAD, Connection
+from hocket.transport.connection import Connection, messages_ahead
 from hocket.transport.connection_ports import (
     ConnectionToNext,
     ConnectionToPrevious,
@@ -143,8 +143,7 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
             sum(delays) + SPARE_CAPACITY,
             setup.device,
             backend,
-            # There and back again, a packet may take that many ticks.
-            ahead=max(LEAST_AHEAD, 2 * max(delays)),
+            ahead=messages_ahead(delays),
             checksum=setup.checksum,
         )
 

@@ -12,6 +12,7 @@ from hocket.planner.rehearsals import Candidate
 from hocket.planner.rehearse import StageProfile
 from hocket.planner.simulate import StageTimes, contended_times, tick_s
 from hocket.planner.window import TOLERANCE, least_extra_delay
+from hocket.transport.connection import LEAST_AHEAD, messages_ahead
 
 MIB = 2**20
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -27,7 +28,8 @@ class StageMemory:
         versions: Copies of weights, for graphs that were built with them.
         inputs: Received activations of the batches in flight or in a buffer.
         graphs: Tensors that forwards save for their backwards, and temporary ones.
-        packets: Packets in transit while the stage computes, one each way over each edge.
+        packets: Packets in transit while the stage computes: one that is sent over each edge,
+            and those whose receives are posted ahead.
     """
 
     weights: float
@@ -207,10 +209,19 @@ def _stage_memory(
     total = profile.peak_bytes + buffered * profile.received_bytes
     sizes["graphs"] = max(0, total - sum(sizes.values()))
     answered = method.signal.needs_gradient or method.signal.learns_from_gradient
-    one_way = profile.received_bytes * (stage > 0)
-    one_way += profile.sent_bytes * (stage < stages - 1)
-    sizes["packets"] = one_way * (2 if answered else 1)
+    sizes["packets"] = 0
+    if stage > 0:
+        ahead = _messages_ahead(method, stage - 1)
+        sizes["packets"] += profile.received_bytes * (ahead + answered)
+    if stage < stages - 1:
+        ahead = _messages_ahead(method, stage)
+        sizes["packets"] += profile.sent_bytes * (1 + answered * ahead)
     return StageMemory(**{name: size / MIB for name, size in sizes.items()})
+
+
+def _messages_ahead(method: Method, edge: int) -> int:
+    """Return the number of messages whose receives are posted ahead, each way over an edge."""
+    return LEAST_AHEAD if method.free_running else messages_ahead(method.edge_delay(edge))
 
 
 def _ddp_s(uncut: StageProfile, devices: int, link: Link) -> float:

@@ -7,7 +7,7 @@ Sends return at once, and a second thread keeps their tensors alive until they a
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -33,6 +33,17 @@ IN_FLIGHT = 2
 LEAST_AHEAD = 2
 """Number of messages whose receives are posted ahead. With one, a message could not travel
 before the neighbour knows that the last one has arrived."""
+
+
+def messages_ahead(delays: Sequence[int]) -> int:
+    """Return the number of messages whose receives are posted ahead over an edge.
+
+    There and back again, a packet may take as many ticks as the delays allow.
+
+    Args:
+        delays: Ticks that packets may take over the edge, there and back.
+    """
+    return max(LEAST_AHEAD, 2 * max(delays))
 
 
 class Connection:
