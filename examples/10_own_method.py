@@ -1,0 +1,50 @@
+"""Write a method of your own: a table, and a signal that says where a stage's error comes from.
+
+What to learn: a method is its delays and its signal; program, memory and staleness follow, and
+every engine executes it. This one is FDG on a link with two ticks of latency. Its signal bounds
+the gradient that crosses an edge: for each sample to at most `limit` times the mean norm.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+import hocket
+from hocket.program import format_program
+from hocket.signals import Delayed
+
+
+@dataclass(frozen=True)
+class Bounded(Delayed):
+    limit: float = 1.5
+
+    def backward_roots(self, network, inputs):
+        roots = super().backward_roots(network, inputs)
+        return replace(roots, gradients=tuple(map(self.bound, roots.gradients)))
+
+    def bound(self, gradient):
+        norms = gradient.flatten(1).norm(dim=1)
+        factors = (self.limit * norms.mean() / norms.clamp(min=1e-12)).clamp(max=1)
+        return gradient * factors.reshape(-1, *[1] * (gradient.dim() - 1))
+
+
+method = hocket.Method(
+    name="bounded",
+    paper="none yet",
+    signal=Bounded(limit=1.5),
+    forward_delay=2,  # ticks that an activation travels to the next stage
+    backward_delay=2,
+)
+print(format_program(hocket.unroll(method, 2, 6), 2))
+print(f"staleness {[method.staleness(stage, 2) for stage in range(2)]}, {method.memory(0, 2)}")
+
+torch.manual_seed(0)
+digits = hocket.data.load("digits", batch_size=32)
+trainer = hocket.Trainer(
+    hocket.zoo.mlp(hidden=[64, 64]),
+    stages=2,
+    method=method,
+    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9),
+)
+for epoch in trainer.fit(digits.train, digits.test, epochs=2, progress=False):
+    print(f"epoch {epoch.number}: test error {epoch.evaluation.error:.1%}")
