@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hocket.errors import OptionError
+from hocket.runs.build import build_method
+from hocket.runs.config import parse_config
 from hocket.sweeps.selection import RULE
 from hocket.sweeps.target import METRICS
 
@@ -39,13 +42,16 @@ def results_table(values: Mapping[str, Any]) -> str:
     measured = any(row["gradient_error"] for row in rows)
     shown = [m for m in METRICS if any(row["final"][m] for row in rows)]
     metrics = sorted(shown, key=lambda metric: metric != settings["select"])
-    header = ["row", *(["learning rate"] if swept else []), *metrics]
+    late = [_lateness(row["options"]) for row in rows]
+    shows_late = any(updates not in ("0", NONE) for updates, _ in late)
+    header = ["row", *(["stale", "versions"] if shows_late else [])]
+    header += [*(["learning rate"] if swept else []), *metrics]
     if settings["target"] is not None:
         header += ["reached", "updates to target", "seconds to target"]
     header += ["least cosine of gradients"] if measured else []
     lines = []
-    for row in rows:
-        cells = [_label(row)]
+    for row, (updates, versions) in zip(rows, late, strict=True):
+        cells = [_label(row), *([updates, versions] if shows_late else [])]
         if swept:
             edge = " (edge)" if row["at_edge"] else ""
             rate = row["learning_rate"]
@@ -59,6 +65,23 @@ def results_table(values: Mapping[str, Any]) -> str:
             cells.append(f"{min(cosines):.3f}" if cosines else NONE)
         lines.append(cells)
     return markdown_table(header, lines)
+
+
+def _lateness(options: Mapping[str, Any]) -> tuple[str, str]:
+    """Return staleness and versions of the weights at the first stage, as text.
+
+    Args:
+        options: Options of a row. A method that no longer exists has neither.
+    """
+    try:
+        config = parse_config(dict(options), "the record")
+        method = build_method(config)
+    except OptionError:
+        return NONE, NONE
+    if method.free_running:
+        return NONE, NONE
+    staleness = method.staleness(0, config.stages)
+    return f"{staleness:.3g}", str(method.memory(0, config.stages).versions)
 
 
 def format_spread(spread: Mapping[str, Any] | None, digits: int) -> str:
@@ -89,6 +112,12 @@ def _legend(values: Mapping[str, Any]) -> str:
     settings = values["settings"]
     seeds = ", ".join(map(str, settings["seeds"]))
     text = [f"Mean and standard deviation over the seeds {seeds}, after the last epoch."]
+    if any(_lateness(row["options"])[0] not in ("0", NONE) for row in values["rows"]):
+        text.append(
+            "Stale: updates of the first stage between its forward of a batch and its "
+            "backward, the mean; versions: most versions of its weights that graphs in flight "
+            "may need, with the present one."
+        )
     if settings["target"] is not None:
         text.append(
             f"The target is `{settings['target']}`: a run reaches it at its first evaluation "

@@ -53,7 +53,9 @@ def call(capsys):
 def test_a_sweep_prints_its_table_and_its_progress(call, tmp_path):
     code, table, told = call("sweep", "study.toml")
     assert code == 0
-    assert "| row | test_loss | test_error | train_loss | reached |" in table
+    assert "| row | stale | versions | test_loss | test_error | train_loss | reached |" in table
+    assert "| bp | 0 | 1 |" in table
+    assert "| fdg | 1 | 2 |" in table
     assert table.count("| 1 of 1 |") == 2
     assert "[1/2] bp, seed 0: test_loss " in told
     assert "[2/2] fdg, seed 0: test_loss " in told

@@ -16,6 +16,7 @@ from hocket.runs.train import train
 from hocket.sweeps import sweep as sweep_module
 from hocket.sweeps.pictures import draw_curves
 from hocket.sweeps.record import SweepRecord
+from hocket.sweeps.report import results_table
 from hocket.sweeps.rows import Row
 from hocket.sweeps.run_folder import RunResult, write_result
 from unit.sweeps.in_process import HereProcess, pretend_runs, run_here
@@ -265,3 +266,15 @@ def test_a_failed_run_that_was_stopped_counts_as_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(HereProcess, "__init__", stop)
     record = sweep(study(), tmp_path)
     assert (record.failures, record.unfinished) == ([], 1)
+
+
+def test_staleness_is_shown_where_there_is_some_and_is_known(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3}
+    record = sweep(study(grid=grid), tmp_path)
+    table = results_table(record.values)
+    assert "| ddg | 2 | 3 | 1.0000 |" in table
+    assert "| dgl-async | - | - | 1.0000 |" in table
+    assert "| bp | 0 | 1 | 1.0000 |" in table
+    record.rows[0]["options"]["method"] = "a method of the past"
+    assert "stale" not in results_table(record.values)
