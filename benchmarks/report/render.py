@@ -3,7 +3,8 @@
 A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end -->``. The marker
 of a whole table is the name of the record's folder. For a record of speed the marker may name
 rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. ``overhead
-rows=short`` is the table of short steps alone.
+rows=short`` is the table of short steps alone, ``gpt-characters-2000 rows=short`` a short one
+of a study.
 """
 
 import re
@@ -37,6 +38,7 @@ from benchmarks.report.tables_speed import (
     stages_table,
     startup_table,
 )
+from benchmarks.report.tables_studies import short_study_table
 from hocket.errors import DataError
 from hocket.sweeps.pictures import draw_curves
 from hocket.sweeps.record import NAME as SWEEP
@@ -130,6 +132,8 @@ def excerpt(marker: str, records: Path) -> str:
     if record.name == "overhead" and rows == "short":
         shown = short_steps_table(record) or "The record has no rows of short steps yet."
         return f"{shown}\n\n{provenance(record)}"
+    if record.name == SWEEP and rows == "short":
+        return short_study_table(record)
     if record.name != "speed":
         raise DataError(f"no short table for a record {record.name!r}; leave out 'rows={rows}'")
     return speed_excerpt(record, rows.split(","))

@@ -42,7 +42,7 @@ def results_table(values: Mapping[str, Any]) -> str:
     measured = any(row["gradient_error"] for row in rows)
     shown = [m for m in METRICS if any(row["final"][m] for row in rows)]
     metrics = sorted(shown, key=lambda metric: metric != settings["select"])
-    late = [_lateness(row["options"]) for row in rows]
+    late = [first_stage_lateness(row["options"]) for row in rows]
     shows_late = any(updates not in ("0", NONE) for updates, _ in late)
     header = ["row", *(["stale", "versions"] if shows_late else [])]
     header += [*(["learning rate"] if swept else []), *metrics]
@@ -67,7 +67,7 @@ def results_table(values: Mapping[str, Any]) -> str:
     return markdown_table(header, lines)
 
 
-def _lateness(options: Mapping[str, Any]) -> tuple[str, str]:
+def first_stage_lateness(options: Mapping[str, Any]) -> tuple[str, str]:
     """Return staleness and versions of the weights at the first stage, as text.
 
     Args:
@@ -112,7 +112,9 @@ def _legend(values: Mapping[str, Any]) -> str:
     settings = values["settings"]
     seeds = ", ".join(map(str, settings["seeds"]))
     text = [f"Mean and standard deviation over the seeds {seeds}, after the last epoch."]
-    if any(_lateness(row["options"])[0] not in ("0", NONE) for row in values["rows"]):
+    if any(
+        first_stage_lateness(row["options"])[0] not in ("0", NONE) for row in values["rows"]
+    ):
         text.append(
             "Stale: updates of the first stage between its forward of a batch and its "
             "backward, the mean; versions: most versions of its weights that graphs in flight "

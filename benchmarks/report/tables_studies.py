@@ -1,0 +1,42 @@
+"""Short table of the record of a study."""
+
+from benchmarks.harness.record import Record
+from benchmarks.report.markdown import markdown_table
+from hocket.options import Named
+from hocket.runs.config import RunConfig
+from hocket.sweeps.report import first_stage_lateness, format_spread
+
+
+def short_study_table(record: Record) -> str:
+    """Return a table of the complete rows of a study: how late they are, and what they reach.
+
+    Args:
+        record: The record of the study.
+    """
+    metric, target = record.settings["select"], record.settings["target"]
+    heads = ["method", "stages", "updates late", metric]
+    heads += [f"updates to {target}"] if target is not None else []
+    lines = []
+    for row in record.rows:
+        if row["state"] != "complete":
+            continue
+        options = vars(RunConfig()) | row["options"]
+        cells = [
+            Named.parse(options["method"]).label,
+            str(options["stages"]),
+            first_stage_lateness(row["options"])[0],
+            format_spread(row["final"][metric], 3),
+        ]
+        if (goal := row["to_target"]) is not None:
+            cells.append(format_spread(goal["updates"], 0))
+        lines.append(cells)
+    seeds = ", ".join(map(str, record.settings["seeds"]))
+    machine = record.machine
+    legend = (
+        f"{record.settings['base']['network']} on {record.settings['base']['data']}: mean and "
+        f"standard deviation over the seeds {seeds}, each row at its best learning rate of "
+        "those tried. Updates late: of the first stage, the mean. "
+        f"Measured on {record.date[:10]} with torch {record.versions['torch']} on "
+        f"{machine['cpu']}, {machine['cores']} cores."
+    )
+    return f"{markdown_table(heads, lines)}\n\n{legend}"
