@@ -52,6 +52,11 @@ def test_a_stable_name_exists_and_says_what_it_is(name):
     assert resolve(name).__doc__
 
 
+def test_each_stable_name_has_its_docstring_on_one_page_of_the_site():
+    pages = "".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
+    assert sorted(re.findall(r"^::: (\S+)$", pages, re.MULTILINE)) == sorted(STABLE)
+
+
 def test_public_names_of_the_package_are_stable():
     assert {f"hocket.{name}" for name in hocket.__all__} <= set(STABLE)
     assert len(STABLE) == len(set(STABLE))

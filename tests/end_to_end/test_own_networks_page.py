@@ -1,4 +1,4 @@
-"""The code on the pages about own networks and about remedies runs from top to bottom."""
+"""The code of the tutorial, and of the pages on networks and remedies, runs."""
 
 import re
 from pathlib import Path
@@ -33,3 +33,11 @@ def test_the_code_of_the_page_runs(capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("Plan(cuts=(")
     assert "control flow depends on tensor values computed before it" in printed
+
+
+def test_the_code_of_the_tutorial_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page("tutorial.md", 3)
+    printed = capsys.readouterr().out
+    assert "updates by which gradients were late: (3.0, 1.0, 0.0)" in printed
+    assert (tmp_path / "network.pt").exists()
