@@ -1,5 +1,6 @@
 """No tick asks the device for a number, and what is found later is found all the same."""
 
+import gc
 import re
 from functools import partial
 
@@ -38,6 +39,14 @@ class Reads(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.seen = []
+
+    def __enter__(self):
+        gc.disable()  # which may end trainers of other tests, and they read what they had left
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        gc.enable()
+        return super().__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__

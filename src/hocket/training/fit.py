@@ -276,7 +276,7 @@ def _train_until_stop(
     for inputs, targets in session.engine.ticks(islice(batches, count)):
         state.enter(method.accumulate)
         state.add(session.step(inputs, targets, state.epoch), count_samples(inputs))
-        plan.progress.batch(partial(state.meter.newest_loss, shown))
+        plan.progress.batch(partial(state.newest, shown))
         plan.save(session.engine.tick_count)
         missing = None if missing is None else missing - 1
     # In processes that read no data as well: all count the batches that have entered.

@@ -9,6 +9,7 @@ from typing import Any
 from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
 from hocket.engine.event import Event
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
+from hocket.training.progress_bar import Newest
 
 
 class FitState:
@@ -45,6 +46,19 @@ class FitState:
     def seconds(self) -> float:
         """Time that the present epoch has taken so far."""
         return self._seconds + time.perf_counter() - self._start
+
+    def newest(self, epoch: int | None) -> Newest:
+        """Return the newest numbers of the present epoch, those of the device read.
+
+        Args:
+            epoch: Epoch whose losses count; None for all, where each stage has its own.
+        """
+        losses = self.meter.newest_loss(epoch)
+        return Newest(
+            losses[-1] if losses else None,
+            self.meter.newest_lr,
+            self.samples / max(self.seconds, 1e-9),
+        )
 
     @contextmanager
     def untimed(self) -> Iterator[None]:

@@ -82,11 +82,14 @@ class TrainingMeter:
         self._unread: list[tuple[int, ActionReport]] = []
         self._staleness: dict[int, list[int]] = {}
         self._skipped: Counter[int] = Counter()
+        self._lr: dict[int, float] = {}
 
     def add(self, events: Iterable[Event]) -> None:
         """Count the backwards among the events."""
         for event in events:
             report, stage = event.report, event.action.stage
+            if report.lr is not None:
+                self._lr[stage] = report.lr
             if event.action.kind == "B" and report.skipped:
                 self._skipped[stage] += 1
             elif event.action.kind == "B":
@@ -131,6 +134,11 @@ class TrainingMeter:
             self._staleness.setdefault(stage, []).extend(staleness)
         for stage, count in values["skipped"]:
             self._skipped[stage] += count
+
+    @property
+    def newest_lr(self) -> float | None:
+        """Newest learning rate, of the first stage that has one; None without any."""
+        return self._lr[min(self._lr)] if self._lr else None
 
     def newest_loss(self, epoch: int | None) -> list[float]:
         """Return the newest loss of an epoch's batches (None: all); nothing without any."""

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from rich.progress import (
@@ -18,20 +19,42 @@ from rich.progress import Progress as RichProgress
 
 from hocket.training.standard_stream import StandardStream, plain_console
 
-NewestLoss: TypeAlias = Callable[[], Sequence[float]]
-"""Reads the newest loss, for which the device has to complete all its work."""
-LOSS_EVERY_S = 0.25
-"""Seconds between two losses that a bar shows."""
+
+@dataclass(frozen=True)
+class Newest:
+    """Newest numbers of a training.
+
+    Attributes:
+        loss: Newest loss; None without one.
+        lr: Newest learning rate of the first stage that is known; None without one.
+        samples_per_s: Samples in a second, since the present epoch began.
+    """
+
+    loss: float | None
+    lr: float | None
+    samples_per_s: float
+
+    def __str__(self) -> str:
+        parts = [] if self.loss is None else [f"loss {self.loss:.3f}"]
+        parts += [] if self.lr is None else [f"lr {self.lr:.3g}"]
+        parts += [f"{self.samples_per_s:,.0f} samples/s"] if self.samples_per_s else []
+        return ", ".join(parts)
+
+
+ReadNewest: TypeAlias = Callable[[], Newest]
+"""Reads the newest numbers, for which the device has to complete all its work."""
+READ_EVERY_S = 0.25
+"""Seconds between two readings that a bar shows."""
 
 
 class Progress(Protocol):
     """Display that is told of batches and epochs."""
 
-    def batch(self, newest_loss: NewestLoss) -> None:
+    def batch(self, read: ReadNewest) -> None:
         """Count a batch that has entered.
 
         Args:
-            newest_loss: Reads the newest loss from its device; returns nothing without one.
+            read: Reads the newest numbers from their device.
         """
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
@@ -57,11 +80,11 @@ class Progress(Protocol):
 class NoProgress:
     """Display that shows nothing."""
 
-    def batch(self, newest_loss: NewestLoss) -> None:
+    def batch(self, read: ReadNewest) -> None:
         """Show nothing.
 
         Args:
-            newest_loss: Not called.
+            read: Not called.
         """
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
@@ -90,11 +113,11 @@ class EpochLines:
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
 
-    def batch(self, newest_loss: NewestLoss) -> None:
+    def batch(self, read: ReadNewest) -> None:
         """Show nothing: batches are too many for a log.
 
         Args:
-            newest_loss: Not called.
+            read: Not called.
         """
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
@@ -127,23 +150,22 @@ class ProgressBar:
     def __init__(self, bar: RichProgress, epochs: int, total: int | None) -> None:
         self._bar = bar
         self._epochs = epochs
-        self._next_loss_s = -math.inf
-        self._task: TaskID = bar.add_task("training", total=total, loss="")
+        self._next_reading_s = -math.inf
+        self._task: TaskID = bar.add_task("training", total=total, newest="")
 
-    def batch(self, newest_loss: NewestLoss) -> None:
-        """Advance by a batch, and show the newest loss from time to time.
+    def batch(self, read: ReadNewest) -> None:
+        """Advance by a batch, and show the newest numbers from time to time.
 
         Args:
-            newest_loss: Gives a loss once in `LOSS_EVERY_S` at most.
+            read: Called once in `READ_EVERY_S` at most.
         """
         now = time.monotonic()
-        if now < self._next_loss_s:
+        if now < self._next_reading_s:
             self._bar.update(self._task, advance=1)
             return
-        losses = newest_loss()
-        loss = f"loss {losses[-1]:.3f}" if losses else ""
-        self._next_loss_s = now + LOSS_EVERY_S if losses else now
-        self._bar.update(self._task, advance=1, loss=loss)
+        newest = read()
+        self._next_reading_s = now + READ_EVERY_S if newest.loss is not None else now
+        self._bar.update(self._task, advance=1, newest=str(newest))
 
     def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
         """Print the epoch above the bar.
@@ -199,7 +221,7 @@ def progress_bar(epochs: int, total: int | None, *, shown: bool) -> Iterator[Pro
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[newest]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hocket.training.progress_bar import progress_bar
+from hocket.training.progress_bar import Newest, progress_bar
 
 
 def shown(capsys, *, wanted):
     with progress_bar(2, 6, shown=wanted) as bar:
-        bar.batch(lambda: [])
-        bar.batch(lambda: [1.5])
+        bar.batch(lambda: Newest(None, None, 0.0))
+        bar.batch(lambda: Newest(1.5, 0.05, 1234.5))
         bar.evaluation(3, 1.5, 0.25)
         bar.epoch(0, 1.25, 0.125)
         bar.epoch(1, 1.0, None)
@@ -31,10 +31,10 @@ def test_silence_on_request(capsys):
 
 def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard error for a terminal
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "140")
     text = shown(capsys, wanted=True)
     assert "2/6" in text
-    assert "loss 1.500" in text
+    assert "loss 1.500, lr 0.05, 1,234 samples/s" in text
     assert "update 3: test loss 1.5000, test error 25.00%" in text
     assert "epoch 1/2: training loss 1.2500, test error 12.50%" in text
 
@@ -44,11 +44,11 @@ def test_a_loss_is_asked_for_only_where_it_is_shown(monkeypatch, terminal, asked
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     calls = []
 
-    def newest_loss():
+    def read():
         calls.append(1)
-        return [1.5]
+        return Newest(1.5, 0.05, 10.0)
 
     with progress_bar(2, 6, shown=True) as bar:
         for _ in range(6):
-            bar.batch(newest_loss)
+            bar.batch(read)
     assert len(calls) == asked

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.training.progress_bar import progress_bar
+from hocket.training.progress_bar import Newest, progress_bar
 from hocket.training.standard_stream import (
     StandardStream,
     plain_console,
@@ -45,7 +45,7 @@ def test_progress_that_nobody_can_read_is_dropped(make, terminal, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     with progress_bar(2, 6, shown=True) as bar:
         for number in (0, 1):
-            bar.batch(lambda: [1.0])
+            bar.batch(lambda: Newest(1.0, None, 0.0))
             bar.epoch(number, 1.0, None)
     if stream is not None:
         stream.close()  # what it has buffered is gone, or this would fail
