@@ -41,3 +41,11 @@ def test_the_code_of_the_tutorial_runs(capsys, tmp_path, monkeypatch):
     printed = capsys.readouterr().out
     assert "updates by which gradients were late: (3.0, 1.0, 0.0)" in printed
     assert (tmp_path / "network.pt").exists()
+
+
+def test_the_code_of_the_page_on_tasks_runs(capsys):
+    run_page("tasks.md", 2)
+    delays, staleness, *cosines = capsys.readouterr().out.splitlines()
+    assert delays == "[6, 3, 0]"
+    assert staleness.endswith(", 0.0)")
+    assert len(cosines) == 3
