@@ -81,21 +81,30 @@ def scheduled() -> list[str]:
 
 
 def programs() -> str:
-    """Return a section on the program of each method, from the tables of the methods."""
-    parts = []
+    """Return a section for each program, with the methods that have it, from their tables."""
+    sharing: dict[str, list[str]] = {}
     for name in scheduled():
-        method, build = build_method(name), METHODS[name]
-        said = (getattr(build, "func", build).__doc__ or "").partition("\n")[0]
-        first = said.removeprefix("Build ").rstrip(".")
-        paper = re.sub(r"arXiv (\S+)", r"[arXiv \1](https://arxiv.org/abs/\1)", method.paper)
-        late = ", ".join(f"{method.staleness(k, STAGES):g}" for k in range(STAGES))
-        ticks = format_program(unroll(method, STAGES, BATCHES), STAGES)
+        ticks = format_program(unroll(build_method(name), STAGES, BATCHES), STAGES)
+        sharing.setdefault(ticks, []).append(name)
+    parts = []
+    for ticks, names in sharing.items():
+        picture = f"![Program of {names[0]}](programs/{names[0]}.svg)"
+        lines = "\n".join(map(describe, names))
         parts.append(
-            f"## {name}\n\n{first[:1].upper()}{first[1:]} ({paper}). "
-            f"Staleness of stages 0, 1 and 2: {late}.\n\n"
-            f"![Program of {name}](programs/{name}.svg)\n\n```text\n{ticks}\n```\n"
+            f"## {', '.join(names)}\n\n{lines}\n\n{picture}\n\n```text\n{ticks}\n```\n"
         )
     return "\n".join(parts)
+
+
+def describe(name: str) -> str:
+    """Return an item of a list: the idea of a method, its paper, and how late it is."""
+    method, build = build_method(name), METHODS[name]
+    idea = (getattr(build, "func", build).__doc__ or "").partition("\n")[0]
+    idea = idea.removeprefix("Build ").rstrip(".")
+    paper = re.sub(r"arXiv (\S+)", r"[arXiv \1](https://arxiv.org/abs/\1)", method.paper)
+    late = [method.staleness(stage, STAGES) for stage in range(STAGES)]
+    how = f"`{method.linearize}`, staleness {', '.join(f'{s:g}' for s in late)}"
+    return f"* **{name}**: {idea} ({paper}); {how if any(late) else 'nothing is late'}."
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
