@@ -14,7 +14,7 @@ import pytest
 import hocket
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.longer
+pytestmark = [pytest.mark.longer, pytest.mark.xdist_group("package")]  # built once
 
 
 def run(*words, folder=ROOT):
