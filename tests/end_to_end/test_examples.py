@@ -98,6 +98,23 @@ def test_bert(run_example):
     assert "stage 1 begins at bert.encoder.layer.1" in text
 
 
+@pytest.mark.longer
+def test_bert_in_two_processes(run_example, tmp_path):
+    """Two processes print what one does."""
+    pytest.importorskip("transformers")
+    words = ("-m", "hocket", "launch", "--processes", "2", EXAMPLES / "06_bert.py")
+    two = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=ALONE,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=400,
+    )
+    assert two.stdout == run_example("06_bert.py")
+
+
 def test_gpt_muon(run_example):
     rows = run_example("07_gpt_muon.py").splitlines()
     assert [row.split()[0] for row in rows][1:] == [
