@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("train", "sweep", "methods", "networks", "data", "draw", "launch", "plan")
+COMMANDS = ("train", "sweep", "report", "methods", "networks", "data", "draw", "launch", "plan")
 COMPILER = ("torch._dynamo.eval_frame", "torch._inductor", "sympy")
 # Needed for one kind of network, data, picture or log only.
 SELDOM = (

@@ -13,6 +13,9 @@ from hocket.methods import parse_method
 from hocket.runs.config import RunConfig
 from hocket.sweeps.target import Target
 
+METRICS = "metrics.jsonl"
+"""File of a run folder with the metrics of its epochs."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -70,7 +73,7 @@ def read_curve(folder: Path, config: RunConfig) -> list[Point]:
     accumulate = parse_method(config.method).accumulate
     curve = [Point(0, 0, 0, 0.0, None, None, None)]
     within: list[dict[str, Any]] = []
-    for row in _rows(folder, "epoch", "evaluation"):
+    for row in metric_rows(folder / METRICS, "epoch", "evaluation"):
         if row["kind"] == "evaluation":
             within.append(row)
             continue
@@ -100,7 +103,7 @@ def epoch_length(folder: Path, config: RunConfig) -> int | None:
         folder: The run folder.
         config: The configuration of the run.
     """
-    first = next(_rows(folder, "epoch"), None)
+    first = next(metric_rows(folder / METRICS, "epoch"), None)
     return None if first is None else math.ceil(int(first["samples"]) / config.batch_size)
 
 
@@ -132,7 +135,7 @@ def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:
 def read_gradient_error(folder: Path) -> list[StageError]:
     """Return the error of each stage's gradients; nothing if it was not measured."""
     by_stage: dict[int, list[dict[str, Any]]] = {}
-    for row in _rows(folder, "comparison"):
+    for row in metric_rows(folder / METRICS, "comparison"):
         if row["cosine"] is not None and row["ratio"] is not None:
             by_stage.setdefault(row["stage"], []).append(row)
     return [
@@ -141,9 +144,8 @@ def read_gradient_error(folder: Path) -> list[StageError]:
     ]
 
 
-def _rows(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some kinds of a run's metrics; none if there are no metrics."""
-    file = folder / "metrics.jsonl"
+def metric_rows(file: Path, *kinds: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some kinds of a file of metrics; none if there is no such file."""
     if not file.exists():
         return
     starts = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)

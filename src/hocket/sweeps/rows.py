@@ -183,16 +183,16 @@ def _shown_defaults() -> dict[str, Any]:
 
 def _label(options: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the options of a row as text, its method first."""
-    parts = [_plain(options["method"])] if "method" in names else []
+    parts = [plain_option(options["method"])] if "method" in names else []
     parts += [
-        f"{name.replace('_', ' ')} {_plain(options[name])}"
+        f"{name.replace('_', ' ')} {plain_option(options[name])}"
         for name in names
         if name != "method"
     ]
     return ", ".join(parts)
 
 
-def _plain(value: Any) -> str:
+def plain_option(value: Any) -> str:
     """Return a value as text that reads well: ``fdg shrink=0.5``."""
     text = str(value)
     return re.sub(r"(?<=\w):(?=\w)", " ", text) if isinstance(value, str) else text

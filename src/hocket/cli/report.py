@@ -1,0 +1,29 @@
+"""``hocket report``: runs side by side in one HTML file."""
+
+from pathlib import Path
+
+from hocket.cli.output import messages, print_warning
+from hocket.runs.config import require_writable
+
+
+def report_command(*folders: Path, out: Path = Path("report.html")) -> int:
+    """Compare runs in one HTML file that loads nothing, to look at in a browser and to send.
+
+    Runs that differ in their seed only are shown as one, with their spread. A folder that
+    cannot be read is left out, with a warning.
+
+    Args:
+        folders: Folders of runs, folders of such folders, or folders of studies.
+        out: File to write; an older one is replaced.
+    """
+    require_writable("out", out)
+    from hocket.report.find_runs import find_runs
+    from hocket.report.page import write_report
+
+    found = find_runs(folders)
+    for reason in found.left_out:
+        print_warning(f"left out: {reason}")
+    write_report(found, out)
+    runs = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
+    messages.print(f"the report of {runs} is in {out}", highlight=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,67 @@
+"""HTML and SVG from nested calls, in which every text is escaped."""
+
+import html
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+VOID = frozenset(["meta", "br", "input"])
+"""Elements without an end."""
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | int | Iterable[Child] | None"
+"""Content of an element: text, which is escaped, markup, a list of both, or nothing."""
+
+
+def element(tag: str, *children: Child, **attributes: str | float | bool | None) -> Markup:
+    """Build an element; text in it is escaped.
+
+    Args:
+        tag: Name of the element.
+        children: Its content.
+        attributes: Its attributes: ``class_`` is class and ``data_x`` is data-x. True is an
+            attribute without a value; those that are None or False are left out.
+
+    >>> element("td", "a<b", element("br"), class_="number")
+    '<td class="number">a&lt;b<br></td>'
+    """
+    words = [tag]
+    for key, value in attributes.items():
+        name = key.rstrip("_").replace("_", "-")
+        if value is True:
+            words.append(name)
+        elif value is not None and value is not False:
+            words.append(f'{name}="{html.escape(format_coordinate(value))}"')
+    start = f"<{' '.join(words)}>"
+    return Markup(start if tag in VOID else f"{start}{join(children)}</{tag}>")
+
+
+def join(children: Iterable[Child]) -> Markup:
+    """Join contents to one."""
+    return Markup("".join(_flatten(children)))
+
+
+def format_coordinate(value: str | float) -> str:
+    """Return a number with two decimals at most; a text as it is.
+
+    >>> format_coordinate(0.5), format_coordinate(3.0), format_coordinate("0.123")
+    ('0.5', '3', '0.123')
+    """
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+def _flatten(children: Iterable[Child]) -> Iterator[str]:
+    for child in children:
+        if isinstance(child, Markup):
+            yield child
+        elif isinstance(child, str | int):
+            yield html.escape(str(child))
+        elif child is not None:
+            yield from _flatten(child)
