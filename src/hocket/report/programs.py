@@ -15,7 +15,7 @@ from hocket.runs.config import RunConfig
 from hocket.runs.plot import layout_program
 from hocket.timeline import SpanKind, Timeline
 
-LEAST_BATCHES, MOST_BATCHES = 6, 16
+LEAST_BATCHES, MOST_BATCHES = 6, 24
 """Limits of the batches in the picture of a program."""
 
 
@@ -63,7 +63,8 @@ def _draw_program(config: RunConfig, title: str) -> Markup:
         method = build_method(config)
         if method.free_running:
             return element("p", "No program: its stages run freely.", class_="note")
-        batches = method.delay(0, config.stages) + LEAST_BATCHES
+        # Until the first batches have returned, and weights were updated twice.
+        batches = max(method.delay(0, config.stages) + LEAST_BATCHES, 2 * method.accumulate)
         ticks = list(unroll(method, config.stages, min(batches, MOST_BATCHES)))
     except HocketError as error:
         return element("p", f"No program: {error}", class_="note")

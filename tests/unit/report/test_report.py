@@ -257,8 +257,8 @@ def test_a_timeline_that_is_too_long_is_not_read(tmp_path, monkeypatch):
 def test_a_run_without_a_program_says_so(tmp_path):
     text = page_of(make_run(tmp_path / "free", method="dgl-async"))
     assert "No program: its stages run freely" in text
-    text = page_of(make_run(tmp_path / "wrong", staleness="3,2,1,0"))
-    assert "No program: staleness" in text
+    text = page_of(make_run(tmp_path / "wrong", staleness="0,5"))
+    assert "No program: staleness is [0, 5]" in text
 
 
 def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):
