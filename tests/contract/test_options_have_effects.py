@@ -89,6 +89,10 @@ def events(**options: Any) -> object:
     return fitted(**options).events
 
 
+def own_metrics(**options: Any) -> object:
+    return fitted(**options).trainer.evaluate(data(mlp, 2)).metrics
+
+
 def strides(**options: Any) -> object:
     return [p.stride() for p in fitted(net=conv, **options).trainer.network.parameters()]
 
@@ -173,6 +177,7 @@ TRAINER = {
     "check_every": Row((1, 2), with_nan),
     "skip_batches": Row(((), (1,)), weights),
     "split_batch": Row((None, lambda batch: (2 * batch[0], batch[1])), weights),
+    "metrics": Row(({}, {"mean": lambda output, targets: output.mean()}), own_metrics),
 }
 # What shows among several processes, or on a GPU, only.
 ELSEWHERE = {

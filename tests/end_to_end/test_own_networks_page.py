@@ -1,4 +1,4 @@
-"""The code of the tutorial, and of the pages on networks and remedies, runs."""
+"""The code of the tutorial, and of the pages on networks, remedies and evaluations, runs."""
 
 import re
 from pathlib import Path
@@ -49,3 +49,11 @@ def test_the_code_of_the_page_on_tasks_runs(capsys):
     assert delays == "[6, 3, 0]"
     assert staleness.endswith(", 0.0)")
     assert len(cosines) == 3
+
+
+def test_the_code_of_the_page_on_evaluation_runs(capsys):
+    found = run_page("evaluation.md", 1)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert sum(len(output) for output in found["outputs"]) == found["result"].samples
+    top3 = found["result"].metrics["top3_error"]
+    assert 0 < top3 < found["result"].error

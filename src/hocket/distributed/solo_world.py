@@ -82,8 +82,8 @@ class SoloWorld:
         """Return the value of this process in a list."""
         return [value]
 
-    def broadcast(self, tree: Tree) -> Tree:
-        """Return the value of the first process, which is this one."""
+    def broadcast(self, tree: Tree, source: int = 0) -> Tree:
+        """Return the value of the only process, which is this one."""
         return tree
 
     def collect_weights(self, modules: Sequence[nn.Module]) -> None:

@@ -271,14 +271,21 @@ class World:
         texts = zip(rows, lengths, strict=True)
         return [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
 
-    def broadcast(self, tree: Tree) -> Tree:
-        """Return the value of the first process in every process, and ignore the others."""
+    def broadcast(self, tree: Tree, source: int = 0) -> Tree:
+        """Return the value of one process in every process, and ignore the others.
+
+        Args:
+            tree: The value of this process, with tensors on the CPU.
+            source: Rank of the process whose value it is to be.
+        """
         leaves: list[Tensor] = []
-        spec = wire.encode_tree(tree, leaves) if self.is_main else None
+        spec = wire.encode_tree(tree, leaves) if self.rank == source else None
         dense = [wire.to_dense(tensor) for tensor in leaves]
-        spec, forms = self.gather([spec, [wire.tensor_spec(tensor) for tensor in dense]])[0]
-        tensors = dense if self.is_main else [wire.empty_tensor(form) for form in forms]
-        self.broadcast_(tensors, source=0)
+        spec, forms = self.gather([spec, [wire.tensor_spec(tensor) for tensor in dense]])[
+            source
+        ]
+        tensors = dense if self.rank == source else [wire.empty_tensor(form) for form in forms]
+        self.broadcast_(tensors, source)
         return wire.decode_tree(spec, tensors)
 
     def broadcast_(self, tensors: Iterable[Tensor], source: int) -> None:

@@ -39,6 +39,22 @@ class BatchSplitter:
         for number, batch in enumerate(batches):
             yield self._split(batch, f"batch {number}")
 
+    def inputs(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
+        """Yield the inputs of each batch, and None for its targets.
+
+        A batch may be inputs alone, as a tensor or a mapping without labels, or have targets
+        that are not used. A pair of tensors counts as inputs and targets.
+
+        Raises:
+            DataError: A batch cannot be split, or its inputs have no tensors.
+        """
+        for number, batch in enumerate(batches):
+            alone = isinstance(batch, Tensor) or (
+                isinstance(batch, Mapping) and LABELS not in batch
+            )
+            pair = (batch, None) if alone and self._split_batch is None else batch
+            yield self._split(pair, f"batch {number}")[0], None
+
     def _split(self, batch: Any, where: str) -> tuple[Tree, Tree]:
         """Return the inputs and targets of one batch.
 

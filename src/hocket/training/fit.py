@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from hocket.errors import DataError, OptionError
 from hocket.training.budget import Budget
+from hocket.training.evaluation import measure
 from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
@@ -292,7 +293,7 @@ def _evaluate(session: Session, plan: FitPlan) -> EvaluationResult | None:
     """
     if plan.validation is None:
         return None
-    counts = session.predict(plan.interrupt.until_asked(plan.validation))
+    counts = measure(session, plan.interrupt.until_asked(plan.validation))
     _stop_if_asked(session, plan)
     return counts.result()
 

@@ -1,8 +1,8 @@
 """Results of a training, epoch by epoch, and the meters that add them up."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.engine.event import Event
@@ -10,6 +10,7 @@ from hocket.errors import DataError, NonFiniteError
 from hocket.signals.losses import Loss, compute_loss, count_errors
 from hocket.stage.prediction import Prediction
 from hocket.stage.report import ActionReport
+from hocket.training.own_metrics import OwnMetrics
 from hocket.tree import Tree, count_samples
 
 
@@ -27,6 +28,7 @@ class EvaluationResult:
             of the network. Empty without heads or class numbers.
         ensemble: Error of all exits together, each counted twice the one before it; None
             without exits.
+        metrics: Value of each metric of the user's own, by its name.
     """
 
     loss: float
@@ -34,6 +36,7 @@ class EvaluationResult:
     samples: int
     exits: tuple[float, ...] = ()
     ensemble: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -205,10 +208,14 @@ class EvaluationMeter:
 
     Args:
         stages: Number of stages; the output of the last one is the network's.
+        metrics: Metrics of the user's own, which begin anew.
     """
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, metrics: OwnMetrics) -> None:
         self._last = stages - 1
+        self._own = metrics
+        self._own.reset()
+        self._own_values: dict[str, float] = {}
         self._loss = 0.0
         self._weight = 0  # sum of the weights of the losses
         self._samples = 0
@@ -233,6 +240,7 @@ class EvaluationMeter:
                 "hold a tensor of shape (B, ...); give the targets of each batch"
             )
         self._samples += samples
+        self._own.update(output, targets, samples)
         counts = count_errors(output, targets)
         weight = samples if counts is None else counts[1]
         value = float(compute_loss(loss, output, targets))
@@ -244,18 +252,19 @@ class EvaluationMeter:
 
     def values(self) -> list[Any]:
         """Return all counts as plain values."""
-        counts = [dict(self._errors), dict(self._predictions)]
+        counts = [dict(self._errors), dict(self._predictions), self._own.compute()]
         return [self._loss, self._weight, self._samples, self._countable, *counts]
 
     def merge(self, values: Sequence[Any]) -> None:
         """Add the counts of another process."""
-        loss, weight, samples, countable, errors, predictions = values
+        loss, weight, samples, countable, errors, predictions, own = values
         self._loss += loss
         self._weight += weight
         self._samples += samples
         self._countable = self._countable and countable
         self._errors.update(errors)
         self._predictions.update(predictions)
+        self._own_values |= own
 
     def result(self) -> EvaluationResult:
         """Return means over all samples.
@@ -280,6 +289,7 @@ class EvaluationMeter:
             samples=self._samples,
             exits=tuple(errors[who] for who in exits) if early else (),
             ensemble=errors["ensemble"] if early else None,
+            metrics=self._own_values,
         )
 
     def _count(self, who: str, prediction: Tree, targets: Tree) -> bool:

@@ -5,7 +5,7 @@ The engine is built for the first batch, as cuts and auxiliary networks depend o
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +24,7 @@ from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import OptionError
-from hocket.modes import TrainingMode, evaluation_mode
+from hocket.modes import TrainingMode
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
 from hocket.stage.rng import preserve_rng
@@ -40,7 +40,7 @@ from hocket.training.batches import (
     first_samples,
 )
 from hocket.training.cut_network import CutNetwork, Stages
-from hocket.training.metrics import EvaluationMeter, EvaluationResult
+from hocket.training.own_metrics import Metric, OwnMetrics
 from hocket.training.state import parameter_names
 from hocket.training.upload import Upload
 from hocket.tree import Tree
@@ -57,10 +57,13 @@ class Session:
         meter: Compares late gradients with the true ones; None to compare none.
         split_batch: Returns the inputs and targets of a batch of a loader; None for pairs and
             mappings with labels.
+        metrics: Metrics of the user's own for evaluations, by name.
 
     Attributes:
         cut: The network and its stages.
         setup: Options that all stages share.
+        metrics: Metrics of the user's own.
+        upload: Brings batches to the device.
         world: This process among the others, or alone.
         engine: Engine that executes the program; it has no stages before the first batch.
         training_mode: Training mode of the network.
@@ -82,12 +85,14 @@ class Session:
         watchers: Sequence[Watcher] = (),
         meter: GradientErrorMeter | None = None,
         split_batch: SplitBatch | None = None,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
+        self.metrics = OwnMetrics(metrics or {})
         self.setup = setup
         self.collected = True
         self.engine: Engine = UnbuiltEngine()
         self.sample: Tree = None
-        self._upload = Upload(setup.device, channels_last=setup.channels_last)
+        self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self._watchers = list(watchers)
         self._meter = meter
         self.closed = False
@@ -139,13 +144,20 @@ class Session:
             with self.reporting_failures(), building, preserve_rng(self.setup.device):
                 self.engine = self._build(inputs, whole)
 
-    def prepared_by(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
+    def prepared_by(
+        self, batches: Iterable[Any], *, inputs_only: bool = False
+    ) -> Iterator[tuple[Tree, Tree]]:
         """Return the inputs and targets of the batches that this process reads.
 
         The first one builds the engine.
+
+        Args:
+            batches: The batches.
+            inputs_only: Accept batches that are inputs without targets.
         """
         reads = self.world.reads_data
-        pairs = self._splitter.pairs(self._read(iter(batches))) if reads else iter(())
+        split = self._splitter.inputs if inputs_only else self._splitter.pairs
+        pairs = split(self._read(iter(batches))) if reads else iter(())
         if self.prepared:
             return pairs
         first = list(itertools.islice(pairs, 1))
@@ -175,7 +187,7 @@ class Session:
         """
         if self.world.reads_data:
             pair = as_inputs(inputs, "the batch"), as_tree(targets)
-            inputs, targets = self._upload(pair)
+            inputs, targets = self.upload(pair)
         else:
             inputs = targets = None
         self.collected = self.world.size == 1
@@ -212,37 +224,6 @@ class Session:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
         look([stage.late_check for stage in self.engine.stages])
-
-    def evaluate(self, batches: Iterable[Any]) -> EvaluationResult:
-        """Measure the network as it is now on other data; its training is not disturbed."""
-        return self.predict(batches).result()
-
-    @torch.no_grad()
-    def predict(self, batches: Iterable[Any]) -> EvaluationMeter:
-        """Evaluate on batches; return what was counted in all processes, perhaps nothing."""
-        meter = EvaluationMeter(self.cut.count)
-        device = self.setup.device
-        with self.reporting_failures(), preserve_rng(device):
-            pairs = self.prepared_by(batches)  # cuts the network, in its own mode
-            self.look()
-        modules = (self.cut.network, *self.cut.modules)
-        evaluating = self.world.in_phase(Phase.EVALUATING)
-        with (
-            self.reporting_failures(),
-            evaluating,
-            preserve_rng(device),
-            evaluation_mode(*modules),
-        ):
-            moved = map(self._upload, pairs)
-            # Replicas differ in their statistics; the first one is the network that is saved.
-            predictions = self.engine.predict(moved) if self.world.replica == 0 else ()
-            for prediction in predictions:
-                with self.setup.autocast():
-                    meter.add(prediction, self.setup.loss)
-            total = EvaluationMeter(self.cut.count)
-            for values in self.world.gather(meter.values()):
-                total.merge(values)
-        return total
 
     def timeline(self) -> Timeline:
         """Return the time spans of all stages so far, on the clock of the first process."""

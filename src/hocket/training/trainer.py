@@ -4,7 +4,7 @@ import os
 import signal
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
@@ -36,10 +36,12 @@ from hocket.timeline import Timeline
 from hocket.training.batches import SplitBatch, length_of
 from hocket.training.budget import Budget
 from hocket.training.cut_network import Stages, count_stages, find_device
+from hocket.training.evaluation import measure, predict
 from hocket.training.fit import FitPlan, fit
 from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt, stop_signals
 from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.own_metrics import Metric
 from hocket.training.progress_bar import progress_bar
 from hocket.training.resume import resume_from, saving
 from hocket.training.session import Session
@@ -105,6 +107,9 @@ class Trainer:
         skip_batches: Batches to skip in any case, by their number over all epochs.
         split_batch: Returns the inputs and targets of what a loader gives for a batch; needed
             unless that is a pair, or a mapping with ``labels``.
+        metrics: Metrics of evaluations, by name: functions of the outputs (B, ...) and the
+            targets (B, ...) of a batch, of whose values the mean over all samples is taken, or
+            objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
 
     Where torch.distributed has a world of several processes (``hocket launch``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read by the process of the
@@ -153,11 +158,11 @@ class Trainer:
         check_every: int = 1,
         skip_batches: Iterable[int] = (),
         split_batch: SplitBatch | None = None,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         method = FDG() if method is None else as_method(method)
-        meter = build_gradient_error_meter(
-            method, gradient_error_every, loss, on_gradient_error
-        )
+        listener = on_gradient_error
+        meter = build_gradient_error_meter(method, gradient_error_every, loss, listener)
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
         setup = Setup(
@@ -189,11 +194,12 @@ class Trainer:
             check_every=check_every,
             skip_batches=frozenset(skip_batches),
         )
-        self._own_session = Session(network, stages, setup, watchers, meter, split_batch)
+        self._own_session = Session(
+            network, stages, setup, watchers, meter, split_batch, metrics
+        )
         self._closer = weakref.finalize(self, self._own_session.world.close_in_background)
         self._closer.atexit = False  # then all worlds are closed in good order
-        self._fit_state = FitState()
-        self._resumed = False  # True if the next fit continues the fit state
+        self._fit_state, self._resumed = FitState(), False  # True if the next fit continues it
         self._warned_of: set[str] = set()
 
     @property
@@ -522,7 +528,25 @@ class Trainer:
         Raises:
             DataError: There are no batches.
         """
-        return self._session.evaluate(batches)
+        return measure(self._session, batches).result()
+
+    def predict(self, batches: Iterable[Any]) -> list[Any]:
+        """Return the outputs of the network as it is now; its training is not disturbed.
+
+        Among several processes all must call it, and all get all outputs.
+
+        Args:
+            batches: Batches of the forms that ``fit`` takes, whose targets are not used, or
+                inputs alone: tensors, or mappings without ``labels``.
+
+        Returns:
+            The output for each batch, in order, as the network returns it, with tensors
+            (B, ...) on the CPU.
+
+        Raises:
+            DataError: A batch has no tensors as inputs.
+        """
+        return predict(self._session, batches)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of stages; plain JSON values."""

@@ -10,13 +10,14 @@ from hocket.errors import DataError
 from hocket.methods import BP
 from hocket.stage.prediction import Prediction
 from hocket.training.metrics import EvaluationMeter
+from hocket.training.own_metrics import OwnMetrics
 
 
 def evaluate(*batches, loss=cross_entropy):
-    meter = EvaluationMeter(1)
+    meter = EvaluationMeter(1, OwnMetrics({}))
     for output, targets in batches:
         meter.add(Prediction(0, output, targets, None, None), loss)
-    total = EvaluationMeter(1)
+    total = EvaluationMeter(1, OwnMetrics({}))
     total.merge(meter.values())
     return total.result()
 

@@ -1,0 +1,138 @@
+"""Metrics of the user's own, measured on the outputs of the network in an evaluation."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
+
+from hocket.errors import DataError, OptionError, format_problems
+from hocket.tree import Tree
+
+MetricFunction: TypeAlias = Callable[[Any, Any], float | Tensor]
+"""Returns the value of a batch from its outputs (B, ...) and its targets (B, ...)."""
+
+
+@runtime_checkable
+class MetricObject(Protocol):
+    """Metric that gathers batches, such as those of torchmetrics."""
+
+    def reset(self) -> None:
+        """Forget all batches."""
+
+    def update(self, output: Any, targets: Any) -> None:
+        """Add a batch.
+
+        Args:
+            output: Output of the network, (B, ...).
+            targets: Targets, (B, ...).
+        """
+
+    def compute(self) -> float | Tensor:
+        """Return the value of all batches."""
+
+
+Metric: TypeAlias = MetricFunction | MetricObject
+TAKEN = frozenset(["loss", "error", "samples", "exits", "ensemble"])
+"""Names of other results of an evaluation."""
+
+
+class OwnMetrics:
+    """Metrics by name.
+
+    Args:
+        metrics: For each name a function of the outputs and targets of a batch, of whose values
+            the mean over all samples is taken, or an object with ``reset``, ``update`` and
+            ``compute``.
+
+    Raises:
+        OptionError: A name is taken, or something is no metric.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        problems = [
+            f"the name {name!r} is that of another result; choose another one"
+            for name in metrics
+            if name in TAKEN
+        ]
+        problems += [
+            f"{name!r} is {metric!r}; give a function of outputs and targets, or an object "
+            "with reset, update and compute"
+            for name, metric in metrics.items()
+            if not (isinstance(metric, MetricObject) or callable(metric))
+        ]
+        if problems:
+            raise OptionError(format_problems("cannot use these metrics", problems))
+        self._metrics = dict(metrics)
+        self._sums: dict[str, float] = {}
+        self._samples = 0
+
+    def reset(self) -> None:
+        """Begin an evaluation."""
+        self._sums, self._samples = dict.fromkeys(self._metrics, 0.0), 0
+        for metric in self._metrics.values():
+            if isinstance(metric, MetricObject):
+                metric.reset()
+
+    def update(self, output: Tree, targets: Tree, samples: int) -> None:
+        """Add a batch.
+
+        Args:
+            output: Output of the network, (B, ...).
+            targets: Targets, (B, ...).
+            samples: Number of samples B.
+
+        Raises:
+            DataError: The value of a metric is not one number.
+        """
+        self._samples += samples
+        for name, metric in self._metrics.items():
+            if isinstance(metric, MetricObject):
+                metric.update(output, targets)
+            else:
+                self._sums[name] += _number(name, metric(output, targets)) * samples
+
+    def compute(self) -> dict[str, float]:
+        """Return the value of each metric; nothing if no batch was added.
+
+        Raises:
+            DataError: The value of a metric is not one number.
+        """
+        if not self._samples:
+            return {}
+        values = {}
+        for name, metric in self._metrics.items():
+            if isinstance(metric, MetricObject):
+                with _alone(metric):
+                    values[name] = _number(name, metric.compute())
+            else:
+                values[name] = self._sums[name] / self._samples
+        return values
+
+
+@contextmanager
+def _alone(metric: MetricObject) -> Iterator[None]:
+    """Keep a metric of torchmetrics from waiting for processes that have no outputs."""
+    before = getattr(metric, "sync_on_compute", None)
+    if before is None:
+        yield
+        return
+    metric.sync_on_compute = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        metric.sync_on_compute = before  # type: ignore[attr-defined]
+
+
+def _number(name: str, value: Any) -> float:
+    """Return the value of a metric as a number.
+
+    Raises:
+        DataError: It is not one number.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"metric {name!r} is {value!r}; wanted one number, such as a mean"
+        ) from error

@@ -1,0 +1,85 @@
+"""Predictions are the outputs of the network, for all forms of batches, in any process."""
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import data, different, mlp, sgd
+from hocket import Trainer
+from hocket.distributed.launch import launch
+from hocket.errors import DataError
+
+BATCHES = data(mlp, 3)
+
+
+class Pair(nn.Module):
+    """Network with outputs of several tensors, in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
+
+    def forward(self, x):
+        hidden = self.first(x).relu()
+        return {"scores": self.second(hidden), "hidden": [hidden, 7]}
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("form", ["pairs", "inputs", "no targets"])
+def test_predictions_are_the_outputs_of_the_network_in_order(stages, form):
+    trainer = Trainer(nn.Sequential(*mlp(stages, dropout=0.5)), optimizer=sgd, stages=stages)
+    trainer.fit(BATCHES, epochs=1, progress=False)
+    make = {
+        "pairs": lambda x, y: (x, y),
+        "inputs": lambda x, y: x,
+        "no targets": lambda x, y: (x, None),
+    }
+    before = trainer.state_dict()
+    outputs = trainer.predict([make[form](*batch) for batch in BATCHES])
+    network = trainer.network.eval()
+    assert [torch.equal(o, network(x)) for o, (x, _) in zip(outputs, BATCHES, strict=True)] == [
+        True
+    ] * len(BATCHES)
+    assert not any(output.requires_grad for output in outputs)
+    assert different(before.values(), trainer.state_dict().values()) == []
+
+
+def test_outputs_of_any_structure_are_returned():
+    torch.manual_seed(0)
+    network = Pair()
+    trainer = Trainer(network, optimizer=sgd, stages=2)
+    (found,) = trainer.predict([{"x": BATCHES[0][0]}])
+    wanted = network(BATCHES[0][0])
+    assert torch.equal(found["scores"], wanted["scores"])
+    assert torch.equal(found["hidden"][0], wanted["hidden"][0])
+    assert found["hidden"][1] == 7
+
+
+def test_a_batch_without_tensors_is_refused():
+    with pytest.raises(DataError, match="batch 0 has no tensors as inputs: it has a str"):
+        Trainer(mlp(1), optimizer=sgd).predict([("text", None)])
+    assert Trainer(mlp(1), optimizer=sgd).predict([]) == []
+
+
+def work(folder):
+    """Predict among processes, with a metric of one's own; each process leaves what it got."""
+    stages = mlp(2)
+    metrics = {"mean": lambda output, targets: output.mean()}
+    with Trainer(stages, optimizer=sgd, metrics=metrics) as trainer:
+        left = {
+            "outputs": trainer.predict(BATCHES),
+            "metrics": trainer.evaluate(BATCHES).metrics,
+        }
+        torch.save(left, f"{folder}/{trainer.process_name}.pt")
+    return 0
+
+
+def test_every_process_gets_all_of_it(tmp_path):
+    assert launch(work, str(tmp_path), processes=2, threads=1) == 0
+    alone = Trainer(mlp(2), optimizer=sgd)
+    outputs = alone.predict(BATCHES)
+    for k in range(2):
+        left = torch.load(tmp_path / f"stage{k}.pt")
+        assert different(left["outputs"], outputs) == []
+        mean = float(torch.cat(outputs).mean())
+        assert left["metrics"] == pytest.approx({"mean": mean})
