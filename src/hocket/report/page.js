@@ -116,9 +116,9 @@ class SpanView {
     }));
     const names = all(".key", root).map((key) => [key.classList[1], key.textContent]);
     this.names = Object.fromEntries(names);
-    // A long timeline opens at a beginning whose boxes can be told apart.
-    const first = this.measured ? this.length * 60 * this.rows / this.spans.length : Infinity;
-    this.show(0, Math.min(this.length, first));
+    // A long timeline opens in its middle, beyond the start, so wide that boxes can be told apart.
+    const share = this.measured ? Math.min(1, 60 * this.rows / this.spans.length) : 1;
+    this.show(this.length * (1 - share) / 2, this.length * share);
     this.listen(root);
   }
 

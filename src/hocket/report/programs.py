@@ -1,5 +1,6 @@
 """Sections of a report with pictures: programs of methods, and timelines of runs."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from hocket.timeline import SpanKind, Timeline
 
 LEAST_BATCHES, MOST_BATCHES = 6, 24
 """Limits of the batches in the picture of a program."""
+MOST_STAGES = 64
+"""Most stages in the picture of a program; a run file may name any number."""
 
 
 def program_pictures(groups: Sequence[Group]) -> list[Markup]:
@@ -63,8 +66,12 @@ def _draw_program(config: RunConfig, title: str) -> Markup:
         method = build_method(config)
         if method.free_running:
             return element("p", "No program: its stages run freely.", class_="note")
-        # Until the first batches have returned, and weights were updated twice.
-        batches = max(method.delay(0, config.stages) + LEAST_BATCHES, 2 * method.accumulate)
+        if config.stages > MOST_STAGES:
+            text = f"No program: {config.stages} stages are more than {MOST_STAGES} to draw."
+            return element("p", text, class_="note")
+        # Until the first batches have returned, and with whole groups of accumulated gradients.
+        returned = method.delay(0, config.stages) + LEAST_BATCHES
+        batches = max(math.ceil(returned / method.accumulate), 2) * method.accumulate
         ticks = list(unroll(method, config.stages, min(batches, MOST_BATCHES)))
     except HocketError as error:
         return element("p", f"No program: {error}", class_="note")

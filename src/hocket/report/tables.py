@@ -78,7 +78,8 @@ def spread(values: Sequence[float | None], factor: float = 1.0) -> Cell:
 
 def group_cell(group: Group) -> Cell:
     """Return the cell that names a group, behind a sample of its line."""
-    return Cell(element("span", line_sample(group.number), group.label), group.number)
+    sample = line_sample(group.number)
+    return Cell(element("span", sample, group.label), str(group.number))  # in their order
 
 
 def fraction_bar(parts: Sequence[tuple[str, float]]) -> Markup:

@@ -259,6 +259,8 @@ def test_a_run_without_a_program_says_so(tmp_path):
     assert "No program: its stages run freely" in text
     text = page_of(make_run(tmp_path / "wrong", staleness="0,5"))
     assert "No program: staleness is [0, 5]" in text
+    text = page_of(make_run(tmp_path / "deep", stages=65))
+    assert "No program: 65 stages are more than 64 to draw" in text
 
 
 def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):
