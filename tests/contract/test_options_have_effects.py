@@ -399,6 +399,7 @@ RUN = {
     "on_checkpoint_error": Row(("warn", "stop"), on_full_disk, SAVING),
     "timeline": Row((None, "trace.json"), traced),
     "tensorboard": Row((False, True), file_names),
+    "weights_format": Row(("pt", "safetensors"), file_names),
     "run_dir": Row(("here", "there"), folder_name),
 }
 RUN_ELSEWHERE = {

@@ -129,6 +129,8 @@ class RunConfig:
     """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Write event files for TensorBoard."""
+    weights_format: Literal["pt", "safetensors"] = "pt"
+    """Format of the saved weights: network.pt, or network.safetensors."""
     run_dir: Path | None = None
     """Run folder, new or empty; by default a new one under runs/."""
 
@@ -203,6 +205,7 @@ MAY_CHANGE = frozenset(
         "gradient_error_every",
         "timeline",
         "tensorboard",
+        "weights_format",
         "checkpoint_every",
         "checkpoint_keep",
         "on_checkpoint_error",

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import nn
 
 from hocket.checkpoint.directory import newest_first
-from hocket.errors import RunFolderError
+from hocket.errors import RunFolderError, import_extra
 from hocket.files import replace_atomically
 from hocket.options import Named
 from hocket.remedies.registry import split_remedies
@@ -148,8 +149,32 @@ def has_checkpoints(run_dir: Path, stages: int) -> bool:
     return bool(newest_first(folder)) or all(map(newest_first, by_stage))
 
 
+def require_weights_format(weights_format: str) -> None:
+    """Refuse a format of weights whose package is missing, before the weights are trained.
+
+    Raises:
+        OptionError: The package is not installed.
+    """
+    if weights_format == "safetensors":
+        _import_safetensors()
+
+
+def _import_safetensors() -> ModuleType:
+    return import_extra("safetensors.torch", "safetensors", "weights_format 'safetensors'")
+
+
 def save_weights(network: nn.Module, file: Path) -> None:
-    """Write the weights under the network's own names, on the CPU."""
+    """Write the weights under the network's own names, on the CPU.
+
+    Args:
+        network: The network.
+        file: The file, whose ending names the format: .pt or .safetensors. The latter has
+            copies of weights that share memory.
+    """
+    weights = {name: value.cpu() for name, value in network.state_dict().items()}
     with replace_atomically(file) as unfinished:
-        weights = {name: value.cpu() for name, value in network.state_dict().items()}
-        torch.save(weights, unfinished)
+        if file.suffix == ".safetensors":
+            copies = {name: value.contiguous().clone() for name, value in weights.items()}
+            _import_safetensors().save_file(copies, unfinished)
+        else:
+            torch.save(weights, unfinished)

@@ -43,6 +43,7 @@ from hocket.runs.run_dir import (
     lock_run_dir,
     require_new,
     require_no_links,
+    require_weights_format,
 )
 from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.runs.summary import Summary
@@ -90,6 +91,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         tensorboard_writer()
     if config.timeline is not None:
         require_writable("timeline", config.timeline)
+    require_weights_format(config.weights_format)
     build = network_builder(config)
     is_first = int(os.environ.get("RANK", "0")) == 0
     if is_first and not resume:

@@ -112,7 +112,7 @@ class TrainingRun:
         trainer = self._trainer
         trainer.collect()
         if trainer.is_main_process:
-            unsaved = self._save_weights(trainer.network, "network.pt")
+            unsaved = self._save_weights(trainer.network, "network")
             message = "; ".join(filter(None, [message, unsaved]))
         self._write_timeline()
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
@@ -124,20 +124,26 @@ class TrainingRun:
         """Write what this process has, without the others."""
         trainer = self._trainer
         if trainer.process_name is None:
-            unsaved = self._save_weights(trainer.network, "network.pt")
+            unsaved = self._save_weights(trainer.network, "network")
         else:
-            name = f"network.{trainer.process_name}.pt"
+            name = f"network.{trainer.process_name}"
             unsaved = self._save_weights(trainer.stages[0].module, name)
         error.add_note(unsaved or f"the weights reached are in {self._run_dir}")
         message = "\n".join([str(error), *error.__notes__])
         self._write_summary("failed", message, self._summarize_stages())
 
     def _save_weights(self, network: nn.Module, name: str) -> str:
-        """Write the weights; return in words that they could not be written, or nothing."""
+        """Write the weights; return in words that they could not be written, or nothing.
+
+        Args:
+            network: The network.
+            name: Name of the file, without the ending that is that of the format.
+        """
+        file = self._run_dir / f"{name}.{self._config.weights_format}"
         try:
-            save_weights(network, self._run_dir / name)
+            save_weights(network, file)
         except OSError as error:
-            message = cannot_write(self._run_dir / name, error)
+            message = cannot_write(file, error)
             warnings.warn(message, stacklevel=2)
             return message
         return ""

@@ -27,6 +27,7 @@ WITHOUT_EFFECT_ON_RESULTS = frozenset(
         "slow_timeout_s",
         "tensorboard",
         "timeout_s",
+        "weights_format",
     ]
 )
 """Options in which a run may differ and still be the same run."""

@@ -1,13 +1,23 @@
 """The folder of a run is new, belongs to one training at a time, and leads nowhere else."""
 
 import os
+import sys
 import time
 
 import pytest
+import torch
+from torch import nn
 
-from hocket.errors import RunFolderError
+from hocket.errors import OptionError, RunFolderError
 from hocket.runs.config import RunConfig
-from hocket.runs.run_dir import LOCK, create_run_dir, lock_run_dir, require_no_links
+from hocket.runs.run_dir import (
+    LOCK,
+    create_run_dir,
+    lock_run_dir,
+    require_no_links,
+    require_weights_format,
+    save_weights,
+)
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
@@ -66,3 +76,27 @@ def test_links_pipes_and_devices_anywhere_in_a_folder_are_all_named(tmp_path):
     words = "'checkpoints/other', 'checkpoints/tick/stage0.pt', 'summary.json'; replace"
     with pytest.raises(RunFolderError, match=words):
         require_no_links(tmp_path / "run")
+
+
+def test_weights_as_safetensors_load_without_hocket(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    network[2].weight = network[0].weight  # shared
+    network[0].weight.data = network[0].weight.data.t()
+    for ending in ("pt", "safetensors"):
+        save_weights(network, tmp_path / f"network.{ending}")
+    weights = safetensors.load_file(tmp_path / "network.safetensors")
+    assert weights.keys() == network.state_dict().keys()
+    assert all(torch.equal(weights[k], v) for k, v in network.state_dict().items())
+    pickled = torch.load(tmp_path / "network.pt", weights_only=True)
+    assert all(torch.equal(weights[k], v) for k, v in pickled.items())
+
+
+def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(
+        OptionError, match=r"weights_format 'safetensors' needs the package safe"
+    ):
+        require_weights_format("safetensors")
+    require_weights_format("pt")
