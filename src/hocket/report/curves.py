@@ -1,5 +1,6 @@
 """Sections of a report with curves: loss and error, single batches, staleness and gradients."""
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
@@ -11,6 +12,8 @@ from hocket.sweeps.curve import Point
 
 MOST_POINTS = 120
 """Points of a curve over batches; more are averaged in intervals."""
+MOST_EVALUATIONS = 400
+"""Evaluations of a run that are drawn."""
 METRICS: Sequence[tuple[str, str, float]] = (
     ("test_error", "test error, %", 100.0),
     ("test_loss", "test loss", 1.0),
@@ -31,7 +34,7 @@ STAGE_METRICS: Sequence[tuple[str, str]] = (
 def learning_curves(groups: Sequence[Group]) -> list[Markup]:
     """Draw loss and error against updates, samples and seconds, and the loss by batch."""
     charts = [
-        line_chart(title, axis_title, [_evaluations(g, metric, axis, factor) for g in groups])
+        line_chart(title, axis_title, _evaluations(groups, metric, axis, factor))
         for metric, title, factor in METRICS
         for axis, axis_title in AXES
     ]
@@ -122,12 +125,22 @@ def _cosines(group: Group, stage: int) -> list[Series]:
     return [series for series in found if len(series) > 1]
 
 
-def _evaluations(group: Group, metric: str, axis: str, factor: float) -> Curve:
-    return Curve(
-        group.number,
-        group.label,
-        [_series(run.curve, metric, axis, factor) for run in group.runs],
-    )
+def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float) -> list[Curve]:
+    """Return the curves of a metric over evaluations, of which long runs show every n-th.
+
+    Args:
+        groups: The groups.
+        metric: Name of the metric.
+        axis: Name of the horizontal axis.
+        factor: Factor on the metric.
+    """
+    series = [[_series(run.curve, metric, axis, factor) for run in g.runs] for g in groups]
+    longest = max((len(points) for runs in series for points in runs), default=0)
+    step = max(1, math.ceil(longest / MOST_EVALUATIONS))
+    return [
+        Curve(group.number, group.label, [points[step - 1 :: step] for points in runs])
+        for group, runs in zip(groups, series, strict=True)
+    ]
 
 
 def _series(curve: Sequence[Point], metric: str, axis: str, factor: float) -> Series:

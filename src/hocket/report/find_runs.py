@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.errors import HocketError, RunFolderError
+from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.report.reported_run import DAMAGED, BatchMetrics, ReportedRun, read_run
 from hocket.runs.config import parse_config
 from hocket.sweeps.curve import Point
@@ -114,12 +114,19 @@ def _read_study_run(
         yield f"the run {str(run_dir)!r} has not been evaluated yet; call `hocket sweep` again"
         return
     options = {k: v for k, v in row["options"].items() if k != "data_dir"}
-    if run["learning_rate"] is not None:
-        options = with_learning_rate(options, run["learning_rate"])
+    try:
+        if run["learning_rate"] is not None:
+            options = with_learning_rate(options, run["learning_rate"])
+        config = parse_config(options | {"seed": run["seed"]}, str(folder / FILE))
+    except OptionError as error:  # of a version with other options
+        reason = str(error).replace("\n", " ")
+        name = f"the run {run_dir.name!r} of {str(folder)!r}"
+        yield f"{name} is not one of this version: {reason}"
+        return
     yield ReportedRun(
         name=run_dir.name,
         folder=run_dir,
-        config=parse_config(options | {"seed": run["seed"]}, str(folder / FILE)),
+        config=config,
         state=run["state"],
         message=run["message"],
         curve=[Point(**point) for point in run["curve"]],
