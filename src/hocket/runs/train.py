@@ -50,6 +50,7 @@ from hocket.runs.summary import Summary
 from hocket.runs.training_run import TrainingRun
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
+from hocket.training.progress_bar import activity
 from hocket.training.state import ResumePoint
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import parse_codec
@@ -104,7 +105,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
             require_no_links(previous_dir)
             if is_first:
                 stack.enter_context(lock_run_dir(previous_dir))
-        data = load_data(config)
+        with activity(f"reading {config.data}", shown=is_first):
+            data = load_data(config)
         parts["network"] = network = build(data)
         parts["optimizer"] = build_optimizer(config, network)
         return _train_in(config, method, parts, data, previous_dir, stack)
@@ -139,7 +141,8 @@ def _train_in(
         run_dir, point = config.run_dir, trainer.resume(checkpoint_dir(config.run_dir))
         cut_logs(run_dir, _log_sizes(point))
     else:
-        _try_batch(trainer, data, config)
+        with activity("building the stages", shown=trainer.is_main_process):
+            _try_batch(trainer, data, config)
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
             _restore_logs(trainer, previous_dir, point)

@@ -227,3 +227,19 @@ def progress_bar(epochs: int, total: int | None, *, shown: bool) -> Iterator[Pro
         )
         with RichProgress(*columns, console=console) as bar:
             yield ProgressBar(bar, epochs, total)
+
+
+@contextmanager
+def activity(text: str, *, shown: bool = True) -> Iterator[None]:
+    """Context manager that shows on a terminal what goes on before the first batch.
+
+    Args:
+        text: The activity, such as "reading cifar10".
+        shown: False to show nothing.
+    """
+    console = plain_console("stderr")
+    if shown and console.is_terminal:
+        with console.status(text):
+            yield
+    else:
+        yield

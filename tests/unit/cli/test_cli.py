@@ -396,6 +396,15 @@ def test_options_of_other_programs_are_told_with_the_right_one(call, here, flag)
     )
 
 
+def test_a_terminal_shows_what_goes_on_before_the_first_batch(call, here, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, _, err = call("train", *QUICK)
+    assert code == 0
+    assert (
+        err.index("reading digits") < err.index("building the stages") < err.index("epoch 1/1")
+    )
+
+
 def test_each_option_of_a_training_stands_in_one_group_of_its_help(call, here):
     code, out, _ = call("train", "--help")
     assert code == 0

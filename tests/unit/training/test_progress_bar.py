@@ -2,7 +2,7 @@
 
 import pytest
 
-from hocket.training.progress_bar import Newest, progress_bar
+from hocket.training.progress_bar import Newest, activity, progress_bar
 
 
 def shown(capsys, *, wanted):
@@ -52,3 +52,11 @@ def test_a_loss_is_asked_for_only_where_it_is_shown(monkeypatch, terminal, asked
         for _ in range(6):
             bar.batch(read)
     assert len(calls) == asked
+
+
+@pytest.mark.parametrize(("terminal", "wanted"), [(True, True), (True, False), (False, True)])
+def test_a_terminal_tells_of_long_activities(monkeypatch, capsys, terminal, wanted):
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    with activity("reading digits", shown=wanted):
+        pass
+    assert ("reading digits" in capsys.readouterr().err) == (terminal and wanted)
