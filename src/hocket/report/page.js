@@ -116,9 +116,12 @@ class SpanView {
     }));
     const names = all(".key", root).map((key) => [key.classList[1], key.textContent]);
     this.names = Object.fromEntries(names);
-    // A long timeline opens in its middle, beyond the start, so wide that boxes can be told apart.
-    const share = this.measured ? Math.min(1, 60 * this.rows / this.spans.length) : 1;
-    this.show(this.length * (1 - share) / 2, this.length * share);
+    // A long timeline opens at the boxes in its middle, as many as can be told apart.
+    const count = this.spans.length;
+    const shown = this.measured ? Math.min(count, 30 * this.rows) : count;
+    const [first, last] = [(count - shown) >> 1, (count + shown - 1) >> 1];
+    const end = shown < count ? this.spans[last].x + this.spans[last].width : this.length;
+    this.show(this.spans[first].x, end - this.spans[first].x);
     this.listen(root);
   }
 
