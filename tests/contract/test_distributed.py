@@ -117,6 +117,8 @@ CASES = [
     # Epochs with fewer batches than there are stages: each is in flight over several of them.
     Case("fdg", batches=1, last=4, epochs=5),
     Case("dgl", batches=2, epochs=4),
+    # A stop that one process asks for.
+    Case("fdg", epochs=4, stopped_by=1),
     # A number of updates, with evaluations in between.
     Case("adl", batches=5, budget=(("updates", 4), ("evaluate_every", 1))),
     Case("gpipe", batches=5, budget=(("updates", 4), ("evaluate_every", 1))),

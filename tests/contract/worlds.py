@@ -18,6 +18,8 @@ from hocket.distributed.launch import launch
 from hocket.methods import METHODS
 from hocket.methods.staleness_profile import with_staleness
 from hocket.remedies import Remedy
+from hocket.training.callback import Callback
+from hocket.training.metrics import EpochResult
 from hocket.transport import backends
 
 NETS = {"mlp": mlp, "conv": conv}
@@ -49,6 +51,7 @@ class Case:
     budget: tuple[tuple[str, int], ...] = ()  # of `fit`, in the place of epochs
     profile: tuple[int, ...] = ()  # staleness of each stage
     remedies: tuple[Remedy, ...] = ()
+    stopped_by: int | None = None  # stage whose process asks to stop in epoch 1
     ignored: int = 0  # samples at the start of each batch whose targets are ignored
 
     def __str__(self) -> str:
@@ -58,6 +61,7 @@ class Case:
         told += [f"spoiled={case}" for case in self.spoiled]
         told += [str(remedy) for remedy in self.remedies]
         told += ["direct"] if self.direct else []
+        told += [f"stopped_by={self.stopped_by}"] if self.stopped_by is not None else []
         told += [f"ignored={self.ignored}"] if self.ignored else []
         return "-".join([self.method, self.net, *told])
 
@@ -74,6 +78,17 @@ class Left:
     signals: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     ledgers: dict[int, dict[str, Any]] = field(default_factory=dict)
     uses: dict[int, dict[str, int]] = field(default_factory=dict)
+
+
+class StopBy(Callback):
+    """Asks to stop in epoch 1, in the process of a stage only."""
+
+    def __init__(self, stage: int | None) -> None:
+        self.stage = stage
+
+    def on_epoch(self, trainer: Trainer, result: EpochResult) -> None:
+        if result.number == 1 and self.stage in [stage.index for stage in trainer.stages]:
+            trainer.request_stop()
 
 
 def trained(
@@ -118,6 +133,7 @@ def trained(
             **(dict(case.budget) or {"epochs": case.epochs if epochs is None else epochs}),
             progress=False,
             checkpoints=checkpoints,
+            callbacks=[StopBy(case.stopped_by)],
             on_evaluation=(lambda *seen: evaluations.append(seen)) if every else None,
         )
         return Left(

@@ -51,6 +51,12 @@ def test_the_code_of_the_page_on_tasks_runs(capsys):
     assert len(cosines) == 3
 
 
+def test_the_code_of_the_page_on_callbacks_runs():
+    found = run_page("callbacks.md", 1)
+    assert len(found["largest"].found) == len(found["history"])
+    assert found["stopping"].best_epoch < len(found["history"])
+
+
 def test_the_code_of_the_page_on_evaluation_runs(capsys):
     found = run_page("evaluation.md", 1)
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, Protocol
 
+from hocket.engine.event import Event
 from hocket.errors import DataError, OptionError
 from hocket.training.budget import Budget
 from hocket.training.evaluation import measure
@@ -36,6 +37,7 @@ class FitPlan:
         progress: Told of batches and epochs.
         interrupt: Knows whether the training is asked to stop.
         save: Leaves checkpoints.
+        on_step: Called with the events of each tick at which a batch entered.
         on_epoch: Called with the result of each epoch.
         on_evaluation: Called with the number of updates and the result of each evaluation
             within an epoch.
@@ -49,6 +51,7 @@ class FitPlan:
     progress: Progress
     interrupt: Interrupt
     save: SaveCheckpoint
+    on_step: Callable[[Sequence[Event]], None]
     on_epoch: Callable[[EpochResult], None]
     on_evaluation: Callable[[int, EvaluationResult], None]
 
@@ -119,9 +122,12 @@ class Together:
     def is_over(self) -> bool:
         """Return True once every stage has trained for all epochs.
 
-        An epoch that has begun is completed, even if stages have finished in it.
+        An epoch that has begun is completed, even if stages have finished in it. That any
+        process has asked to stop is the end as well; then batches stay in flight.
         """
         state = self._state
+        if any(self._session.world.gather(state.stop_requested)):
+            return True
         enough = self._plan.budget.is_spent(len(state.history), state.updates)
         return enough and not state.batches and self._session.engine.finished
 
@@ -276,8 +282,10 @@ def _train_until_stop(
     shown = None if method.free_running else state.epoch
     for inputs, targets in session.engine.ticks(islice(batches, count)):
         state.enter(method.accumulate)
-        state.add(session.step(inputs, targets, state.epoch), count_samples(inputs))
+        events = session.step(inputs, targets, state.epoch)
+        state.add(events, count_samples(inputs))
         plan.progress.batch(partial(state.newest, shown))
+        plan.on_step(events)
         plan.save(session.engine.tick_count)
         missing = None if missing is None else missing - 1
     # In processes that read no data as well: all count the batches that have entered.

@@ -8,6 +8,7 @@ from typing import Any
 
 from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
 from hocket.engine.event import Event
+from hocket.training.callback import CallbackList
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.progress_bar import Newest
 
@@ -28,6 +29,8 @@ class FitState:
         meter: Losses and staleness of the present epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
             meter, samples and seconds of each.
+        callbacks: Callbacks, whose states checkpoints keep.
+        stop_requested: True if this process has asked to stop after the present epoch.
     """
 
     def __init__(self, epoch: int = 0) -> None:
@@ -37,6 +40,8 @@ class FitState:
         self.updates = self.evaluated = 0
         self.meter = TrainingMeter()
         self.rows: list[Any] = []
+        self.callbacks = CallbackList()
+        self.stop_requested = False
         self._ungathered = 0  # batches since the last of these updates
         self._seconds = 0.0  # of the present epoch before ``_start``
         self._start = time.perf_counter()
@@ -147,6 +152,7 @@ class FitState:
             "samples": self.samples,
             "seconds": self.seconds,
             "updates": [self.updates, self._ungathered, self.evaluated],
+            "callbacks": self.callbacks.state_dict(),
         }
 
     def load_state_dict(
@@ -164,6 +170,7 @@ class FitState:
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
         self.updates, self._ungathered, self.evaluated = summary["updates"]
+        self.callbacks = CallbackList(states=summary["callbacks"])
         self._loader_state = first["loader_state"]
         self.rows = [list(row) for row in first["rows"]]
         for values in meters:

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,7 @@ from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.batches import SplitBatch, length_of
 from hocket.training.budget import Budget
+from hocket.training.callback import Callback, EpochFunction
 from hocket.training.cut_network import Stages, count_stages, find_device
 from hocket.training.evaluation import measure, predict
 from hocket.training.fit import FitPlan, fit
@@ -277,6 +279,14 @@ class Trainer:
         return self._fit_state.epoch
 
     @property
+    def has_common_epochs(self) -> bool:
+        """True unless stages run freely in processes of their own, each with its own epochs.
+
+        Only common epochs are evaluated one by one, and only they can end early.
+        """
+        return not self._own_session.detached
+
+    @property
     def is_main_process(self) -> bool:
         """True in the one process that should print and write files."""
         return self._own_session.world.is_main
@@ -373,6 +383,7 @@ class Trainer:
         evaluate_every: int = 0,
         on_epoch: Callable[[EpochResult], None] | None = None,
         on_evaluation: Callable[[int, EvaluationResult], None] | None = None,
+        callbacks: Sequence[Callback] = (),
         progress: bool = True,
         checkpoints: Checkpoints | None = None,
     ) -> list[EpochResult]:
@@ -395,9 +406,9 @@ class Trainer:
             evaluate_every: Updates between evaluations within epochs; 0 for none. Such an
                 evaluation comes once as many batches have entered as so many updates take; with
                 delays early stages have made fewer.
-            on_epoch: Called after each epoch with its result.
-            on_evaluation: Called after each evaluation within an epoch with the number of
-                updates and the result.
+            on_epoch: Called after each epoch with its result, before the callbacks.
+            on_evaluation: Called with the updates and the result of each evaluation within.
+            callbacks: Called after steps and epochs, in all processes; they may stop it.
             progress: Show a bar on a terminal, or a line per epoch elsewhere.
             checkpoints: Folder and interval of checkpoints; none if not given.
 
@@ -425,6 +436,8 @@ class Trainer:
             Interrupt(signals if orderly else ()) as interrupt,
             saving(checkpoints, session, state, train) as save,
         ):
+            first = [EpochFunction(on_epoch)] if on_epoch else []
+            state.callbacks = state.callbacks.started(self, [*first, *callbacks])
             plan = FitPlan(
                 train=train,
                 validation=validation,
@@ -434,11 +447,29 @@ class Trainer:
                 progress=bar,
                 interrupt=interrupt,
                 save=save,
-                on_epoch=on_epoch or (lambda epoch: None),
+                on_step=partial(state.callbacks.step, self),
+                on_epoch=partial(state.callbacks.epoch, self),
                 on_evaluation=on_evaluation or (lambda updates, result: None),
             )
             fit(session, state, plan)
         return state.history
+
+    def request_stop(self) -> None:
+        """Let the present ``fit`` end after this epoch, in all processes.
+
+        A request of one process is enough. The epoch is completed and evaluated, and leaves its
+        checkpoint; batches in flight stay there.
+
+        Raises:
+            OptionError: Stages run freely in processes of their own, without common epochs.
+        """
+        if not self.has_common_epochs:
+            raise OptionError(
+                f"the stages of method {self._session.setup.method.name!r} run freely in "
+                "processes of their own, and no epoch ends for all of them; give fit fewer "
+                "epochs, or send a signal to stop"
+            )
+        self._fit_state.stop_requested = True
 
     def _passes(self, budget: Budget, length: int | None) -> int:
         """Return the passes over the data until the slowest stage has done its budget."""

@@ -1,0 +1,122 @@
+"""Callbacks: what is done beside a training, after its steps and its epochs."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hocket.engine.event import Event
+from hocket.training.metrics import EpochResult
+
+if TYPE_CHECKING:
+    from hocket.training.trainer import Trainer
+
+
+class Callback:
+    """Base class of what is done beside a training; each of its methods does nothing.
+
+    Every process has the same callbacks and calls them at the same epochs with the same
+    results, so that ``on_start`` and ``on_epoch`` may call what all processes have to call,
+    such as ``trainer.evaluate`` or ``trainer.collect``. The process that should print or write
+    is the one with ``trainer.is_main_process``.
+
+    A callback ends the training by ``trainer.request_stop()``: all processes stop at the end
+    of the epoch. That is a call and not a returned value, as the request may come from
+    any method and from a single process.
+    """
+
+    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
+        """Prepare for a ``fit``, from the beginning or from where a checkpoint was written.
+
+        Args:
+            trainer: The trainer, perhaps with no stages yet.
+            state: What ``state_dict`` returned for the checkpoint; None if the ``fit`` is new.
+        """
+
+    def on_step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+        """Act after a tick at which a batch entered; processes are not at the same one.
+
+        Args:
+            trainer: The trainer.
+            events: Events of the tick at the stages of this process.
+        """
+
+    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+        """Act after an epoch, before its checkpoint.
+
+        Where stages run freely in processes of their own, this comes for all epochs at the end.
+
+        Args:
+            trainer: The trainer.
+            result: Result of the epoch.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: plain JSON values, the same in all processes."""
+        return {}
+
+
+class EpochFunction(Callback):
+    """Callback that passes the result of each epoch on to a function.
+
+    Args:
+        function: Called with the result.
+    """
+
+    def __init__(self, function: Callable[[EpochResult], None]) -> None:
+        self._function = function
+
+    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+        """Pass the result on.
+
+        Args:
+            trainer: The trainer.
+            result: Result of the epoch.
+        """
+        self._function(result)
+
+
+class CallbackList:
+    """Callbacks of a ``fit``, called one after another, and their states.
+
+    States are kept under the names of the callbacks' classes, numbered if a class comes more
+    than once. Those of callbacks that are not there are kept as well.
+
+    Args:
+        callbacks: The callbacks.
+        states: States to continue from, as ``state_dict`` returns them.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback] = (),
+        states: Mapping[str, dict[str, Any]] | None = None,
+    ) -> None:
+        self._states = dict(states or {})
+        self._callbacks: dict[str, Callback] = {}
+        counts: Counter[str] = Counter()
+        for callback in callbacks:
+            kind = type(callback).__name__
+            self._callbacks[f"{kind}.{counts[kind]}" if counts[kind] else kind] = callback
+            counts[kind] += 1
+
+    def started(self, trainer: "Trainer", callbacks: Sequence[Callback]) -> "CallbackList":
+        """Return other callbacks, started with the states of these."""
+        new = CallbackList(callbacks, self.state_dict())
+        for name, callback in new._callbacks.items():
+            callback.on_start(trainer, new._states.get(name))
+        return new
+
+    def step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
+        """Let all callbacks act after a tick."""
+        for callback in self._callbacks.values():
+            callback.on_step(trainer, events)
+
+    def epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+        """Let all callbacks act after an epoch."""
+        for callback in self._callbacks.values():
+            callback.on_epoch(trainer, result)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all callbacks that have one."""
+        states = {name: each.state_dict() for name, each in self._callbacks.items()}
+        return self._states | {name: state for name, state in states.items() if state}

@@ -1,0 +1,87 @@
+"""Callback that stops a training whose results no longer improve."""
+
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import OptionError
+from hocket.training.best_epoch import BestEpoch, WatchedMetric
+from hocket.training.callback import Callback
+from hocket.training.metrics import EpochResult
+
+if TYPE_CHECKING:
+    from hocket.training.trainer import Trainer
+
+
+class EarlyStopping(Callback):
+    """Stops the training after some epochs in a row without a better result.
+
+    The state is part of checkpoints: a resumed training stops after the same epoch, and one
+    that had stopped stays so, unless it is resumed with more patience. Batches in flight at the
+    stop stay there, so that the weights are those that the last epoch was evaluated with.
+
+    Args:
+        metric: What should fall: ``test_error``, ``test_loss`` or ``train_loss``.
+        patience: Epochs in a row without a better result after which the training stops.
+        min_delta: Amount by which a better result has to be below the best one before.
+
+    Raises:
+        OptionError: An option is out of its range.
+    """
+
+    def __init__(
+        self,
+        metric: WatchedMetric = "test_error",
+        *,
+        patience: int = 3,
+        min_delta: float = 0.0,
+    ) -> None:
+        if patience < 1:
+            raise OptionError(f"patience is {patience}; use a number of at least 1")
+        self._patience = patience
+        self._best = BestEpoch("EarlyStopping", metric, min_delta)
+        self._waited = 0
+
+    @property
+    def best_epoch(self) -> int | None:
+        """Number of the best epoch so far, from 0; None before the first."""
+        return self._best.number
+
+    @property
+    def exhausted(self) -> bool:
+        """True once the patience has run out."""
+        return self._waited >= self._patience
+
+    def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
+        """Begin to count, or stop at once if the training had stopped before it was resumed.
+
+        Args:
+            trainer: The trainer.
+            state: The best epoch, and the epochs since then; None for a new ``fit``.
+
+        Raises:
+            OptionError: Epochs do not end for all stages together, or another metric was
+                watched before.
+        """
+        self._best.start(trainer, state and state["best"])
+        self._waited = state["waited"] if state else 0
+        self._stop_if_exhausted(trainer)
+
+    def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
+        """Count an epoch that is not better than the best one.
+
+        Args:
+            trainer: The trainer.
+            result: Result of the epoch.
+
+        Raises:
+            OptionError: The epoch was not evaluated as the metric needs it.
+        """
+        self._waited = 0 if self._best.improves(result) else self._waited + 1
+        self._stop_if_exhausted(trainer)
+
+    def _stop_if_exhausted(self, trainer: "Trainer") -> None:
+        if self.exhausted:
+            trainer.request_stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best epoch, and the epochs since then."""
+        return {"best": self._best.state_dict(), "waited": self._waited}

@@ -1,0 +1,194 @@
+"""Callbacks: their calls, their states in checkpoints, and stops that they ask for."""
+
+import pytest
+
+from contract.small import data, mlp, sgd
+from hocket import Checkpoints, Trainer
+from hocket.errors import OptionError
+from hocket.methods import FDG
+from hocket.training.callback import Callback
+from hocket.training.early_stopping import EarlyStopping
+from hocket.training.metrics import EpochResult, EvaluationResult
+
+BATCHES = data(mlp, 4)
+
+
+def trainer_of(**options):
+    return Trainer(mlp(3), method=FDG(), optimizer=sgd, **options)
+
+
+def fit(trainer, *callbacks, epochs=3, **options):
+    options = {"progress": False} | options
+    return trainer.fit(BATCHES, BATCHES[:1], epochs=epochs, callbacks=callbacks, **options)
+
+
+class Diary(Callback):
+    """Counts epochs in its state, writes down its calls, and may ask to stop."""
+
+    def __init__(self, stop_in=None):
+        self.calls, self.epochs, self.stop_in = [], 0, stop_in
+
+    def on_start(self, trainer, state):
+        self.calls.append(("start", state))
+        self.epochs = state["epochs"] if state else 0
+
+    def on_step(self, trainer, events):
+        self.calls.append(("step", len(events)))
+        if self.epochs == self.stop_in:
+            trainer.request_stop()
+
+    def on_epoch(self, trainer, result):
+        self.epochs += 1
+        self.calls.append(("epoch", result))
+
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+
+def test_callbacks_see_every_step_and_epoch_with_its_result():
+    diary, told = Diary(), []
+    history = fit(trainer_of(), diary, on_epoch=told.append, epochs=2)
+    assert [kind for kind, _ in diary.calls] == ["start", *2 * [*4 * ["step"], "epoch"]]
+    assert [what for kind, what in diary.calls if kind == "epoch"] == told == history
+    assert all(count for kind, count in diary.calls if kind == "step")
+
+
+def test_a_stop_comes_at_the_end_of_its_epoch():
+    diary = Diary(stop_in=1)
+    history = fit(trainer_of(), diary, epochs=5)
+    assert [epoch.number for epoch in history] == [0, 1]
+    assert history[1].evaluation is not None
+    assert [kind for kind, _ in diary.calls].count("step") == 2 * len(BATCHES)
+
+
+def test_a_new_fit_goes_on_behind_a_stop():
+    trainer = trainer_of()
+    fit(trainer, Diary(stop_in=0), epochs=5)
+    assert [epoch.number for epoch in fit(trainer, epochs=2)] == [1, 2]
+
+
+def test_checkpoints_keep_the_states_of_all_callbacks(tmp_path):
+    first = trainer_of(resumable=True)
+    fit(first, Diary(), Diary(stop_in=1), checkpoints=Checkpoints(tmp_path), epochs=4)
+
+    second = trainer_of(resumable=True)  # without them, their states stay
+    second.resume(tmp_path)
+    fit(second, epochs=3, checkpoints=Checkpoints(tmp_path))
+
+    third, diaries = trainer_of(resumable=True), (Diary(), Diary(), Diary())
+    third.resume(tmp_path)
+    assert len(fit(third, *diaries, epochs=4)) == 4
+    starts = [diary.calls[0] for diary in diaries]
+    assert starts == [("start", {"epochs": 2}), ("start", {"epochs": 2}), ("start", None)]
+
+
+def result(number, value):
+    """All results of an epoch have this value; None is an error that there is not."""
+    evaluation = EvaluationResult(loss=value, error=value, samples=1)
+    return EpochResult(number, value, evaluation, 1.0, 1, (), ())
+
+
+class StandIn:
+    """What a callback asks of a trainer."""
+
+    has_common_epochs = True
+    stopped = False
+
+    def request_stop(self):
+        self.stopped = True
+
+
+def epochs_until_stop(stopping, values, state=None):
+    """Number of epochs with these errors until a stop; None without one."""
+    trainer = StandIn()
+    stopping.on_start(trainer, state)
+    first = state["best"]["number"] + 1 + state["waited"] if state else 0
+    for number, value in enumerate(values, first):
+        if trainer.stopped:
+            return number
+        stopping.on_epoch(trainer, result(number, value))
+    return first + len(values) if trainer.stopped else None
+
+
+STOPS = {
+    "falling": ({}, [5, 4, 3, 2, 1], None),
+    "flat": ({}, [5, 5, 5, 5, 5], 4),
+    "a better one in between": ({}, [5, 5, 5, 4, 4, 4, 4], 7),
+    "patience of one": ({"patience": 1}, [5, 4, 4, 3], 3),
+    "too little better": ({"min_delta": 1.5}, [5, 4, 4.5, 4, 3], 4),
+    "NaN": ({}, [float("nan")] * 4, 3),
+}
+
+
+@pytest.mark.parametrize("metric", ["test_error", "test_loss", "train_loss"])
+@pytest.mark.parametrize("case", STOPS)
+def test_early_stopping_stops_after_its_patience(case, metric):
+    options, values, expected = STOPS[case]
+    stopping = EarlyStopping(metric, **options)
+    assert epochs_until_stop(stopping, values) == expected
+    assert epochs_until_stop(stopping, values) == expected  # a new fit counts anew
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_a_resumed_training_stops_after_the_same_epoch(cut):
+    values = [5, 4, 4, 4, 4, 4]
+    before = EarlyStopping()
+    assert epochs_until_stop(before, values[:cut]) is None
+    resumed = EarlyStopping()
+    assert epochs_until_stop(resumed, values[cut:], before.state_dict()) == 5
+    assert values[resumed.best_epoch] == 4
+
+
+def test_a_training_that_had_stopped_stays_so_unless_patience_is_added(tmp_path):
+    for patience, epochs in ((1, 2), (1, 2), (3, 4)):
+        trainer = trainer_of(resumable=True)
+        if list(tmp_path.iterdir()):
+            trainer.resume(tmp_path)
+        stopping = EarlyStopping("train_loss", patience=patience, min_delta=1e6)
+        history = fit(trainer, stopping, epochs=9, checkpoints=Checkpoints(tmp_path))
+        assert len(history) == epochs
+
+
+REFUSALS = {
+    "metric": (
+        lambda: EarlyStopping("accuracy"),
+        "EarlyStopping is to watch 'accuracy'; wanted one of test_error, test_loss, train_loss",
+    ),
+    "patience": (lambda: EarlyStopping(patience=0), "patience is 0; use a number of at least"),
+    "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1; use a number of"),
+    "no evaluation": (
+        lambda: trainer_of().fit(
+            BATCHES, epochs=1, callbacks=[EarlyStopping()], progress=False
+        ),
+        "watches test_error, and epoch 0 was not evaluated; give fit validation data",
+    ),
+    "no class numbers": (
+        lambda: epochs_until_stop(EarlyStopping(), [None]),
+        "epoch 0 has no error, as targets are not class numbers; watch test_loss",
+    ),
+    "another metric than before": (
+        lambda: EarlyStopping("test_loss").on_start(StandIn(), EarlyStopping().state_dict()),
+        "is to watch test_loss, and watched test_error before this training was resumed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_early_stopping_refuses(case):
+    act, text = REFUSALS[case]
+    with pytest.raises(OptionError) as caught:
+        act()
+    assert text in str(caught.value)
+
+
+def test_without_common_epochs_there_is_nothing_to_compare():
+    trainer = StandIn()
+    trainer.has_common_epochs = False
+    with pytest.raises(OptionError, match="EarlyStopping compares epochs, and the stages run"):
+        EarlyStopping().on_start(trainer, None)
+
+
+def test_without_common_epochs_nobody_can_ask_to_stop(monkeypatch):
+    monkeypatch.setattr(Trainer, "has_common_epochs", False)
+    with pytest.raises(OptionError, match="'fdg' run freely in processes of their own, and no"):
+        trainer_of().request_stop()
