@@ -258,7 +258,7 @@ def _step_scheduler(factory: SchedulerFactory) -> None:
     optimizer = optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     scheduler = factory(optimizer)
     optimizer.step()
-    if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):  # the stage refuses it
+    if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):  # which wants a loss
         scheduler.step()
 
 

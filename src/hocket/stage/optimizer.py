@@ -5,9 +5,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hocket.errors import OptionError
+from hocket.errors import CheckpointError, OptionError
 from hocket.methods.method import Reduce
 from hocket.remedies.remedy import Aids
 from hocket.stage.accumulate import GradientAccumulator
@@ -80,6 +80,7 @@ class Updater:
         self._lr_factor = lr_factor
         self._clip = clip
         self._epoch = 0
+        self._losses: dict[int, float] = {}  # on validation data, by epoch
 
     @property
     def accumulated_count(self) -> int:
@@ -142,8 +143,8 @@ class Updater:
             OptionError: The optimizer cannot do a step without a closure.
         """
         if self.scheduler is not None and self._scheduler_unit == "epoch":
-            for _ in range(epoch - self._epoch):
-                self.scheduler.step()
+            for passed in range(self._epoch, epoch):
+                self._step_scheduler(self.scheduler, passed)
         self._epoch = epoch
         self._accumulator.reduce(self._clip.of_update)
         lr = 0.0
@@ -155,6 +156,41 @@ class Updater:
             self.scheduler.step()
         self.version += 1
         return lr
+
+    @property
+    def follows_losses(self) -> bool:
+        """True if the scheduler follows the validation loss of each epoch."""
+        return isinstance(self.scheduler, ReduceLROnPlateau)
+
+    def note_loss(self, epoch: int, loss: float) -> None:
+        """Keep the validation loss of an epoch, until the first update of a later one.
+
+        Args:
+            epoch: Number of the epoch.
+            loss: Its validation loss.
+        """
+        if self.follows_losses:
+            self._losses[epoch] = loss
+
+    def _step_scheduler(self, scheduler: LRScheduler, epoch: int) -> None:
+        """Let the scheduler count an epoch that has passed.
+
+        Args:
+            scheduler: The scheduler.
+            epoch: Number of the epoch.
+
+        Raises:
+            OptionError: The scheduler follows validation losses, and the epoch has none.
+        """
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            scheduler.step()
+            return
+        if epoch not in self._losses:
+            raise OptionError(
+                f"ReduceLROnPlateau follows the validation loss, and epoch {epoch} has none; "
+                "give `fit` validation data, or `end_epoch` the loss"
+            )
+        scheduler.step(self._losses.pop(epoch))
 
     def _step(self, optimizer: Optimizer, epoch: int) -> float:
         """Do one step, and return its first learning rate.
@@ -180,7 +216,15 @@ class Updater:
             remembered: State of each weight, in order; None if it has no state.
             epoch: Epoch that the scheduler continues in.
             updates: Number of updates that the weights have seen.
+
+        Raises:
+            CheckpointError: The scheduler follows losses, which are not known any more.
         """
+        if self.follows_losses:
+            raise CheckpointError(
+                "ReduceLROnPlateau continues with the stages that it began with; resume with "
+                "the same number of stages and the same cuts"
+            )
         if self.optimizer is not None:
             states = {n: state for n, state in enumerate(remembered) if state is not None}
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})
@@ -208,6 +252,7 @@ class Updater:
             "gathered": self._accumulator.state_dict(),
             "epoch": self._epoch,
             "version": self.version,
+            "losses": [list(pair) for pair in self._losses.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -218,6 +263,7 @@ class Updater:
             self.scheduler.load_state_dict(state["scheduler"])
         self._accumulator.load_state_dict(state["gathered"])
         self._epoch, self.version = state["epoch"], state["version"]
+        self._losses = {epoch: loss for epoch, loss in state["losses"]}
 
 
 def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:

@@ -76,22 +76,26 @@ def build_optimizer(
     return optimizer
 
 
-def build_scheduler(factory: SchedulerFactory, optimizer: Optimizer, stage: int) -> LRScheduler:
+def build_scheduler(
+    factory: SchedulerFactory, optimizer: Optimizer, stage: int, *, has_evaluations: bool
+) -> LRScheduler:
     """Build the scheduler of a stage.
 
     Args:
         factory: Function of the user.
         optimizer: Optimizer of the stage.
         stage: Number of the stage.
+        has_evaluations: True if the stage's schedulers count epochs that end with an
+            evaluation.
 
     Raises:
-        OptionError: It is no scheduler, or needs a metric, which a stage does not have.
+        OptionError: It is no scheduler, or follows evaluations that there are none of.
     """
     scheduler = factory(optimizer)
-    if isinstance(scheduler, ReduceLROnPlateau):
+    if isinstance(scheduler, ReduceLROnPlateau) and not has_evaluations:
         raise OptionError(
-            "ReduceLROnPlateau needs a validation metric, which a stage does not have; "
-            "use a scheduler that counts epochs or updates"
+            "ReduceLROnPlateau follows the validation loss at the end of each epoch, so it "
+            "wants scheduler_unit 'epoch', and stages that do not run freely"
         )
     if not isinstance(scheduler, LRScheduler):
         raise OptionError(

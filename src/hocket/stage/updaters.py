@@ -52,7 +52,10 @@ def build_updaters(
             post = method.post(parts.index, parts.count)
             aids = post_remedies(remedies, post, Weights(trained, optimizer))
             if setup.scheduler is not None:
-                scheduler = build_scheduler(setup.scheduler, optimizer, parts.index)
+                by_epochs = setup.scheduler_unit == "epoch" and not method.free_running
+                scheduler = build_scheduler(
+                    setup.scheduler, optimizer, parts.index, has_evaluations=by_epochs
+                )
         return Updater(
             trained,
             optimizer,

@@ -144,6 +144,8 @@ class Together:
             state.meter.add(session.finish())
         rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
         evaluation = _evaluate(session, plan)
+        if evaluation is not None:
+            session.note_loss(state.epoch, evaluation.loss)
         epoch = _merge_rows(session, rows, state.epoch, evaluation)
         if not session.setup.method.free_running:
             epoch = replace(epoch, updates=state.updates)
@@ -224,6 +226,11 @@ class _Goal:
             epochs = plan.budget.passes(plan.length, session.setup.method.accumulate)
             session.engine.set_goal(epochs, plan.length, again=plan.resumed)
             self._told = True
+            if session.follows_losses and plan.validation is None:
+                raise OptionError(
+                    "ReduceLROnPlateau follows the validation loss at the end of each epoch, "
+                    "and there are no validation data; give some, or another scheduler"
+                )
             if session.detached and not plan.resumed:
                 plan.save(None)  # for a process that is killed before the first one is due
 

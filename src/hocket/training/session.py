@@ -27,6 +27,7 @@ from hocket.errors import OptionError
 from hocket.modes import TrainingMode
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
+from hocket.stage.optimizer import Updater
 from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
 from hocket.stage.setup import Setup
@@ -196,6 +197,25 @@ class Session:
         if every > 1 and self.engine.tick_count // every > ticks // every:
             self.look()
         return events
+
+    @property
+    def follows_losses(self) -> bool:
+        """True if a scheduler follows the validation loss of each epoch."""
+        return any(updater.follows_losses for updater in self._updaters())
+
+    def note_loss(self, epoch: int, loss: float) -> None:
+        """Tell the schedulers that follow it the validation loss of an epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            loss: Its validation loss.
+        """
+        for updater in self._updaters():
+            updater.note_loss(epoch, loss)
+
+    def _updaters(self) -> Iterator[Updater]:
+        for stage in self.engine.stages:
+            yield from (stage.updater, stage.signal_updater)
 
     def drain(self) -> list[Event]:
         """At the end of an epoch, complete what is in flight if the method asks for that.

@@ -361,8 +361,15 @@ class Trainer:
         ]
         return losses[-1] if losses else None
 
-    def end_epoch(self) -> list[Event]:
-        """Count an epoch: schedulers follow, and a method that drains completes its batches."""
+    def end_epoch(self, loss: float | None = None) -> list[Event]:
+        """Count an epoch: schedulers follow, and a method that drains completes its batches.
+
+        Args:
+            loss: Validation loss of the epoch, for ``ReduceLROnPlateau``; the same in all
+                processes, as that of ``evaluate`` is.
+        """
+        if loss is not None:
+            self._session.note_loss(self._fit_state.epoch, loss)
         self._fit_state.epoch += 1
         self._fit_state.batches = 0
         if self._session.setup.method.epoch_end == "drain":

@@ -272,7 +272,10 @@ BAD = {
     "wrong option of an optimizer": ("--optimizer SGD:lr=-1", "Invalid learning rate: -1"),
     "unknown scheduler": ("--scheduler StepLRs", "unknown scheduler 'StepLRs'"),
     "missing option of a scheduler": ("--scheduler StepLR", "'step_size'"),
-    "scheduler with a metric": ("--scheduler ReduceLROnPlateau", "needs a validation metric"),
+    "scheduler with a metric": (
+        "--scheduler ReduceLROnPlateau --scheduler-unit update",
+        "ReduceLROnPlateau follows the validation loss at the end of each epoch",
+    ),
     "warm-up without epochs": (
         "--scheduler-unit update",
         "which has no effect without scheduler; give both",

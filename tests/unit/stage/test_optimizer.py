@@ -16,8 +16,9 @@ from torch.optim.lr_scheduler import (
 )
 
 from contract.small import data, different, mlp, sgd, train
-from hocket import Trainer
-from hocket.errors import OptionError
+from hocket import Checkpoints, Trainer
+from hocket.checkpoint.directory import checkpoint_name
+from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
 from hocket.stage.accumulate import GradientAccumulator, total_norm
 from hocket.stage.optimizer import Updater
@@ -104,10 +105,83 @@ def test_a_stage_without_weights_counts_updates():
     assert updater.version == 1
 
 
-def test_plateaus_are_refused():
-    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, scheduler=ReduceLROnPlateau)
-    with pytest.raises(OptionError, match="ReduceLROnPlateau needs a validation metric"):
-        trainer.prepare(data(mlp, 1)[0][0])
+@pytest.mark.parametrize("method", ["bp", "fdg", "dgl", "dni"])
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_all_stages_follow_the_validation_loss(method, own_loop):
+    """By hand: one scheduler, which is told the loss of each epoch before the next one."""
+    plateau = partial(ReduceLROnPlateau, factor=0.5, patience=0, threshold=0.5)
+    optimizer = partial(sgd, lr=1e-3)
+    rates = {}
+
+    def note(event, stage):
+        if event.action.kind == "U":
+            rates.setdefault((event.action.stage, event.report.epoch), event.report.lr)
+
+    trainer = Trainer(
+        mlp(3), method=method, optimizer=optimizer, scheduler=plateau, watchers=[note]
+    )
+    batches = data(mlp, 4)
+    losses = []
+    if own_loop:
+        for _ in range(4):
+            for batch in batches:
+                trainer.step(*batch)
+            losses.append(trainer.evaluate(batches).loss)
+            trainer.end_epoch(losses[-1])
+        trainer.finish()
+    else:
+        history = trainer.fit(batches, batches, epochs=4, progress=False)
+        losses = [epoch.evaluation.loss for epoch in history]
+    by_hand = optimizer([parameter(1.0)])
+    scheduler, wanted = plateau(by_hand), []
+    for loss in losses:
+        wanted.append(by_hand.param_groups[0]["lr"])
+        scheduler.step(loss)
+    assert wanted[-1] < wanted[0]
+    assert {
+        stage: [rate for (k, _), rate in sorted(rates.items()) if k == stage]
+        for stage in range(3)
+    } == dict.fromkeys(range(3), wanted)
+
+
+def test_a_plateau_is_followed_after_a_resumption_as_before(tmp_path):
+    def build(stages=2):
+        plateau = partial(ReduceLROnPlateau, factor=0.5, patience=0, threshold=0.5)
+        options = {"optimizer": sgd, "scheduler": plateau, "resumable": True}
+        network = nn.Sequential(*(layer for stage in mlp(2) for layer in stage))
+        return Trainer(network, stages=stages, method="fdg", **options)
+
+    batches = data(mlp, 3)
+    whole = build()
+    kept = Checkpoints(tmp_path, every=1, keep=99)
+    whole.fit(batches, batches, epochs=4, progress=False, checkpoints=kept)
+    resumed = build()
+    resumed.resume(tmp_path / checkpoint_name(7, 2))
+    resumed.fit(batches, batches, epochs=4, progress=False)
+    weights, same = (list(each.network.state_dict().values()) for each in (whole, resumed))
+    assert different(weights, same) == []
+    (last,) = tmp_path.glob("*epoch-000004")
+    with pytest.raises(CheckpointError, match="continues with the stages that it began with"):
+        build(stages=1).resume(last)
+
+
+def test_plateaus_without_losses_are_refused():
+    batches = data(mlp, 2)
+    plateau = {"method": "fdg", "optimizer": sgd, "scheduler": ReduceLROnPlateau}
+    with pytest.raises(OptionError, match="and there are no validation data; give some, or"):
+        Trainer(mlp(2), **plateau).fit(batches, epochs=2, progress=False)
+    trainer = Trainer(mlp(1), **plateau)
+    trainer.step(*batches[0])
+    trainer.end_epoch()
+    with pytest.raises(
+        OptionError, match="and epoch 0 has none; give `fit` validation data, or"
+    ):
+        trainer.step(*batches[0])
+    for others in ({"method": "dgl-async"}, {"scheduler_unit": "update"}):
+        with pytest.raises(
+            OptionError, match="it wants scheduler_unit 'epoch', and stages that"
+        ):
+            Trainer(mlp(2), **{**plateau, **others}).prepare(batches[0][0])
 
 
 def test_without_gradient_nothing_moves():
