@@ -383,6 +383,7 @@ RUN = {
     "epochs": Row((1, 2), network_file),
     "updates": Row((3, 5), network_file, {"epochs": RunConfig.epochs}),
     "evaluate_every": Row((2, 3), row_count),
+    "early_stopping": Row((0, 1), row_count, {"epochs": 4, "optimizer": "SGD:lr=1e-30"}),
     "batch_size": Row((8, 4), network_file),
     "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),
     "weight_decay_on": Row(("all", "matrices"), network_file),

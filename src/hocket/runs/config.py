@@ -16,7 +16,7 @@ from hocket.options import RANGES, Range, out_of_range, wrong_fields, wrong_opti
 _COUNTS = ("stages", "epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
     "extra_delay", "threads", "gradient_error_every", "checkpoint_every", "max_restores",
-    "updates", "evaluate_every",
+    "updates", "evaluate_every", "early_stopping",
 )  # fmt: skip
 RUN_RANGES = {
     **RANGES,
@@ -49,6 +49,8 @@ class RunConfig:
     """Number of updates of each stage to end after, in the place of epochs; 0 for epochs."""
     evaluate_every: int = 0
     """Updates between evaluations within epochs; 0 for none."""
+    early_stopping: int = 0
+    """Epochs in a row without a lower test loss after which the training ends; 0 for none."""
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
@@ -193,6 +195,7 @@ MAY_CHANGE = frozenset(
         "epochs",
         "updates",
         "evaluate_every",
+        "early_stopping",
         "data_dir",
         "device",
         "streams",

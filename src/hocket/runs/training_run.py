@@ -19,6 +19,8 @@ from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints, s
 from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
 from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
 from hocket.timeline import Timeline
+from hocket.training.callback import Callback
+from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 
@@ -71,6 +73,7 @@ class TrainingRun:
                 evaluate_every=config.evaluate_every,
                 on_evaluation=self._on_evaluation if config.evaluate_every else None,
                 on_epoch=self._on_epoch,
+                callbacks=self._callbacks(),
                 checkpoints=self._checkpoints(),
             )
         except KeyboardInterrupt as stop:
@@ -84,6 +87,10 @@ class TrainingRun:
                 raise self._request_restore(error) from error
             raise
         return self._end("finished")
+
+    def _callbacks(self) -> list[Callback]:
+        patience = self._config.early_stopping
+        return [EarlyStopping("test_loss", patience=patience)] if patience else []
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
