@@ -6,6 +6,7 @@ nobody has written a row for fails the last test of its table.
 
 import dataclasses
 import inspect
+import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -341,6 +342,13 @@ def file_names(tmp_path: Path, **choices: Any) -> object:
     return sorted(re.sub(r"\d{6,}.*", "", name) for name in names)
 
 
+def best_epoch(tmp_path: Path, **choices: Any) -> object:
+    folder = ran(tmp_path, **choices)
+    number = json.loads((folder / "summary.json").read_text())["best_epoch"]
+    assert (folder / "network-best.pt").exists() == (number is not None)
+    return number
+
+
 def threads(tmp_path: Path, **choices: Any) -> object:
     before = torch.get_num_threads()
     try:
@@ -383,6 +391,7 @@ RUN = {
     "epochs": Row((1, 2), network_file),
     "updates": Row((3, 5), network_file, {"epochs": RunConfig.epochs}),
     "evaluate_every": Row((2, 3), row_count),
+    "keep_best": Row(("none", "test_error"), best_epoch),
     "early_stopping": Row((0, 1), row_count, {"epochs": 4, "optimizer": "SGD:lr=1e-30"}),
     "batch_size": Row((8, 4), network_file),
     "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),

@@ -51,6 +51,8 @@ class RunConfig:
     """Updates between evaluations within epochs; 0 for none."""
     early_stopping: int = 0
     """Epochs in a row without a lower test loss after which the training ends; 0 for none."""
+    keep_best: Literal["none", "test_error", "test_loss", "train_loss"] = "none"
+    """Result by which the weights of the best epoch are kept, as network-best.pt."""
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"

@@ -1,4 +1,4 @@
-"""Run folder: its name, its checkpoints, and the weights written to it."""
+"""Run folder: its name, its checkpoints, and its lock."""
 
 import fcntl
 import itertools
@@ -9,18 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
-
-import torch
-from torch import nn
 
 from hocket.checkpoint.directory import newest_first
-from hocket.errors import RunFolderError, import_extra
-from hocket.files import replace_atomically
+from hocket.errors import RunFolderError
 from hocket.options import Named
 from hocket.remedies.registry import split_remedies
 from hocket.runs.build import network_name
 from hocket.runs.config import RunConfig
+from hocket.training.weights_file import import_safetensors
 
 LOCK = ".lock"
 """File of a run folder that the process that trains in it holds a lock on."""
@@ -156,25 +152,4 @@ def require_weights_format(weights_format: str) -> None:
         OptionError: The package is not installed.
     """
     if weights_format == "safetensors":
-        _import_safetensors()
-
-
-def _import_safetensors() -> ModuleType:
-    return import_extra("safetensors.torch", "safetensors", "weights_format 'safetensors'")
-
-
-def save_weights(network: nn.Module, file: Path) -> None:
-    """Write the weights under the network's own names, on the CPU.
-
-    Args:
-        network: The network.
-        file: The file, whose ending names the format: .pt or .safetensors. The latter has
-            copies of weights that share memory.
-    """
-    weights = {name: value.cpu() for name, value in network.state_dict().items()}
-    with replace_atomically(file) as unfinished:
-        if file.suffix == ".safetensors":
-            copies = {name: value.contiguous().clone() for name, value in weights.items()}
-            _import_safetensors().save_file(copies, unfinished)
-        else:
-            torch.save(weights, unfinished)
+        import_safetensors()

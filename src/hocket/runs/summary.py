@@ -70,6 +70,7 @@ class Summary:
         stages: Result of each stage.
         cuts: First layers of stages 1, 2, ...
         signal: Number of the signal that stopped it; 0 if none did.
+        best_epoch: Number of the epoch, from 0, whose weights are kept; None without such.
     """
 
     state: str
@@ -81,6 +82,7 @@ class Summary:
     stages: tuple[StageSummary, ...]
     cuts: tuple[str, ...]
     signal: int = 0
+    best_epoch: int | None = None
 
 
 def summarize_stages(

@@ -15,14 +15,16 @@ from hocket.errors import NonFiniteError, OptionError
 from hocket.methods.method import Method
 from hocket.runs.config import RunConfig, write_json
 from hocket.runs.metrics_log import MetricsLog
-from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints, save_weights
+from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints
 from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
 from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
 from hocket.timeline import Timeline
+from hocket.training.best_weights import BestWeights
 from hocket.training.callback import Callback
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
+from hocket.training.weights_file import save_weights
 
 
 class TrainingRun:
@@ -55,6 +57,10 @@ class TrainingRun:
         self._log = log
         self._epochs = list(history)
         self._timeline_before = timeline_before
+        self._best_weights: list[BestWeights] = []
+        if config.keep_best != "none":
+            file = run_dir / f"network-best.{config.weights_format}"
+            self._best_weights.append(BestWeights(file, config.keep_best))
         self._start_s = time.perf_counter()
 
     def run(self, data: Data) -> Summary:
@@ -89,8 +95,10 @@ class TrainingRun:
         return self._end("finished")
 
     def _callbacks(self) -> list[Callback]:
-        patience = self._config.early_stopping
-        return [EarlyStopping("test_loss", patience=patience)] if patience else []
+        config, callbacks = self._config, list[Callback](self._best_weights)
+        if config.early_stopping:
+            callbacks.append(EarlyStopping("test_loss", patience=config.early_stopping))
+        return callbacks
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
@@ -185,6 +193,7 @@ class TrainingRun:
             stages=tuple(stages),
             cuts=trainer.plan.cuts if trainer.plan else (),
             signal=signal_number,
+            best_epoch=next((best.best_epoch for best in self._best_weights), None),
         )
         if trainer.is_main_process:
             try:

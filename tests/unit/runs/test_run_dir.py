@@ -16,8 +16,8 @@ from hocket.runs.run_dir import (
     lock_run_dir,
     require_no_links,
     require_weights_format,
-    save_weights,
 )
+from hocket.training.weights_file import save_weights
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):

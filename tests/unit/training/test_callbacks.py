@@ -1,11 +1,13 @@
 """Callbacks: their calls, their states in checkpoints, and stops that they ask for."""
 
 import pytest
+import torch
 
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
-from hocket.errors import OptionError
+from hocket.errors import CheckpointError, OptionError
 from hocket.methods import FDG
+from hocket.training.best_weights import BestWeights
 from hocket.training.callback import Callback
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
@@ -147,6 +149,36 @@ def test_a_training_that_had_stopped_stays_so_unless_patience_is_added(tmp_path)
         stopping = EarlyStopping("train_loss", patience=patience, min_delta=1e6)
         history = fit(trainer, stopping, epochs=9, checkpoints=Checkpoints(tmp_path))
         assert len(history) == epochs
+
+
+def test_the_file_of_best_weights_has_those_of_the_best_epoch(tmp_path):
+    """The best epoch is in the middle, as the loss of later ones is made larger."""
+    file = tmp_path / "best.pt"
+    trainer, best, seen = trainer_of(), BestWeights(file, "train_loss"), []
+    best.on_start(trainer, None)
+    for number, loss in enumerate([3, 1, 2]):
+        fit(trainer, epochs=1)
+        seen.append({k: v.clone() for k, v in trainer.state_dict().items()})
+        best.on_epoch(trainer, result(number, loss))
+    kept = torch.load(file)
+    assert kept.keys() == seen[1].keys()
+    assert all(torch.equal(kept[name], seen[1][name]) for name in kept)
+    assert not all(torch.equal(kept[name], seen[2][name]) for name in kept)
+    assert best.best_epoch == 1
+
+    resumed = BestWeights(file, "train_loss")
+    resumed.on_start(trainer, best.state_dict())
+    resumed.on_epoch(trainer, result(3, 2))
+    assert resumed.best_epoch == 1
+    assert all(torch.equal(value, kept[name]) for name, value in torch.load(file).items())
+
+
+def test_best_weights_that_cannot_be_written_are_an_error(tmp_path):
+    with pytest.raises(OptionError, match=r"and there is no folder .*; create it, or name"):
+        fit(trainer_of(), BestWeights(tmp_path / "none" / "best.pt"))
+    (tmp_path / "best.pt").mkdir()
+    with pytest.raises(CheckpointError, match=r"epoch 0 is the best so far, and .* cannot be"):
+        fit(trainer_of(), BestWeights(tmp_path / "best.pt"))
 
 
 REFUSALS = {
