@@ -1,13 +1,9 @@
 """The trainer that a user holds: a network in stages that trains on batches it is given."""
 
 import os
-import signal
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,14 +35,14 @@ from hocket.training.budget import Budget
 from hocket.training.callback import Callback, EpochFunction
 from hocket.training.cut_network import Stages, count_stages, find_device
 from hocket.training.evaluation import measure, predict
-from hocket.training.fit import FitPlan, fit
+from hocket.training.fit import fit
+from hocket.training.fit_plan import FitRequest, opened
 from hocket.training.fit_state import FitState
-from hocket.training.interrupt import Interrupt, stop_signals
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.own_metrics import Metric
-from hocket.training.progress_bar import progress_bar
 from hocket.training.resume import resume_from, saving
 from hocket.training.session import Session
+from hocket.training.session_life import SessionLife
 from hocket.training.state import ResumePoint
 from hocket.transport.codecs import Codec, Exact, as_codec
 from hocket.tree import Tree
@@ -163,8 +159,9 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         method = FDG() if method is None else as_method(method)
-        listener = on_gradient_error
-        meter = build_gradient_error_meter(method, gradient_error_every, loss, listener)
+        meter = build_gradient_error_meter(
+            method, gradient_error_every, loss, on_gradient_error
+        )
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
         setup = Setup(
@@ -196,11 +193,9 @@ class Trainer:
             check_every=check_every,
             skip_batches=frozenset(skip_batches),
         )
-        self._own_session = Session(
-            network, stages, setup, watchers, meter, split_batch, metrics
+        self._life = SessionLife(
+            Session(network, stages, setup, watchers, meter, split_batch, metrics)
         )
-        self._closer = weakref.finalize(self, self._own_session.world.close_in_background)
-        self._closer.atexit = False  # then all worlds are closed in good order
         self._fit_state, self._resumed = FitState(), False  # True if the next fit continues it
         self._warned_of: set[str] = set()
 
@@ -211,12 +206,12 @@ class Trainer:
         Among several processes ``collect`` and ``fit`` bring the weights of all stages into it;
         after a ``step`` each process has the present weights of its own stage only.
         """
-        if not self._own_session.collected:
+        if not self._life.session.collected:
             self._warn_once(
                 "this process has the present weights of its own stage only; call "
                 "Trainer.collect in all processes before the network is used or saved"
             )
-        return self._own_session.cut.network
+        return self._life.session.cut.network
 
     def __enter__(self) -> Self:
         return self
@@ -227,11 +222,7 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closer.detach()
-        if error is None:
-            self._own_session.close()
-        else:
-            self._own_session.abandon(error)
+        self._life.leave(error)
 
     def close(self) -> None:
         """Give back threads, connections and memory; the network stays as it is.
@@ -241,8 +232,7 @@ class Trainer:
         and after an error it does so without waiting for others. One that is forgotten is
         closed in the background.
         """
-        self._closer.detach()
-        self._own_session.close()
+        self._life.leave()
 
     @property
     def _session(self) -> Session:
@@ -251,12 +241,7 @@ class Trainer:
         Raises:
             HocketError: The trainer is closed.
         """
-        if self._own_session.closed:
-            raise HocketError(
-                "this trainer is closed: its network remains, and everything else has to be "
-                "done before close, or with a new trainer"
-            )
-        return self._own_session
+        return self._life.opened
 
     @property
     def engine(self) -> Engine:
@@ -266,12 +251,12 @@ class Trainer:
     @property
     def plan(self) -> Plan | None:
         """Cuts of the network once they are known; None for stages given as modules."""
-        return self._own_session.cut.plan
+        return self._life.session.cut.plan
 
     @property
     def stage_count(self) -> int:
         """Number of stages."""
-        return self._own_session.cut.count
+        return self._life.session.cut.count
 
     @property
     def epoch(self) -> int:
@@ -284,17 +269,17 @@ class Trainer:
 
         Only common epochs are evaluated one by one, and only they can end early.
         """
-        return not self._own_session.detached
+        return not self._life.session.detached
 
     @property
     def is_main_process(self) -> bool:
         """True in the one process that should print and write files."""
-        return self._own_session.world.is_main
+        return self._life.session.world.is_main
 
     @property
     def process_name(self) -> str | None:
         """Name of this process among several, such as stage1; None if it is alone."""
-        return self._own_session.world.process_name
+        return self._life.session.world.process_name
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -428,36 +413,22 @@ class Trainer:
         """
         budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
         budget.check_evaluation(validation, on_evaluation)
-        length = length_of(train)
-        if not (resumed := self._resumed):
+        if not self._resumed:
             self._fit_state = FitState(self.epoch)
-        self._resumed, state, session = False, self._fit_state, self._session
-        signals = (signal.SIGINT,) if checkpoints is None else stop_signals()
-        orderly = session.world.size > 1 or checkpoints is not None
-        shown = progress and self.is_main_process
-        with (
-            session.reporting_failures(),
-            progress_bar(
-                self._passes(budget, length), self._total(budget, length), shown=shown
-            ) as bar,
-            Interrupt(signals if orderly else ()) as interrupt,
-            saving(checkpoints, session, state, train) as save,
-        ):
-            first = [EpochFunction(on_epoch)] if on_epoch else []
-            state.callbacks = state.callbacks.started(self, [*first, *callbacks])
-            plan = FitPlan(
-                train=train,
-                validation=validation,
-                budget=budget,
-                length=length,
-                resumed=resumed,
-                progress=bar,
-                interrupt=interrupt,
-                save=save,
-                on_step=partial(state.callbacks.step, self),
-                on_epoch=partial(state.callbacks.epoch, self),
-                on_evaluation=on_evaluation or (lambda updates, result: None),
-            )
+        request = FitRequest(
+            train=train,
+            validation=validation,
+            budget=budget,
+            length=length_of(train),
+            resumed=self._resumed,
+            on_evaluation=on_evaluation,
+            callbacks=[*([EpochFunction(on_epoch)] if on_epoch else []), *callbacks],
+            progress=progress,
+            checkpoints=checkpoints,
+        )
+        self._resumed = False
+        session, state = self._session, self._fit_state
+        with opened(request, self, session, state) as plan:
             fit(session, state, plan)
         return state.history
 
@@ -477,18 +448,6 @@ class Trainer:
                 "epochs, or send a signal to stop"
             )
         self._fit_state.stop_requested = True
-
-    def _passes(self, budget: Budget, length: int | None) -> int:
-        """Return the passes over the data until the slowest stage has done its budget."""
-        passes = budget.passes(length, self._session.setup.method.accumulate)
-        if (speeds := self._session.setup.stage_speeds) is None:
-            return passes
-        return ceil(passes * speeds.speeds[0] / min(speeds.speeds))
-
-    def _total(self, budget: Budget, length: int | None) -> int | None:
-        """Return the batches that enter; None if unknown."""
-        accumulate = self._session.setup.method.accumulate
-        return budget.batches(self._passes(budget, length), length, accumulate)
 
     @contextmanager
     def saving(self, checkpoints: Checkpoints) -> Iterator[Callable[[], None]]:

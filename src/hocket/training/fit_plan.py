@@ -1,0 +1,145 @@
+"""Data and goal of one ``fit``, and whom to tell about it."""
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from hocket.checkpoint import Checkpoints
+from hocket.engine.event import Event
+from hocket.stage.setup import Setup
+from hocket.training.budget import Budget
+from hocket.training.callback import Callback
+from hocket.training.fit_state import FitState
+from hocket.training.interrupt import Interrupt, stop_signals
+from hocket.training.metrics import EpochResult, EvaluationResult
+from hocket.training.progress_bar import Progress, progress_bar
+from hocket.training.resume import SaveCheckpoint, saving
+from hocket.training.session import Session
+
+if TYPE_CHECKING:
+    from hocket.training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """Arguments of one ``fit``, checked.
+
+    Attributes:
+        train: The training data.
+        validation: Data to evaluate on after each epoch; None for no evaluation.
+        budget: Length of the training, and where within epochs it is evaluated.
+        length: Batches in an epoch; None if unknown.
+        resumed: True if the epochs are those of a training that began before a restart.
+        on_evaluation: Called with the number of updates and the result of each evaluation
+            within an epoch; None for nobody.
+        callbacks: Called after steps and epochs.
+        progress: True to show the progress, in the process that prints.
+        checkpoints: Folder and interval of checkpoints; None for none.
+    """
+
+    train: Iterable[Any]
+    validation: Iterable[Any] | None
+    budget: Budget
+    length: int | None
+    resumed: bool
+    on_evaluation: Callable[[int, EvaluationResult], None] | None
+    callbacks: Sequence[Callback]
+    progress: bool
+    checkpoints: Checkpoints | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPlan:
+    """Data and goal of one ``fit``, and whom to tell about it.
+
+    Attributes:
+        train: The training data.
+        validation: Data to evaluate on after each epoch; None for no evaluation.
+        budget: Length of the training, and where within epochs it is evaluated.
+        length: Batches in an epoch; None if unknown.
+        resumed: True if the epochs are those of a training that began before a restart.
+        progress: Told of batches and epochs.
+        interrupt: Knows whether the training is asked to stop.
+        save: Leaves checkpoints.
+        on_step: Called with the events of each tick at which a batch entered.
+        on_epoch: Called with the result of each epoch.
+        on_evaluation: Called with the number of updates and the result of each evaluation
+            within an epoch.
+    """
+
+    train: Iterable[Any]
+    validation: Iterable[Any] | None
+    budget: Budget
+    length: int | None
+    resumed: bool
+    progress: Progress
+    interrupt: Interrupt
+    save: SaveCheckpoint
+    on_step: Callable[[Sequence[Event]], None]
+    on_epoch: Callable[[EpochResult], None]
+    on_evaluation: Callable[[int, EvaluationResult], None]
+
+
+@contextmanager
+def opened(
+    request: FitRequest, trainer: "Trainer", session: Session, state: FitState
+) -> Iterator[FitPlan]:
+    """Context manager with all that a ``fit`` needs while it runs.
+
+    Signals ask for an end, the progress is shown, checkpoints are written, and callbacks have
+    started. Where a single process leaves no checkpoint, Ctrl-C ends it as it ends any program.
+
+    Args:
+        request: Arguments of the ``fit``.
+        trainer: Handed to the callbacks.
+        session: The network and its engine.
+        state: Epochs and batches that are done already.
+
+    Raises:
+        CheckpointError: One cannot be written, and the training is to stop for that.
+        OptionError: Checkpoints are wanted, and the trainer is not resumable.
+    """
+    checkpoints, budget, setup = request.checkpoints, request.budget, session.setup
+    signals = (signal.SIGINT,) if checkpoints is None else stop_signals()
+    orderly = session.world.size > 1 or checkpoints is not None
+    passes = count_passes(setup, budget, request.length)
+    total = budget.batches(passes, request.length, setup.method.accumulate)
+    with (
+        session.reporting_failures(),
+        progress_bar(passes, total, shown=request.progress and session.world.is_main) as bar,
+        Interrupt(signals if orderly else ()) as interrupt,
+        saving(checkpoints, session, state, request.train) as save,
+    ):
+        state.callbacks = state.callbacks.started(trainer, request.callbacks)
+        yield FitPlan(
+            train=request.train,
+            validation=request.validation,
+            budget=budget,
+            length=request.length,
+            resumed=request.resumed,
+            progress=bar,
+            interrupt=interrupt,
+            save=save,
+            on_step=partial(state.callbacks.step, trainer),
+            on_epoch=partial(state.callbacks.epoch, trainer),
+            on_evaluation=request.on_evaluation or (lambda updates, result: None),
+        )
+
+
+def count_passes(setup: Setup, budget: Budget, length: int | None) -> int:
+    """Return the passes over the data until the slowest stage has done its budget.
+
+    Args:
+        setup: Options that all stages share.
+        budget: Length of the training.
+        length: Batches in an epoch; None if unknown.
+    """
+    passes = budget.passes(length, setup.method.accumulate)
+    if setup.stage_speeds is None:
+        return passes
+    speeds = setup.stage_speeds.speeds
+    return ceil(passes * speeds[0] / min(speeds))
