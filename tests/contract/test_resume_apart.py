@@ -100,6 +100,14 @@ def test_processes_go_on_as_if_they_had_never_stopped(case, stages, done):
 
 
 @every_case
+def test_every_process_is_told_of_every_checkpoint_that_is_complete(case, stages, done):
+    found, folder = done(stages)
+    own = folder / f"{WORLDS[stages].index(case)}-apart"
+    complete = sorted(path.name for path in own.iterdir())
+    assert [left[""].checkpoints for left in found[case][1]] == [complete] * stages
+
+
+@every_case
 def test_one_process_goes_on_with_what_several_have_left(case, stages, done):
     found, folder = done(stages)
     own = folder / f"{WORLDS[stages].index(case)}-apart"

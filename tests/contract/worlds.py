@@ -14,6 +14,7 @@ import torch
 from contract.small import conv, data, everything, mlp, sgd, skips, wide
 from contract.spoiled import brittle
 from hocket import Checkpoints, Trainer
+from hocket.checkpoint.directory import read_manifest
 from hocket.distributed.launch import launch
 from hocket.methods import METHODS
 from hocket.methods.staleness_profile import with_staleness
@@ -76,15 +77,20 @@ class Left:
     evaluations: list[tuple[int, str]] = field(default_factory=list)
     events: dict[int, list[str]] = field(default_factory=dict)
     signals: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    checkpoints: list[str] = field(default_factory=list)
     ledgers: dict[int, dict[str, Any]] = field(default_factory=dict)
     uses: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 class StopBy(Callback):
-    """Asks to stop in epoch 1, in the process of a stage only."""
+    """Asks to stop in epoch 1, in the process of a stage only; remembers checkpoints."""
 
     def __init__(self, stage: int | None) -> None:
-        self.stage = stage
+        self.stage, self.checkpoints = stage, list[str]()
+
+    def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:
+        read_manifest(folder)  # it is complete
+        self.checkpoints.append(folder.name)
 
     def on_epoch(self, trainer: Trainer, result: EpochResult) -> None:
         if result.number == 1 and self.stage in [stage.index for stage in trainer.stages]:
@@ -126,6 +132,7 @@ def trained(
             for _, targets in batches:
                 targets[: case.ignored] = -100
         evaluations: list[Any] = []
+        callback = StopBy(case.stopped_by)
         every = "evaluate_every" in dict(case.budget)
         history = trainer.fit(
             batches,
@@ -133,7 +140,7 @@ def trained(
             **(dict(case.budget) or {"epochs": case.epochs if epochs is None else epochs}),
             progress=False,
             checkpoints=checkpoints,
-            callbacks=[StopBy(case.stopped_by)],
+            callbacks=[callback],
             on_evaluation=(lambda *seen: evaluations.append(seen)) if every else None,
         )
         return Left(
@@ -152,6 +159,7 @@ def trained(
                 stage.index: [v.cpu() for v in stage.signal_network.state_dict().values()]
                 for stage in trainer.stages
             },
+            checkpoints=callback.checkpoints,
             ledgers={stage.index: vars(stage.send_stats) for stage in trainer.stages},
             uses={
                 s.index: vars(s.receive_stats)

@@ -1,8 +1,8 @@
 """Writing of checkpoints: the state is copied at once, and written by a thread.
 
 With several processes, each writes its own part and publishes the digest in the store of the
-world; rank 0 finishes the checkpoint once it has the digests of all parts of that tick. Only
-threads wait for each other; no tick does.
+world; rank 0 finishes the checkpoint once it has the digests of all parts of that tick, and
+publishes that it is complete. Only threads wait for each other; no tick does.
 """
 
 import json
@@ -11,8 +11,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal, get_args
 
 from hocket.checkpoint.directory import (
@@ -27,7 +29,7 @@ from hocket.checkpoint.directory import (
 from hocket.checkpoint.serialize import pack
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.world import World
-from hocket.errors import CheckpointError, OptionError, format_problems
+from hocket.errors import CheckpointError, HocketError, OptionError, format_problems
 from hocket.options import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
@@ -86,6 +88,16 @@ class _Job:
     flag: str
     refusal: str
 
+    @property
+    def complete(self) -> str:
+        """Flag of rank 0 once the checkpoint is complete."""
+        return f"{self.flag}/complete"
+
+    @property
+    def given_up(self) -> str:
+        """Flag of rank 0 once it has removed the checkpoint, as a part is missing."""
+        return f"{self.flag}/given-up"
+
 
 class CheckpointWriter:
     """Writer of the checkpoints of one training.
@@ -104,6 +116,9 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
+        self._complete: SimpleQueue[Path] = SimpleQueue()
+        self._awaiting: list[threading.Thread] = []  # what rank 0 makes of written parts
+        self._closed = threading.Event()
         self.last_name = ""
         if world.is_main:
             remove_unfinished(checkpoints.folder)
@@ -147,8 +162,25 @@ class CheckpointWriter:
         )
         self._thread.start()
 
+    def take_complete(self) -> list[Path]:
+        """Return the checkpoints that were found complete since this was asked before."""
+        return [self._complete.get() for _ in range(self._complete.qsize())]
+
+    def settle(self) -> None:
+        """Wait until it is known of each checkpoint whether rank 0 has completed it."""
+        for thread in self._awaiting:
+            thread.join(self._world.slow_timeout_s)
+
+    def close(self) -> None:
+        """End the threads that ask the store whether checkpoints are complete."""
+        self._closed.set()
+        for thread in self._awaiting:
+            thread.join()
+
     def wait(self) -> None:
-        """Wait until the checkpoint that was begun is on the disk.
+        """Wait until this process's part of the checkpoint that was begun is on the disk.
+
+        In rank 0, the whole checkpoint is.
 
         Raises:
             CheckpointError: It could not be written, and ``on_error`` is ``stop``.
@@ -187,11 +219,16 @@ class CheckpointWriter:
             except OSError as error:
                 report = _describe_failure(job, folder, error)
         reports = self._exchange_reports(job, report)
-        flags, given_up = self._world.flags, f"{job.flag}/given-up"
+        flags = self._world.flags
         if reports is None:  # rank 0 finishes the checkpoint
             self._failure = report if isinstance(report, str) else None
-            if flags.all_set(given_up, ranks=[0]):  # and has removed it before it was written
-                shutil.rmtree(unfinished, ignore_errors=True)
+            if not self._learn_verdict(job):
+                thread = threading.Thread(
+                    target=self._await_verdict, args=(job,), name="hocket-verdict", daemon=True
+                )
+                self._awaiting = [each for each in self._awaiting if each.is_alive()]
+                self._awaiting.append(thread)
+                thread.start()
             return
         failures = [text for text in reports if isinstance(text, str)]
         if not failures:
@@ -203,6 +240,8 @@ class CheckpointWriter:
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
                 self._aside += keep_newest(folder, self._checkpoints.keep, job.name)
+                flags.set(job.complete)
+                self._complete.put(folder / job.name)
                 return
             except OSError as error:
                 failures = [_describe_failure(job, folder, error)]
@@ -211,8 +250,26 @@ class CheckpointWriter:
         self._failure = "; ".join(dict.fromkeys(failures))
         # Unfinished files would fill the disk. A part that is still being written is removed
         # by its process.
-        flags.set(given_up)
+        flags.set(job.given_up)
         shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _await_verdict(self, job: _Job) -> None:
+        """Ask the store again and again, in a thread, for what rank 0 makes of a checkpoint."""
+        with suppress(HocketError):  # the store hangs; the training is told by other means
+            while not self._closed.wait(0.02):
+                if self._learn_verdict(job):
+                    return
+
+    def _learn_verdict(self, job: _Job) -> bool:
+        """Return True once rank 0 has completed a checkpoint or given it up, and act on it."""
+        flags, folder = self._world.flags, self._checkpoints.folder
+        if flags.all_set(job.complete, ranks=[0]):
+            self._complete.put(folder / job.name)
+            return True
+        if flags.all_set(job.given_up, ranks=[0]):  # perhaps before this part was written
+            shutil.rmtree(unfinished_path(folder, job.name), ignore_errors=True)
+            return True
+        return False
 
     def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:
         """Publish a report; return those of all processes at rank 0, and None elsewhere."""

@@ -70,6 +70,9 @@ def print_result(config: RunConfig, result: "Summary | HocketError") -> int:
     if joined_worlds.is_main():
         for table in summary_tables(result):
             console.print(table)
+        if result.early_stop:
+            count = f"{len(result.epochs)} of {config.epochs} epochs"
+            messages.print(f"stopped early, after {count}: {result.early_stop}")
     if result.state != "interrupted":
         return 1 if result.message else 0  # of the weights, of which a warning has told
     if joined_worlds.is_main():

@@ -71,6 +71,7 @@ class Summary:
         cuts: First layers of stages 1, 2, ...
         signal: Number of the signal that stopped it; 0 if none did.
         best_epoch: Number of the epoch, from 0, whose weights are kept; None without such.
+        early_stop: The reason for which it ended before its last epoch; empty if it did not.
     """
 
     state: str
@@ -83,6 +84,7 @@ class Summary:
     cuts: tuple[str, ...]
     signal: int = 0
     best_epoch: int | None = None
+    early_stop: str = ""
 
 
 def summarize_stages(

@@ -20,7 +20,6 @@ from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
 from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
 from hocket.timeline import Timeline
 from hocket.training.best_weights import BestWeights
-from hocket.training.callback import Callback
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
@@ -61,6 +60,10 @@ class TrainingRun:
         if config.keep_best != "none":
             file = run_dir / f"network-best.{config.weights_format}"
             self._best_weights.append(BestWeights(file, config.keep_best))
+        self._early_stopping: list[EarlyStopping] = []
+        if config.early_stopping:
+            patience = config.early_stopping
+            self._early_stopping.append(EarlyStopping("test_loss", patience=patience))
         self._start_s = time.perf_counter()
 
     def run(self, data: Data) -> Summary:
@@ -79,7 +82,7 @@ class TrainingRun:
                 evaluate_every=config.evaluate_every,
                 on_evaluation=self._on_evaluation if config.evaluate_every else None,
                 on_epoch=self._on_epoch,
-                callbacks=self._callbacks(),
+                callbacks=[*self._best_weights, *self._early_stopping],
                 checkpoints=self._checkpoints(),
             )
         except KeyboardInterrupt as stop:
@@ -93,12 +96,6 @@ class TrainingRun:
                 raise self._request_restore(error) from error
             raise
         return self._end("finished")
-
-    def _callbacks(self) -> list[Callback]:
-        config, callbacks = self._config, list[Callback](self._best_weights)
-        if config.early_stopping:
-            callbacks.append(EarlyStopping("test_loss", patience=config.early_stopping))
-        return callbacks
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
@@ -194,6 +191,7 @@ class TrainingRun:
             cuts=trainer.plan.cuts if trainer.plan else (),
             signal=signal_number,
             best_epoch=next((best.best_epoch for best in self._best_weights), None),
+            early_stop=next((stopping.reason for stopping in self._early_stopping), ""),
         )
         if trainer.is_main_process:
             try:

@@ -1,7 +1,8 @@
-"""Callbacks: what is done beside a training, after its steps and its epochs."""
+"""Callbacks: what is done beside a training, after its steps, epochs and checkpoints."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.engine.event import Event
@@ -48,6 +49,18 @@ class Callback:
         Args:
             trainer: The trainer.
             result: Result of the epoch.
+        """
+
+    def on_checkpoint(self, trainer: "Trainer", folder: Path) -> None:
+        """Act once a checkpoint is complete on the disk; processes are not at the same tick.
+
+        It is written while the training goes on, and this comes some ticks after its own, at
+        the latest before the next one is begun. That of the last checkpoint comes before
+        ``fit`` ends.
+
+        Args:
+            trainer: The trainer.
+            folder: Folder of the checkpoint, which ``trainer.resume`` takes.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,6 +128,11 @@ class CallbackList:
         """Let all callbacks act after an epoch."""
         for callback in self._callbacks.values():
             callback.on_epoch(trainer, result)
+
+    def checkpoint(self, trainer: "Trainer", folder: Path) -> None:
+        """Let all callbacks act once a checkpoint is complete."""
+        for callback in self._callbacks.values():
+            callback.on_checkpoint(trainer, folder)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all callbacks that have one."""

@@ -37,6 +37,7 @@ class EarlyStopping(Callback):
         if patience < 1:
             raise OptionError(f"patience is {patience}; use a number of at least 1")
         self._patience = patience
+        self._min_delta = min_delta
         self._best = BestEpoch("EarlyStopping", metric, min_delta)
         self._waited = 0
 
@@ -49,6 +50,21 @@ class EarlyStopping(Callback):
     def exhausted(self) -> bool:
         """True once the patience has run out."""
         return self._waited >= self._patience
+
+    @property
+    def reason(self) -> str:
+        """The stop in words, with epochs counted from 1; empty without a stop."""
+        if not self.exhausted:
+            return ""
+        best, metric = self._best, self._best.metric.replace("_", " ")
+        waited = f"for {self._waited} epoch{'s' if self._waited > 1 else ''}"
+        if best.number is None:
+            return f"the {metric} was not finite {waited}"
+        enough = f" by more than {self._min_delta:g}" if self._min_delta else ""
+        return (
+            f"the {metric} has not fallen below {best.value:.4g}{enough} {waited}, since "
+            f"epoch {best.number + 1}"
+        )
 
     def on_start(self, trainer: "Trainer", state: dict[str, Any] | None) -> None:
         """Begin to count, or stop at once if the training had stopped before it was resumed.

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.checkpoint import Checkpoints
@@ -36,7 +37,7 @@ class FitRequest:
         resumed: True if the epochs are those of a training that began before a restart.
         on_evaluation: Called with the number of updates and the result of each evaluation
             within an epoch; None for nobody.
-        callbacks: Called after steps and epochs.
+        callbacks: Called after steps, epochs and checkpoints.
         progress: True to show the progress, in the process that prints.
         checkpoints: Folder and interval of checkpoints; None for none.
     """
@@ -108,11 +109,15 @@ def opened(
     orderly = session.world.size > 1 or checkpoints is not None
     passes = count_passes(setup, budget, request.length)
     total = budget.batches(passes, request.length, setup.method.accumulate)
+
+    def tell(folder: Path) -> None:
+        state.callbacks.checkpoint(trainer, folder)
+
     with (
         session.reporting_failures(),
         progress_bar(passes, total, shown=request.progress and session.world.is_main) as bar,
         Interrupt(signals if orderly else ()) as interrupt,
-        saving(checkpoints, session, state, request.train) as save,
+        saving(checkpoints, session, state, request.train, tell) as save,
     ):
         state.callbacks = state.callbacks.started(trainer, request.callbacks)
         yield FitPlan(

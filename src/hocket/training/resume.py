@@ -33,7 +33,11 @@ SaveCheckpoint: TypeAlias = Callable[[int | None], None]
 
 @contextmanager
 def saving(
-    checkpoints: Checkpoints | None, session: Session, state: FitState, train: object
+    checkpoints: Checkpoints | None,
+    session: Session,
+    state: FitState,
+    train: object,
+    on_complete: Callable[[Path], None] = lambda folder: None,
 ) -> Iterator[SaveCheckpoint]:
     """Context manager that gives a function for checkpoints; at its end they are on disk.
 
@@ -42,6 +46,8 @@ def saving(
         session: The network and its engine.
         state: Epochs and batches that are done.
         train: The training data, whose position and RNG state are kept.
+        on_complete: Called in all processes with the folder of each checkpoint that is
+            complete, between two ticks: soon after, and before the next one is begun.
 
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that.
@@ -62,28 +68,76 @@ def saving(
     with session.world.in_phase(Phase.SAVING):
         writer = CheckpointWriter(checkpoints, world)
 
-    asked = session.engine.tick_count
-
-    def save(ticks: int | None) -> None:
-        nonlocal asked
-        due = ticks is None or writer.is_due(ticks, asked)
-        asked = asked if ticks is None else ticks
-        if due:
-            note = checkpoints.note() if checkpoints.note else None
-            with session.world.in_phase(Phase.SAVING):
-                _write(writer, session, state, train, note)
-
+    saver = _Saver(writer, checkpoints, session, state, train, on_complete)
     try:
-        yield save
+        yield saver.save
+        with session.world.in_phase(Phase.SAVING):
+            writer.wait()
+            session.world.gather(None)  # it is sealed for all
+        saver.settle()
     except BaseException as error:
         # After a failure of another process nobody waits for the parts of the others.
         if world.size == 1 or isinstance(error, KeyboardInterrupt):
-            with session.world.in_phase(Phase.SAVING):
-                writer.wait()
+            saver.settle()
         raise
-    with session.world.in_phase(Phase.SAVING):
-        writer.wait()
-        session.world.gather(None)  # it is sealed for all
+    finally:
+        writer.close()
+
+
+class _Saver:
+    """Writes the checkpoints that are due, and tells of those that are complete.
+
+    Args:
+        writer: Writer of the checkpoints.
+        checkpoints: Their interval and their note.
+        session: The network and its engine.
+        state: Epochs and batches that are done.
+        train: The training data.
+        on_complete: Called with the folder of each that is complete.
+    """
+
+    def __init__(
+        self,
+        writer: CheckpointWriter,
+        checkpoints: Checkpoints,
+        session: Session,
+        state: FitState,
+        train: object,
+        on_complete: Callable[[Path], None],
+    ) -> None:
+        self._writer = writer
+        self._checkpoints = checkpoints
+        self._session = session
+        self._state = state
+        self._train = train
+        self._on_complete = on_complete
+        self._asked = session.engine.tick_count
+
+    def save(self, ticks: int | None) -> None:
+        """Leave a checkpoint: at once if given None, or if one is due after so many ticks."""
+        writer, world = self._writer, self._session.world
+        due = ticks is None or writer.is_due(ticks, self._asked)
+        self._asked = self._asked if ticks is None else ticks
+        if due:
+            with world.in_phase(Phase.SAVING):
+                writer.wait()
+        self._tell()  # what is done with a checkpoint is in the state that the next one keeps
+        if due:
+            note = self._checkpoints.note() if self._checkpoints.note else None
+            with world.in_phase(Phase.SAVING):
+                _write(writer, self._session, self._state, self._train, note)
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is complete, or never will be."""
+        with self._session.world.in_phase(Phase.SAVING):
+            self._writer.wait()
+            self._writer.settle()
+        self._tell()
+
+    def _tell(self) -> None:
+        for path in self._writer.take_complete():
+            with self._session.world.in_phase(Phase.SAVING):
+                self._on_complete(path)
 
 
 def _write(

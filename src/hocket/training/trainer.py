@@ -400,7 +400,8 @@ class Trainer:
                 delays early stages have made fewer.
             on_epoch: Called after each epoch with its result, before the callbacks.
             on_evaluation: Called with the updates and the result of each evaluation within.
-            callbacks: Called after steps and epochs, in all processes; they may stop it.
+            callbacks: Called after steps, epochs and checkpoints, in all processes; they may
+                stop it.
             progress: Show a bar on a terminal, or a line per epoch elsewhere.
             checkpoints: Folder and interval of checkpoints; none if not given.
 

@@ -151,6 +151,10 @@ class WaitingWorld:
         return [value]
 
 
+class PatientWorld(WaitingWorld):
+    slow_timeout_s = 60
+
+
 def test_a_missing_part_ends_in_a_timeout(tmp_path):
     saver = writer.CheckpointWriter(Checkpoints(tmp_path, on_error="stop"), WaitingWorld())
     saver.save("tick", {"stage0.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
@@ -185,6 +189,36 @@ def test_a_part_that_is_written_after_rank_0_has_given_up_is_removed(tmp_path, m
     may_write.set()
     savers[1].wait()
     assert list(tmp_path.iterdir()) == []
+    for saver in savers:
+        saver.settle()
+        assert saver.take_complete() == []
+
+
+def test_a_process_learns_that_a_checkpoint_is_complete_once_the_last_part_is(tmp_path):
+    store, manifest = HashStore(), Manifest(1, [], 1, {}, {}, 1, {}, {})
+    savers = [
+        writer.CheckpointWriter(Checkpoints(tmp_path), PatientWorld(rank, store))
+        for rank in range(2)
+    ]
+    savers[1].save("tick", {"stage1.pt": {}}, manifest)
+    savers[1].wait()
+    assert savers[1].take_complete() == []
+    savers[0].save("tick", {"stage0.pt": {}}, manifest)
+    for saver in savers:
+        saver.wait()
+        saver.settle()
+        assert saver.take_complete() == [tmp_path / "tick"]
+        assert saver.take_complete() == []
+        saver.close()
+
+
+def test_what_never_becomes_complete_is_not_waited_for_at_the_end(tmp_path):
+    saver = writer.CheckpointWriter(Checkpoints(tmp_path), PatientWorld(1))
+    saver.save("tick", {"stage1.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
+    saver.wait()
+    saver.close()
+    assert saver.take_complete() == []
+    assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_state_is_that_of_its_tick_however_slow_the_disk(tmp_path, monkeypatch):

@@ -94,6 +94,25 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     assert list(read_weights(folder)) == names
 
 
+def test_an_early_stop_is_told_in_a_line(call):
+    still = (
+        "--network",
+        "mlp:hidden=[16,16]",
+        "--batch-size",
+        512,
+        "--optimizer",
+        "SGD:lr=1e-30",
+    )
+    stops = ("--early-stopping", 2, "--epochs", 9, "--run-dir", "mine")
+    code, _, err = call("train", *still, *stops)
+    assert code == 0
+    reason = read_json("mine/summary.json")["early_stop"]
+    assert re.fullmatch(
+        r"the test loss has not fallen below \S+ for 2 epochs, since epoch 1", reason
+    )
+    assert err.splitlines()[-1] == f"stopped early, after 3 of 9 epochs: {reason}"
+
+
 def test_heads_are_exits_in_the_table_and_in_the_files(call):
     method = "dgl:head=mlp,width=0.5,depth=1,similarity=0.5"
     code, out, _ = call("train", *QUICK, "--method", method, "--run-dir", "mine")

@@ -1,10 +1,16 @@
 """Callbacks: their calls, their states in checkpoints, and stops that they ask for."""
 
+import errno
+import os
+import signal
+
 import pytest
 import torch
 
 from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
+from hocket.checkpoint import writer
+from hocket.checkpoint.directory import read_manifest
 from hocket.errors import CheckpointError, OptionError
 from hocket.methods import FDG
 from hocket.training.best_weights import BestWeights
@@ -42,6 +48,9 @@ class Diary(Callback):
     def on_epoch(self, trainer, result):
         self.epochs += 1
         self.calls.append(("epoch", result))
+
+    def on_checkpoint(self, trainer, folder):
+        self.calls.append(("checkpoint", (folder, read_manifest(folder).tick)))
 
     def state_dict(self):
         return {"epochs": self.epochs}
@@ -82,6 +91,47 @@ def test_checkpoints_keep_the_states_of_all_callbacks(tmp_path):
     assert len(fit(third, *diaries, epochs=4)) == 4
     starts = [diary.calls[0] for diary in diaries]
     assert starts == [("start", {"epochs": 2}), ("start", {"epochs": 2}), ("start", None)]
+
+
+def told(diary):
+    """Ticks of the checkpoints that a diary was told of, which had been complete then."""
+    return [what[1] for kind, what in diary.calls if kind == "checkpoint"]
+
+
+def test_a_checkpoint_is_told_once_it_is_complete_and_before_the_next_one(tmp_path):
+    diary, trainer, begun = Diary(), trainer_of(resumable=True), []
+
+    def note():
+        begun.append(len(told(diary)))
+
+    checkpoints = Checkpoints(tmp_path, every=2, keep=100, note=note)
+    fit(trainer, diary, epochs=2, checkpoints=checkpoints)
+    folders = [what[0] for kind, what in diary.calls if kind == "checkpoint"]
+    assert folders == sorted(tmp_path.iterdir())
+    assert told(diary) == [2, 4, 4, 6, 8, 12]  # at 4 every second tick and the epoch end
+    assert begun == [0, 1, 2, 3, 4, 5]  # the states of callbacks know of those before
+
+
+def test_the_checkpoint_of_a_stopped_training_is_told_too(tmp_path):
+    class Stop(Callback):
+        def on_step(self, trainer, events):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    diary = Diary()
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainer_of(resumable=True), diary, Stop(), checkpoints=Checkpoints(tmp_path))
+    assert told(diary) == [1]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_not_told(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, "finish_checkpoint", refuse)
+    diary = Diary()
+    with pytest.warns(UserWarning, match="No space left"):
+        fit(trainer_of(resumable=True), diary, epochs=1, checkpoints=Checkpoints(tmp_path))
+    assert told(diary) == []
 
 
 def result(number, value):
@@ -129,6 +179,27 @@ def test_early_stopping_stops_after_its_patience(case, metric):
     stopping = EarlyStopping(metric, **options)
     assert epochs_until_stop(stopping, values) == expected
     assert epochs_until_stop(stopping, values) == expected  # a new fit counts anew
+
+
+REASONS = {
+    "flat": ({}, [5.25] * 4, "the test error has not fallen below 5.25 for 3 epochs, since"),
+    "min_delta": (
+        {"min_delta": 0.5, "patience": 1},
+        [3, 2, 1.75],
+        "the test error has not fallen below 2 by more than 0.5 for 1 epoch, since epoch 2",
+    ),
+    "NaN": ({}, [float("nan")] * 3, "the test error was not finite for 3 epochs"),
+    "falling": ({}, [3, 2, 1], ""),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_early_stopping_tells_its_reason(case):
+    options, values, expected = REASONS[case]
+    stopping = EarlyStopping(**options)
+    epochs_until_stop(stopping, values)
+    assert stopping.reason.startswith(expected)
+    assert bool(stopping.reason) == bool(expected)
 
 
 @pytest.mark.parametrize("cut", range(1, 5))
