@@ -155,22 +155,25 @@ class Range:
         least: The smallest one.
         above: Limit that all are above.
         most: The largest one.
+        below: Limit that all are below.
 
-    >>> str(Range(least=1)), str(Range(above=0, most=1))
-    ('a number of at least 1', 'a number in (0, 1]')
+    >>> str(Range(least=1)), str(Range(above=0, most=1)), str(Range(least=0, below=1))
+    ('a number of at least 1', 'a number in (0, 1]', 'a number in [0, 1)')
     """
 
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
+    below: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return self.above < value <= self.most and value >= self.least
+        return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
-        if math.isfinite(self.most):
+        upper = f"{self.most}]" if math.isfinite(self.most) else f"{self.below})"
+        if math.isfinite(min(self.most, self.below)):
             lower = f"[{self.least}" if math.isfinite(self.least) else f"({self.above}"
-            return f"a number in {lower}, {self.most}]"
+            return f"a number in {lower}, {upper}"
         if math.isfinite(self.least):
             return f"a number of at least {self.least}"
         return f"a number above {self.above}"

@@ -90,6 +90,10 @@ def events(**options: Any) -> object:
     return fitted(**options).events
 
 
+def evaluated(**options: Any) -> object:
+    return fitted(**options).trainer.evaluate(data(mlp, 2)).loss
+
+
 def own_metrics(**options: Any) -> object:
     return fitted(**options).trainer.evaluate(data(mlp, 2)).metrics
 
@@ -154,6 +158,7 @@ TRAINER = {
     "warmup_updates": Row((0, 3), weights),
     "clip": Row((None, 0.1), weights),
     "loss": Row((cross_entropy, lambda o, t: 2 * cross_entropy(o, t)), weights),
+    "evaluation_loss": Row((None, lambda o, t: 2 * cross_entropy(o, t)), evaluated),
     "seed": Row((0, 1), weights),
     "precision": Row(("fp32", "bf16"), half),
     "channels_last": Row((False, True), strides),
@@ -396,6 +401,7 @@ RUN = {
     "batch_size": Row((8, 4), network_file),
     "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),
     "weight_decay_on": Row(("all", "matrices"), network_file),
+    "label_smoothing": Row((0.0, 0.1), network_file),
     "scheduler": Row(("none", "StepLR:step_size=1"), network_file, {"epochs": 2}),
     "extra_delay": Row((0, "1"), network_file),
     "staleness": Row(("none", "3,0"), network_file),

@@ -155,7 +155,7 @@ def _as_real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
-def build_gradient_error_meter(
+def build_error_meter(
     method: Method, every: int, loss: Loss, listener: GradientErrorListener | None
 ) -> GradientErrorMeter | None:
     """Build the meter for the gradients of every n-th batch; return None if none is wanted.

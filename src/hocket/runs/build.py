@@ -22,6 +22,7 @@ from hocket.options import Named
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
 from hocket.runs.user_network import UserNetwork
+from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.muon import MuonAdamW, muon
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
 from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
@@ -206,6 +207,13 @@ def decay_groups(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
     others = [parameter for parameter in parameters if parameter.dim() <= 1]
     groups: list[dict[str, Any]] = [{"params": matrices}] if matrices else []
     return groups + ([{"params": others, "weight_decay": 0.0}] if others else [])
+
+
+def build_loss(config: RunConfig) -> Loss:
+    """Return the loss to train with."""
+    if not config.label_smoothing:
+        return cross_entropy
+    return partial(cross_entropy, label_smoothing=config.label_smoothing)
 
 
 def build_scheduler(config: RunConfig) -> SchedulerFactory | None:

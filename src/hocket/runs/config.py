@@ -22,6 +22,7 @@ RUN_RANGES = {
     **RANGES,
     **dict.fromkeys(_COUNTS, Range(least=1)),
     **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
+    "label_smoothing": Range(least=0, below=1),
 }
 """Ranges of the numbers of a run."""
 
@@ -72,6 +73,9 @@ class RunConfig:
     warmup_updates: int = 0
     """Number of first updates in which the learning rate rises; a scheduler that counts updates
     begins after them."""
+    label_smoothing: float = 0.0
+    """Share of each target that all classes divide equally, in training; evaluations report
+    the loss without it."""
     clip: str = "none"
     """Largest norm of a stage's gradient: 1.0 for that of each update, batch:1.0 for that of
     each batch before it is accumulated."""

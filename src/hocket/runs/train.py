@@ -18,6 +18,7 @@ from hocket.engine.gradient_error import GradientError
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.methods.method import Method
 from hocket.runs.build import (
+    build_loss,
     build_method,
     build_optimizer,
     build_plan,
@@ -48,6 +49,7 @@ from hocket.runs.run_dir import (
 from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.runs.summary import Summary
 from hocket.runs.training_run import TrainingRun
+from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.progress_bar import activity
@@ -78,6 +80,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     parts: dict[str, Any] = {
         "method": method,
         "stages": build_plan(config),
+        "loss": build_loss(config),
+        "evaluation_loss": cross_entropy,
         "optimizer": build_optimizer(config),
         "scheduler": build_scheduler(config),
         "stage_speeds": parse_stage_speeds(config),

@@ -27,7 +27,7 @@ class Loss(Protocol):
         """Return the mean loss of a batch, a scalar."""
 
 
-def cross_entropy(output: Tree, targets: Tree) -> Tensor:
+def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) -> Tensor:
     """Return the mean cross-entropy over samples, tokens or pixels, a scalar.
 
     Targets of -100 are left out of the mean; if no others are left, the loss is 0.
@@ -35,6 +35,7 @@ def cross_entropy(output: Tree, targets: Tree) -> Tensor:
     Args:
         output: Scores of the classes, (B, C), (B, T, C) or (B, C, H, W).
         targets: Class indices, (B,), (B, T) or (B, H, W).
+        label_smoothing: Share of each target that all classes divide equally, in [0, 1).
 
     Raises:
         DataError: The targets are not one class index for each prediction.
@@ -51,10 +52,18 @@ def cross_entropy(output: Tree, targets: Tree) -> Tensor:
         output, targets = output.flatten(0, -2), targets.flatten()
     # PyTorch's mean over no targets is NaN.
     if targets.device.type != "cpu":
-        mean = F.cross_entropy(output, targets, ignore_index=IGNORED)
+        mean = F.cross_entropy(
+            output, targets, ignore_index=IGNORED, label_smoothing=label_smoothing
+        )
         return zero_without_targets(mean, targets)
     reduction = "mean" if numpy.any(targets.numpy() >= 0) else "sum"
-    return F.cross_entropy(output, targets, ignore_index=IGNORED, reduction=reduction)
+    return F.cross_entropy(
+        output,
+        targets,
+        ignore_index=IGNORED,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
 
 
 def zero_without_targets(mean: Tensor, targets: Tensor) -> Tensor:
@@ -162,7 +171,7 @@ def count_averaged(targets: Tree, inputs: Tree) -> int | Tensor:
 
 def may_draw(loss: Loss) -> bool:
     """Return True unless a loss is known to draw no random numbers."""
-    return loss is not cross_entropy
+    return getattr(loss, "func", loss) is not cross_entropy  # as itself, or as a partial
 
 
 def describe(value: Tree) -> str:

@@ -9,7 +9,7 @@ from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
 from hocket.options import RANGES, out_of_range, wrong_fields
-from hocket.signals.losses import Loss
+from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.clipping import Clipping
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import SchedulerUnit
@@ -32,6 +32,7 @@ class Setup:
     Attributes:
         method: The method.
         loss: The objective of the last stage, and of auxiliary heads.
+        evaluation_loss: Loss that evaluations report.
         optimizer: Builds the optimizer of a stage from its parameters.
         scheduler: Builds the scheduler of a stage from its optimizer.
         scheduler_unit: The scheduler counts epochs or updates.
@@ -66,6 +67,7 @@ class Setup:
     method: Method
     loss: Loss
     optimizer: OptimizerFactory
+    evaluation_loss: Loss = cross_entropy
     scheduler: SchedulerFactory | None = None
     scheduler_unit: SchedulerUnit = "epoch"
     warmup_epochs: int = 0

@@ -30,7 +30,7 @@ def measure(session: Session, batches: Iterable[Any]) -> EvaluationMeter:
 
     def add(prediction: Prediction) -> None:
         with session.setup.autocast():
-            meter.add(prediction, session.setup.loss)
+            meter.add(prediction, session.setup.evaluation_loss)
 
     _forward(session, batches, add)
     total = EvaluationMeter(session.cut.count, OwnMetrics({}))

@@ -16,7 +16,7 @@ from hocket.distributed.device import assign_device
 from hocket.distributed.phases import Phase
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
-from hocket.engine.gradient_error import GradientErrorListener, build_gradient_error_meter
+from hocket.engine.gradient_error import GradientErrorListener, build_error_meter
 from hocket.errors import HocketError, OptionError
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
@@ -70,6 +70,7 @@ class Trainer:
         clip: Largest norm of the gradient of an update, over the weights of a stage; text such
             as ``batch:1.0`` for that of each batch before it is accumulated.
         loss: The objective of the last stage, and of auxiliary heads.
+        evaluation_loss: Loss that evaluations report; ``loss`` if not given.
         seed: Seed of the randomness of stages and of initial weights of heads.
         device: Device to compute on; by default that of the network's parameters.
         precision: ``fp32``, or ``bf16`` for autocast.
@@ -133,6 +134,7 @@ class Trainer:
         warmup_updates: int = 0,
         clip: float | str | None = None,
         loss: Loss = cross_entropy,
+        evaluation_loss: Loss | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
         precision: Precision = "fp32",
@@ -159,14 +161,13 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         method = FDG() if method is None else as_method(method)
-        meter = build_gradient_error_meter(
-            method, gradient_error_every, loss, on_gradient_error
-        )
+        meter = build_error_meter(method, gradient_error_every, loss, on_gradient_error)
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
         setup = Setup(
             method=method,
             loss=loss,
+            evaluation_loss=evaluation_loss or loss,
             optimizer=optimizer,
             scheduler=scheduler,
             scheduler_unit=scheduler_unit,

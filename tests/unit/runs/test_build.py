@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from hocket import Plan, Trainer, data
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.runs.build import (
+    build_loss,
     build_network,
     build_optimizer,
     build_plan,
@@ -146,6 +148,28 @@ def test_wrong_optimizers_are_refused():
         build_optimizer, optimizer="Muon:rate=1"
     )
     assert "'Optimizer'" in refusal(build_optimizer, optimizer="Optimizer")
+
+
+def test_labels_are_smoothed_in_training_and_not_in_evaluations(tmp_path):
+    """Both losses are those of the first weights, which an update hardly changes."""
+    choices = {"optimizer": "SGD:lr=1e-30", "epochs": 1, "run_dir": tmp_path / "run"}
+    run = RunConfig(method="bp", stages=1, label_smoothing=0.3, **choices)
+    (epoch,) = train(run).epochs
+    network = build_network(run, DIGITS)
+    for batches, loss, smoothing in (
+        (DIGITS.train, epoch.loss, 0.3),
+        (DIGITS.test, epoch.evaluation.loss, 0.0),
+    ):
+        scores, targets = map(
+            torch.cat, zip(*[(network(x), y) for x, y in batches], strict=True)
+        )
+        wanted = F.cross_entropy(scores.detach(), targets, label_smoothing=smoothing)
+        assert loss == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_all_of_a_label_cannot_be_smoothed_away():
+    said = refusal(build_loss, label_smoothing=1.0)
+    assert "label_smoothing is 1.0; use a number in [0, 1)" in said
 
 
 def test_without_a_scheduler_there_is_none():

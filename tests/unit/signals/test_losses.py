@@ -1,5 +1,7 @@
 """Losses and errors of samples, tokens and pixels, and of targets that are ignored."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from hocket.signals.losses import (
     count_errors,
     count_targets,
     cross_entropy,
+    may_draw,
     zero_without_targets,
 )
 
@@ -43,6 +46,21 @@ def test_classes_are_where_the_targets_say_if_only_one_dimension_fits():
     last = SCORES_BCHW[:, :3].movedim(1, -1)
     assert count_errors(last, last.argmax(-1)) == (0, 32)
     assert cross_entropy(last, last.argmax(-1)) < cross_entropy(last, last.argmin(-1))
+
+
+def test_of_a_smoothed_target_all_classes_have_a_share():
+    """Close to the definition, for each target that is not ignored."""
+    targets = torch.tensor([0, 1, -100, 3, 0, 1])
+    kept = targets >= 0
+    wanted = 0.8 * F.one_hot(targets[kept], 4) + 0.2 / 4
+    by_hand = -(wanted * SCORES_BC[kept].log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(cross_entropy(SCORES_BC, targets, label_smoothing=0.2), by_hand)
+
+
+def test_cross_entropy_draws_no_random_numbers_smoothed_or_not():
+    smoothed = partial(cross_entropy, label_smoothing=0.1)
+    assert [may_draw(loss) for loss in (cross_entropy, smoothed)] == [False, False]
+    assert may_draw(partial(F.cross_entropy, label_smoothing=0.1))
 
 
 def test_ignored_targets_are_neither_errors_nor_part_of_a_mean():
