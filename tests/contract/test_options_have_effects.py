@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import re
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from contract.small import bits, conv, data, mlp, sgd
 from hocket import Trainer, cross_entropy
+from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
 from hocket.methods import METHODS, DGLAsync, build_method, method_options
 from hocket.runs import train as runs_train
@@ -363,6 +365,20 @@ def threads(tmp_path: Path, **choices: Any) -> object:
         torch.set_num_threads(before)
 
 
+def preparing_threads(tmp_path: Path, **choices: Any) -> object:
+    """Names of the threads that take examples."""
+    names = set()
+
+    def note(*_: Any) -> Any:
+        names.add(threading.current_thread().name.split("_")[0])
+        return take(*_)
+
+    take = InMemory.take
+    with patch.object(InMemory, "take", note):
+        ran(tmp_path, **choices)
+    return names
+
+
 def folder_name(tmp_path: Path, **choices: Any) -> object:
     return ran(tmp_path, **{**choices, "run_dir": tmp_path / choices["run_dir"]}).name
 
@@ -393,6 +409,7 @@ RUN = {
         network_file,
     ),
     "data_dir": Row((None, Path("none")), network_file),
+    "workers": Row((0, 1), preparing_threads),
     "epochs": Row((1, 2), network_file),
     "updates": Row((3, 5), network_file, {"epochs": RunConfig.epochs}),
     "evaluate_every": Row((2, 3), row_count),

@@ -6,12 +6,15 @@ The order and the augmentation, and so the bits of batch b in epoch e, depend on
 
 # Shapes: N examples, B batch.
 
+import inspect
 from collections.abc import Callable, Iterator
-from typing import Protocol, final
+from functools import partial
+from typing import Any, Protocol, final
 
 import torch
 from torch import Generator, Tensor
 
+from hocket.data.prepared import prepare_ahead
 from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError, format_problems
 
@@ -26,7 +29,10 @@ class Examples(Protocol):
         """Return the number of examples in one epoch."""
 
     def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs (B, ...) and targets (B, ...) of these rows as new tensors."""
+        """Return inputs (B, ...) and targets (B, ...) of these rows as new tensors.
+
+        Several threads call it at the same time if batches have workers.
+        """
 
 
 @final
@@ -77,6 +83,8 @@ class Batches:
         seed: Seed of order and augmentation.
         shuffle: Whether each epoch has its own order; False keeps the order of the examples.
         drop_last: Whether to omit a shorter last batch.
+        workers: Number of threads that prepare the next batches; 0 to prepare each when it is
+            asked for. Batches have the same bits with any number.
 
     Attributes:
         epoch: Number of the epoch that the next `iter()` will serve. It increases when an
@@ -84,7 +92,8 @@ class Batches:
 
     Raises:
         DataError: There are no examples.
-        OptionError: `batch_size` or `seed` is out of range, or no batch would remain.
+        OptionError: `batch_size`, `seed` or `workers` is out of range, or no batch would
+            remain.
     """
 
     def __init__(
@@ -95,6 +104,7 @@ class Batches:
         seed: int = 0,
         shuffle: bool = False,
         drop_last: bool = False,
+        workers: int = 0,
     ) -> None:
         if len(examples) == 0:
             raise DataError("there are 0 examples to serve in batches; give at least 1")
@@ -103,6 +113,8 @@ class Batches:
             problems.append(f"batch_size is {batch_size}; give 1 or more")
         if seed < 0:
             problems.append(f"seed is {seed}; give 0 or more")
+        if workers < 0:
+            problems.append(f"workers is {workers}; give 0 or more")
         if drop_last and len(examples) < batch_size:
             problems.append(
                 f"drop_last leaves none of {len(examples)} examples at batch_size "
@@ -117,7 +129,13 @@ class Batches:
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self.workers = workers
         self.epoch = 0
+
+    def with_options(self, **options: Any) -> "Batches":
+        """Return batches, from epoch 0 on, in which some arguments of this class differ."""
+        own = {name: getattr(self, name) for name in inspect.signature(Batches).parameters}
+        return Batches(**own | options)
 
     def __len__(self) -> int:
         """Return the number of batches in one epoch."""
@@ -138,8 +156,11 @@ class Batches:
 
     def serve(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches `first`, `first + 1`, ... of an epoch without changing `self.epoch`."""
-        order_N = self.order(epoch)
-        for batch in range(first, len(self)):
-            rows_B = order_N[batch * self.batch_size : (batch + 1) * self.batch_size]
-            rng = make_generator(self.seed, "augmentation", epoch, batch)
-            yield self.examples.take(rows_B, rng)
+        take = partial(self._take, epoch, self.order(epoch))
+        yield from prepare_ahead(take, range(first, len(self)), self.workers)
+
+    def _take(self, epoch: int, order_N: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        rows_B = order_N[batch * self.batch_size : (batch + 1) * self.batch_size]
+        return self.examples.take(
+            rows_B, make_generator(self.seed, "augmentation", epoch, batch)
+        )

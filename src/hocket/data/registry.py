@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -52,6 +53,7 @@ def load(
     data_dir: Path | None = None,
     batch_size: int,
     seed: int = 0,
+    workers: int = 0,
     **chosen: Any,
 ) -> Data:
     """Load the data set of this name.
@@ -61,6 +63,7 @@ def load(
         data_dir: Folder with its files; only for data sets that read files.
         batch_size: Number of examples in a batch.
         seed: Seed of order and augmentation.
+        workers: Number of threads that prepare batches ahead; 0 for none.
         chosen: Options of this data set; see its function.
 
     Raises:
@@ -70,7 +73,9 @@ def load(
     check(name, data_dir, **chosen)
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
-    return _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+    data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+    train, test = (each.with_options(workers=workers) for each in (data.train, data.test))
+    return replace(data, train=train, test=test)
 
 
 def check(name: str, data_dir: Path | None, **chosen: Any) -> None:

@@ -43,6 +43,7 @@ def load_data(config: RunConfig) -> Data:
         data_dir=config.data_dir,
         batch_size=config.batch_size,
         seed=config.seed,
+        workers=config.workers,
         **named.options,
     )
 

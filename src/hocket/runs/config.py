@@ -16,7 +16,7 @@ from hocket.options import RANGES, Range, out_of_range, wrong_fields, wrong_opti
 _COUNTS = ("stages", "epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
     "extra_delay", "threads", "gradient_error_every", "checkpoint_every", "max_restores",
-    "updates", "evaluate_every", "early_stopping",
+    "updates", "evaluate_every", "early_stopping", "workers",
 )  # fmt: skip
 RUN_RANGES = {
     **RANGES,
@@ -44,6 +44,8 @@ class RunConfig:
     """Data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
     data_dir: Path | None = None
     """Folder or file of the data set."""
+    workers: int = 0
+    """Threads that prepare batches ahead; 0 to prepare each when it is needed."""
     epochs: int = 20
     """Number of passes through the training data."""
     updates: int = 0
@@ -203,6 +205,7 @@ MAY_CHANGE = frozenset(
         "evaluate_every",
         "early_stopping",
         "data_dir",
+        "workers",
         "device",
         "streams",
         "threads",

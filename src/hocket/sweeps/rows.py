@@ -28,6 +28,7 @@ WITHOUT_EFFECT_ON_RESULTS = frozenset(
         "tensorboard",
         "timeout_s",
         "weights_format",
+        "workers",
     ]
 )
 """Options in which a run may differ and still be the same run."""

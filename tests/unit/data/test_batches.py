@@ -1,5 +1,6 @@
 """Seed and epoch decide the order of batches; no example is lost, duplicated or shared."""
 
+import threading
 from itertools import islice
 
 import pytest
@@ -88,6 +89,55 @@ def test_an_epoch_resumed_in_the_middle_is_bit_equal():
     assert batches.epoch == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_batches_have_the_same_bits_with_any_number_of_workers(workers):
+    alone = Batches(noisy(), 3, seed=5, shuffle=True)
+    batches = alone.with_options(workers=workers)
+    assert all(same(list(batches), list(alone)) for _ in range(2))
+    assert same(list(batches.serve(7, first=2)), list(alone.serve(7))[2:])
+
+
+class Meeting:
+    """Examples of which two batches have to be taken at the same time."""
+
+    def __init__(self):
+        self.both_are_here = threading.Barrier(2, timeout=20)
+
+    def __len__(self):
+        return 8
+
+    def take(self, rows, rng):
+        self.both_are_here.wait()
+        return rows, rows
+
+
+def test_workers_prepare_batches_at_the_same_time_and_end():
+    before = set(threading.enumerate())
+    examples = Meeting()
+    batches = iter(Batches(examples, 1, workers=2))
+    assert next(batches)[0].tolist() == [0]
+    workers = set(threading.enumerate()) - before
+    assert len(workers) == 2
+    batches.close()
+    examples.both_are_here.abort()  # one of them may be alone
+    for worker in workers:
+        worker.join(20)
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_an_error_of_a_worker_comes_when_its_batch_is_due():
+    def refuse_five(inputs, rng):
+        if 5 in inputs:
+            raise DataError("a five")
+        return inputs
+
+    batches = Batches(InMemory(torch.arange(8), torch.arange(8), refuse_five), 2, workers=3)
+    served = iter(batches)
+    assert [next(served)[1].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(DataError, match="a five"):
+        next(served)
+
+
 def test_the_global_generator_neither_matters_nor_moves():
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -120,9 +170,10 @@ def test_no_examples_are_refused():
 
 def test_all_problems_are_named_at_once():
     with pytest.raises(OptionError) as refusal:
-        Batches(numbered(), 0, seed=-1)
+        Batches(numbered(), 0, seed=-1, workers=-2)
     assert "batch_size is 0; give 1 or more" in str(refusal.value)
     assert "seed is -1; give 0 or more" in str(refusal.value)
+    assert "workers is -2; give 0 or more" in str(refusal.value)
 
 
 def test_dropping_the_only_batch_is_refused():
