@@ -110,7 +110,7 @@ def test_batches_in_flight_are_those_of_the_papers(name, stages, accumulate):
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("accumulate", [1, 2, 4, 7])
 def test_the_bubble_is_that_of_the_papers(name, stages, accumulate):
-    """Section 2.3 of arXiv 1811.06965: (K-1) / (M+K-1) of the time, on equal stages."""
+    """As in arXiv 1811.06965: (K-1) / (M+K-1) of the time, on equal stages."""
     method = build_method(name, accumulate=accumulate)
     times = [StageTimes(1.0, 2.0, 0.0, 0.0)] * stages
     seconds = tick_s(method, times)

@@ -1,7 +1,7 @@
 """Flushed pipelines by their workers: GPipe and 1F1B.
 
 GPipe (arXiv 1811.06965, figure 2c): worker k forwards the M micro-batches of a group, then
-back-propagates them. 1F1B (arXiv 2006.09503, section 3.2; 2007.01045): it
+back-propagates them. 1F1B (arXiv 2006.09503; 2007.01045): it
 forwards K-1-k of them, then one forward and one backward in turn. Each starts an action as
 soon as its packet is there, and all update with the mean before the next group.
 """

@@ -1,6 +1,6 @@
 """GPipe: all forwards of a group of batches, then all their backwards, then one update.
 
-Reference: Huang et al., NeurIPS 2019, arXiv 1811.06965, section 2.2 and figure 2. Plain
+Reference: Huang et al., NeurIPS 2019, arXiv 1811.06965, figure 2. Plain
 version: ``tests/reference/flushed.py``. The M micro-batches of the paper are M batches of the
 loader. Nothing enters before the update with the group before: gradients are those of
 back-propagation with M accumulated batches, to the bit, and stages are idle meanwhile, for a
@@ -45,8 +45,8 @@ def GPipe(
     Args:
         accumulate: Number of batches in a group, with one update (M).
         reduce: ``mean`` or ``sum`` of the accumulated gradients.
-        recompute: Keep inputs instead of graphs, and forward again before each backward, as in
-            section 2.3 of the paper.
+        recompute: Keep inputs instead of graphs, and forward again before each backward, which
+            the paper calls re-materialization.
         epoch_end: ``carry`` a group that is not full into the next epoch, or ``drain`` it.
         name: Name of the method in records and messages.
 

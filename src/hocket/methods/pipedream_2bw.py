@@ -1,6 +1,6 @@
 """PipeDream-2BW: two versions of the weights, and a delay of one update at every stage.
 
-Reference: Narayanan et al., ICML 2021, arXiv 2006.09503, section 3.1. Plain version:
+Reference: Narayanan et al., ICML 2021, arXiv 2006.09503. Plain version:
 ``tests/reference/held.py``. The batches of a group of M are forwarded and back-propagated with
 the weights before the last update, at all stages the same:
 W(t+1) = W(t) - lr * grad f(W(t-1); group t), the mean over M batches.

@@ -1,7 +1,7 @@
 """Spike compensation: a late gradient is given at once the momentum that it has missed.
 
-Reference: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021, arXiv 2003.11666,
-section 3.2. Plain version: ``tests/reference/spike.py``.
+Reference: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021, arXiv 2003.11666.
+Plain version: ``tests/reference/spike.py``.
 """
 
 from collections.abc import Sequence
