@@ -34,7 +34,7 @@ from hocket.partition.cutting import measure_layers
 from hocket.partition.link import ONE_MACHINE
 from hocket.partition.profile import LayerCost
 from hocket.planner.forecast import Forecast
-from hocket.planner.predict import cut_by_time, predict
+from hocket.planner.predict import cut_by_time, predict_all
 from hocket.planner.rehearsals import Candidate
 from hocket.runs.peak_memory import peak_mib, release_free_memory, reset_peak
 from hocket.transport.codecs import Exact
@@ -178,7 +178,9 @@ def _compare_network(
         for _ in range(settings.repetitions):
             # Before and after, as the machine's speed drifts during the rehearsals.
             before = take_turns()
-            forecasts.append(predict(build, candidates, contended=True, repeat_reversed=False))
+            forecasts.append(
+                predict_all(build, candidates, contended=True, repeat_reversed=False)
+            )
             turns.append(list(zip(before, take_turns(), strict=True)))
             advance()
     added = [_measure_added_mib(work, candidate) for candidate in candidates]

@@ -24,7 +24,7 @@ from hocket.options import Named
 from hocket.partition import Plan
 from hocket.partition.link import Link
 from hocket.planner.forecast import Forecast
-from hocket.planner.predict import cut_by_time, hide_link, predict
+from hocket.planner.predict import cut_by_time, hide_link, predict_all
 from hocket.planner.rehearsals import Candidate
 from hocket.planner.window import law_tick_s
 from hocket.transport.codecs import Exact
@@ -131,9 +131,9 @@ def _measure_latency(
 
     build = work.network_and_batch
     (candidates,) = cut_by_time(build, [work.stages], settings.rows, link=link)
-    forecasts = predict(build, candidates, link=link, contended=True)
+    forecasts = predict_all(build, candidates, link=link, contended=True)
     if hiding := hide_link(forecasts):
-        forecasts += predict(build, hiding, link=link, contended=True)
+        forecasts += predict_all(build, hiding, link=link, contended=True)
     with ExitStack() as stack:
         worlds = [
             stack.enter_context(

@@ -29,7 +29,7 @@ from hocket.errors import NonFiniteError
 from hocket.methods import parse_method
 from hocket.methods.stage_speeds import StageTiming
 from hocket.options import Named
-from hocket.runs.build import build_optimizer
+from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.runs.environment import source_digest
 from hocket.stage.stage import Stage
@@ -168,7 +168,7 @@ def build_job_trainer(job: TrainingJob, data: Data, *watchers: Watcher) -> Train
         network,
         stages=paper_cut(job.network, job.stages),
         method=parse_method(job.row),
-        optimizer=build_optimizer(RunConfig(optimizer=job.optimizer)),
+        optimizer=build_optimizer_factory(RunConfig(optimizer=job.optimizer)),
         scheduler=lambda optimizer: optim.lr_scheduler.MultiStepLR(
             optimizer, list(job.milestones)
         ),

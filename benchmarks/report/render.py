@@ -4,7 +4,7 @@ A document quotes a record between ``<!-- record: MARKER -->`` and ``<!-- end --
 of a whole table is the name of the record's folder. For a record of speed the marker may name
 rows, for a short table of these: ``speed rows=bp,fdg order=forward-first``. ``overhead
 rows=short`` is the table of short steps alone, ``gpt-characters-2000 rows=short`` a short one
-of a study.
+of a study, and ``gpt-characters-2000 rows=1,3`` that of its first and third row.
 """
 
 import re
@@ -132,8 +132,8 @@ def excerpt(marker: str, records: Path) -> str:
     if record.name == "overhead" and rows == "short":
         shown = short_steps_table(record) or "The record has no rows of short steps yet."
         return f"{shown}\n\n{provenance(record)}"
-    if record.name == SWEEP and rows == "short":
-        return short_study_table(record)
+    if record.name == SWEEP:
+        return short_study_table(record, rows)
     if record.name != "speed":
         raise DataError(f"no short table for a record {record.name!r}; leave out 'rows={rows}'")
     return speed_excerpt(record, rows.split(","))

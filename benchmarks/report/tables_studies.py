@@ -1,23 +1,31 @@
 """Short table of the record of a study."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from benchmarks.harness.record import Record
 from benchmarks.report.markdown import markdown_table
+from hocket.errors import DataError
 from hocket.options import Named
 from hocket.runs.config import RunConfig
 from hocket.sweeps.report import first_stage_lateness, format_spread
 
 
-def short_study_table(record: Record) -> str:
+def short_study_table(record: Record, chosen: str = "short") -> str:
     """Return a table of the complete rows of a study: how late they are, and what they reach.
 
     Args:
         record: The record of the study.
+        chosen: Numbers of rows of the record, from 1, with commas; ``short`` for all.
+
+    Raises:
+        DataError: There is no row of such a number.
     """
     metric, target = record.settings["select"], record.settings["target"]
     heads = ["method", "stages", "updates late", metric]
     heads += [f"updates to {target}"] if target is not None else []
     lines = []
-    for row in record.rows:
+    for row in _choose(record.rows, chosen):
         if row["state"] != "complete":
             continue
         options = vars(RunConfig()) | row["options"]
@@ -40,3 +48,21 @@ def short_study_table(record: Record) -> str:
         f"{machine['cpu']}, {machine['cores']} cores."
     )
     return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def _choose(rows: Sequence[dict[str, Any]], chosen: str) -> Sequence[dict[str, Any]]:
+    """Return the rows of these numbers.
+
+    Raises:
+        DataError: There is no row of such a number.
+    """
+    if chosen == "short":
+        return rows
+    try:
+        numbered = dict(enumerate(rows, 1))
+        return [numbered[int(number)] for number in chosen.split(",")]
+    except (KeyError, ValueError):
+        raise DataError(
+            f"the study has no rows {chosen!r}; use 'short' for all of them, or numbers from 1 "
+            f"to {len(rows)}, such as 1,3"
+        ) from None

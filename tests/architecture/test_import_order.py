@@ -35,6 +35,8 @@ LARGE_FILES: dict[str, str] = {
     "training.trainer": "one class that forwards; most of it documents the public interface",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
+# Names of two public things, and why.
+SHARED_NAMES = {"main": "entry point of a process"}
 # Needed by the command line or by one data set; a program of the user's may do without them.
 OPTIONAL = (
     "cyclopts",
@@ -191,6 +193,28 @@ def test_no_function_over_80_lines():
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 long |= {f"{module}.{node.name}"} if lines > 80 else set()
     assert long == LONG_FUNCTIONS.keys()
+
+
+def test_a_public_name_stands_for_one_thing():
+    homes: dict[str, list[str]] = {}
+    for module in FILES:
+        for node in tree_of(module).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":
+                homes.setdefault(node.name, []).append(module)
+    shared = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert shared.keys() == SHARED_NAMES.keys(), shared
+
+
+def test_no_function_has_more_than_12_parameters():
+    long = set()
+    for module in FILES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                arguments = node.args
+                named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+                count = sum(each.arg not in ("self", "cls") for each in named)
+                long |= {f"{module}.{node.name}"} if count > 12 else set()
+    assert long == {"training.trainer.__init__"}
 
 
 def test_engines_stages_and_trainer_never_ask_for_a_methods_name():

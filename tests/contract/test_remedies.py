@@ -45,7 +45,7 @@ from hocket.remedies import (
     Weights,
     remedy_options,
 )
-from hocket.runs.build import build_optimizer
+from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.tree import tensors
 from reference import compensate, gap_aware, pipedream, predict
@@ -562,7 +562,7 @@ def test_weights_are_predicted_under_optimizers_by_name(optimizer, direction):
 
     def trained(method):
         network = torch.nn.Sequential(*mlp(3))
-        build = build_optimizer(RunConfig(optimizer=optimizer), network)
+        build = build_optimizer_factory(RunConfig(optimizer=optimizer), network)
         trainer = Trainer(network, stages=3, method=method, optimizer=build)
         for batch in data(mlp, 7):
             trainer.step(*batch)

@@ -77,7 +77,7 @@ def plan_command(
     _check(stages, names, threads, plan_out, picture)
     from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
-    from hocket.planner.predict import cut_by_time, predict
+    from hocket.planner.predict import cut_by_time, predict_all
 
     packet_link = Link.parse(link) if link else ONE_MACHINE
     build = partial(
@@ -90,10 +90,8 @@ def plan_command(
         by_count = cut_by_time(
             build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
         )
-        predict_all = partial(
-            predict, build, link=packet_link, contended=same_machine, track=_track_rehearsals
-        )
-        forecasts = [forecast for some in by_count for forecast in _forecast(some, predict_all)]
+        predict = partial(predict_all, build, link=packet_link, contended=same_machine)
+        forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
     chosen = _print_forecasts(forecasts)
     if plan_out is not None:
         Plan(chosen.cuts, signature).write(
@@ -111,14 +109,14 @@ def plan_command(
 
 def _forecast(
     candidates: "Sequence[Candidate]",
-    predict: "Callable[[Sequence[Candidate]], list[Forecast]]",
+    predict: "Callable[..., list[Forecast]]",
 ) -> "list[Forecast]":
     """Forecast candidates, and once more what hides the link from those that wait for it."""
     from hocket.planner.predict import hide_link
 
-    forecasts = predict(candidates)
+    forecasts = predict(candidates, track=_track_rehearsals)
     hiding = hide_link(forecasts)
-    return forecasts + predict(hiding) if hiding else forecasts
+    return forecasts + predict(hiding, track=_track_rehearsals) if hiding else forecasts
 
 
 @contextmanager

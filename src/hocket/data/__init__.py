@@ -2,7 +2,7 @@
 
 from hocket.data.batches import Batches, Examples, InMemory, Transform
 from hocket.data.dataset import Data, check_targets
-from hocket.data.registry import DATA, check, load, options
+from hocket.data.registry import DATA, check_data, load, options
 
 __all__ = [
     "DATA",
@@ -11,7 +11,7 @@ __all__ = [
     "Examples",
     "InMemory",
     "Transform",
-    "check",
+    "check_data",
     "check_targets",
     "load",
     "options",

@@ -70,7 +70,7 @@ def load(
         OptionError: The name or an option is unknown, missing or invalid.
         DataError: The data set is missing or damaged.
     """
-    check(name, data_dir, **chosen)
+    check_data(name, data_dir, **chosen)
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
     data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
@@ -78,7 +78,7 @@ def load(
     return replace(data, train=train, test=test)
 
 
-def check(name: str, data_dir: Path | None, **chosen: Any) -> None:
+def check_data(name: str, data_dir: Path | None, **chosen: Any) -> None:
     """Check the options of a data set without reading its files.
 
     Args:

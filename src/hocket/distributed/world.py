@@ -43,7 +43,7 @@ class CollectiveCounts:
     done: int = 0
 
 
-class Link(Protocol):
+class NeighbourLink(Protocol):
     """The connection of a world to a neighbour."""
 
     def begin_close(self) -> None:
@@ -138,7 +138,7 @@ class World:
         self.rejoined = identity.incarnation > 0
         self.collectives = CollectiveCounts()
         self._groups_are_intact = not self.rejoined
-        self._links: list[Link] = []
+        self._links: list[NeighbourLink] = []
         self._closing = threading.Lock()
         self._closed = self.left = False
         if self.rejoined:
@@ -181,7 +181,7 @@ class World:
         if group is not None:
             self._shared, self._groups_are_intact = group, False
 
-    def add_link(self, link: Link) -> None:
+    def add_link(self, link: NeighbourLink) -> None:
         """Close a connection when this process leaves the world."""
         self._links.append(link)
 

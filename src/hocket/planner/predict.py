@@ -75,7 +75,7 @@ def cut_by_time(
     return candidates
 
 
-def predict(
+def predict_all(
     build: NetworkFactory,
     candidates: Sequence[Candidate],
     *,

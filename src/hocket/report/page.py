@@ -92,7 +92,7 @@ def _header(found: FoundRuns, groups: Sequence[Group], count: str) -> Markup:
 
 def _sections(found: FoundRuns, groups: Sequence[Group]) -> Iterator[Markup]:
     """Yield the sections that have any content."""
-    yield _section("Results", summaries.results_table(groups))
+    yield _section("Results", summaries.sortable_results(groups))
     settings = compare_settings(groups)
     differing = [setting for setting in settings if setting.differs]
     equal = [setting for setting in settings if not setting.differs]

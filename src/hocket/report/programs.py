@@ -11,7 +11,7 @@ from hocket.report.groups import Group
 from hocket.report.markup import Markup, element
 from hocket.report.reported_run import ReportedRun
 from hocket.report.span_picture import first_spans, span_picture
-from hocket.runs.build import build_method
+from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
 from hocket.runs.plot import layout_program
 from hocket.timeline import SpanKind, Timeline
@@ -63,7 +63,7 @@ def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
 def _draw_program(config: RunConfig, title: str) -> Markup:
     """Draw the program of a configuration, or say why it has none."""
     try:
-        method = build_method(config)
+        method = build_run_method(config)
         if method.free_running:
             return element("p", "No program: its stages run freely.", class_="note")
         if config.stages > MOST_STAGES:

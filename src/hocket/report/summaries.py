@@ -20,7 +20,7 @@ from hocket.runs.summary import StageSummary
 STATES = ("finished", "interrupted", "diverged", "failed", "unfinished")
 
 
-def results_table(groups: Sequence[Group]) -> Markup:
+def sortable_results(groups: Sequence[Group]) -> Markup:
     """Build the table of groups: means and standard deviations over their runs."""
     columns = [
         "settings", "runs", "test error, %", "test loss", "training loss", "updates", "seconds",

@@ -68,7 +68,7 @@ def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
         create = user_network.builder()
     else:
         named = Named.parse(config.network)
-        zoo.check(named.name, **named.options)
+        zoo.check_network(named.name, **named.options)
         create = partial(zoo.create_fitted, named.name, **named.options)
 
     def build(data: Data) -> nn.Module:
@@ -118,7 +118,7 @@ def build_plan(config: RunConfig) -> int | Plan:
     return plan
 
 
-def build_method(config: RunConfig) -> Method:
+def build_run_method(config: RunConfig) -> Method:
     """Return the method of a configuration, with its extra delay or its staleness.
 
     Raises:
@@ -158,7 +158,9 @@ def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
         ) from error
 
 
-def build_optimizer(config: RunConfig, network: nn.Module | None = None) -> OptimizerFactory:
+def build_optimizer_factory(
+    config: RunConfig, network: nn.Module | None = None
+) -> OptimizerFactory:
     """Return a function that builds the optimizer of a stage.
 
     Args:
@@ -217,7 +219,7 @@ def build_loss(config: RunConfig) -> Loss:
     return partial(cross_entropy, label_smoothing=config.label_smoothing)
 
 
-def build_scheduler(config: RunConfig) -> SchedulerFactory | None:
+def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
     """Return a function that builds the scheduler of a stage; None for none.
 
     Raises:

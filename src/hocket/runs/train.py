@@ -19,10 +19,10 @@ from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.methods.method import Method
 from hocket.runs.build import (
     build_loss,
-    build_method,
-    build_optimizer,
+    build_optimizer_factory,
     build_plan,
-    build_scheduler,
+    build_run_method,
+    build_scheduler_factory,
     load_data,
     network_builder,
     parse_stage_speeds,
@@ -76,14 +76,14 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         RestoreRequest: Something became NaN or infinite; its batch is noted to be skipped after
             a restart from the last checkpoint.
     """
-    method = build_method(config)
+    method = build_run_method(config)
     parts: dict[str, Any] = {
         "method": method,
         "stages": build_plan(config),
         "loss": build_loss(config),
         "evaluation_loss": cross_entropy,
-        "optimizer": build_optimizer(config),
-        "scheduler": build_scheduler(config),
+        "optimizer": build_optimizer_factory(config),
+        "scheduler": build_scheduler_factory(config),
         "stage_speeds": parse_stage_speeds(config),
     }
     _require_device(config.device)
@@ -112,7 +112,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         with activity(f"reading {config.data}", shown=is_first):
             data = load_data(config)
         parts["network"] = network = build(data)
-        parts["optimizer"] = build_optimizer(config, network)
+        parts["optimizer"] = build_optimizer_factory(config, network)
         return _train_in(config, method, parts, data, previous_dir, stack)
 
 

@@ -10,10 +10,10 @@ from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.options import RANGES, Named, Range, wrong_options
 from hocket.runs.build import (
-    build_method,
-    build_optimizer,
+    build_optimizer_factory,
     build_plan,
-    build_scheduler,
+    build_run_method,
+    build_scheduler_factory,
     network_builder,
     parse_stage_speeds,
 )
@@ -38,16 +38,16 @@ def _check_data(config: RunConfig) -> None:
         OptionError: It does not exist, has no such option, or its files are not there.
     """
     named = Named.parse(config.data)
-    data.check(named.name, config.data_dir, **named.options)
+    data.check_data(named.name, config.data_dir, **named.options)
     if config.data_dir is not None and not config.data_dir.exists():
         raise OptionError(f"data_dir is {str(config.data_dir)!r}, which does not exist")
 
 
 _PARTS: Sequence[Callable[[RunConfig], object]] = (
-    build_method,
+    build_run_method,
     build_plan,
-    build_optimizer,
-    build_scheduler,
+    build_optimizer_factory,
+    build_scheduler_factory,
     network_builder,
     _check_data,
     parse_stage_speeds,

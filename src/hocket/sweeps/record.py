@@ -258,14 +258,14 @@ def _run(outcome: RunOutcome) -> dict[str, Any]:
         "state": "missing" if result is None else result.state,
         "message": "" if result is None else result.message,
         "folder": f"runs/{run.name}",
-        "command": train_command(run.config),
+        "command": train_command_line(run.config),
         "source": asdict(outcome.source),
         "curve": [asdict(point) for point in outcome.curve],
         "gradient_error": [asdict(each) for each in outcome.gradient_error],
     }
 
 
-def train_command(config: RunConfig) -> str:
+def train_command_line(config: RunConfig) -> str:
     """Return the command that repeats a run; DIR stands for the place of its data."""
     words = ["hocket", "train"]
     shown = {"method": config.method, "stages": config.stages} | choices(config)

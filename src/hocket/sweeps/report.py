@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import OptionError
-from hocket.runs.build import build_method
+from hocket.runs.build import build_run_method
 from hocket.runs.config import parse_config
 from hocket.sweeps.selection import RULE
 from hocket.sweeps.target import METRICS
@@ -75,7 +75,7 @@ def first_stage_lateness(options: Mapping[str, Any]) -> tuple[str, str]:
     """
     try:
         config = parse_config(dict(options), "the record")
-        method = build_method(config)
+        method = build_run_method(config)
     except OptionError:
         return NONE, NONE
     if method.free_running:

@@ -10,7 +10,7 @@ from typing import Any
 from hocket.errors import RunFolderError
 from hocket.files import write_text_atomically
 from hocket.runs.config import plain_values
-from hocket.sweeps.record import cannot_write_study, record_head, train_command
+from hocket.sweeps.record import cannot_write_study, record_head, train_command_line
 from hocket.sweeps.report import NONE, markdown_table, provenance
 from hocket.sweeps.results import RunOutcome
 from hocket.sweeps.rows import Row
@@ -115,7 +115,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "value": trial.value,
         "message": "" if result is None else result.message,
         "folder": f"runs/{trial.outcome.run.name}",
-        "command": train_command(trial.outcome.run.config),
+        "command": train_command_line(trial.outcome.run.config),
     }
 
 

@@ -71,11 +71,11 @@ def create(name: str, **options: object) -> nn.Module:
     >>> [name for name, _ in create("mlp", hidden=[32]).named_children()]
     ['hidden0', 'head']
     """
-    check(name, **options)
+    check_network(name, **options)
     return builder(name)(**options)
 
 
-def check(name: str, **options: object) -> None:
+def check_network(name: str, **options: object) -> None:
     """Check that there is a network of this name with these options, without building it.
 
     Args:
@@ -148,7 +148,7 @@ __all__ = [
     "NETWORKS",
     "PLANS",
     "builder",
-    "check",
+    "check_network",
     "create",
     "create_fitted",
     "dgl6",

@@ -321,3 +321,6 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert short[0] == "| method | stages | updates late | test_loss |"
     loss = Record.read(folder).rows[0]["final"]["test_loss"]["mean"]
     assert short[2] == f"| bp | 2 | 0 | {loss:.3f} |"
+    assert excerpt("mine rows=1", tmp_path / "records").splitlines() == short
+    with pytest.raises(DataError, match=r"no rows '0,x'.*numbers from 1 to 1"):
+        excerpt("mine rows=0,x", tmp_path / "records")

@@ -9,7 +9,7 @@ from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream2BW
 from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
 from hocket.program import check_program, unroll
-from hocket.runs.build import build_method
+from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
 from tests.contract.small import mlp, sgd
 
@@ -35,7 +35,7 @@ def test_a_number_for_each_edge_lengthens_that_edge():
     assert [method.entry(k) for k in range(3)] == [0, 2, 3]
     check_program(list(unroll(method, 3, 9)), method, 3)
     assert list(map(parse_extra_delay, (2, "2", "1,0"))) == [2, 2, [1, 0]]
-    assert build_method(RunConfig(stages=3, extra_delay="0,1")) == with_extra_delay(
+    assert build_run_method(RunConfig(stages=3, extra_delay="0,1")) == with_extra_delay(
         FDG(), [0, 1]
     )
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_extended_is_refused(method, ticks, said):
 )
 def test_a_run_refuses_what_it_cannot_use(choices, said):
     with pytest.raises(OptionError, match=re.escape(said)):
-        build_method(RunConfig(**choices))
+        build_run_method(RunConfig(**choices))
 
 
 def test_a_group_must_be_as_long_as_the_versions_need():

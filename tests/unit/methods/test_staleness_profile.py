@@ -13,7 +13,7 @@ from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream
 from hocket.methods.staleness_profile import with_staleness
 from hocket.program import check_program, unroll
-from hocket.runs.build import build_method
+from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
 
 PROFILES = [(0, 0, 0), (2, 1, 0), (1, 1, 0), (5, 0, 0), (7, 2, 0)]
@@ -101,4 +101,4 @@ def test_there_is_one_for_each_stage():
 )
 def test_a_run_refuses_what_it_cannot_read(choices, said):
     with pytest.raises(OptionError, match=re.escape(said)):
-        build_method(RunConfig(**choices))
+        build_run_method(RunConfig(**choices))

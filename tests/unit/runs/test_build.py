@@ -13,9 +13,9 @@ from hocket.methods import FDG
 from hocket.runs.build import (
     build_loss,
     build_network,
-    build_optimizer,
+    build_optimizer_factory,
     build_plan,
-    build_scheduler,
+    build_scheduler_factory,
     parse_stage_speeds,
 )
 from hocket.runs.config import RunConfig
@@ -107,18 +107,18 @@ def test_named_cuts_make_one_stage_more_than_there_are_names():
 
 
 def test_an_optimizer_by_name_with_its_options():
-    optimizer = build_optimizer(RunConfig(optimizer="SGD:lr=0.3,momentum=0.5,nesterov=true"))(
-        weight()
-    )
+    optimizer = build_optimizer_factory(
+        RunConfig(optimizer="SGD:lr=0.3,momentum=0.5,nesterov=true")
+    )(weight())
     assert type(optimizer) is torch.optim.SGD
     group = optimizer.param_groups[0]
     assert (group["lr"], group["momentum"], group["nesterov"]) == (0.3, 0.5, True)
-    adam = build_optimizer(RunConfig(optimizer="Adam:betas=[0.8,0.9]"))(weight())
+    adam = build_optimizer_factory(RunConfig(optimizer="Adam:betas=[0.8,0.9]"))(weight())
     assert list(adam.param_groups[0]["betas"]) == [0.8, 0.9]
 
 
 def test_weight_decay_on_matrices_leaves_out_biases_and_norms():
-    build = build_optimizer(
+    build = build_optimizer_factory(
         RunConfig(optimizer="AdamW:weight_decay=0.1", weight_decay_on="matrices")
     )
     network = nn.Sequential(nn.Embedding(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
@@ -133,21 +133,21 @@ def test_weight_decay_on_matrices_leaves_out_biases_and_norms():
 
 @pytest.mark.parametrize("optimizer", ["SGD:lr=0.1", "Adam", "Rprop"])
 def test_weight_decay_of_nothing_is_refused(optimizer):
-    said = refusal(build_optimizer, optimizer=optimizer, weight_decay_on="matrices")
+    said = refusal(build_optimizer_factory, optimizer=optimizer, weight_decay_on="matrices")
     assert f"the optimizer '{optimizer}' has no weight_decay; give it one, or leave" in said
 
 
 def test_wrong_optimizers_are_refused():
-    assert "did you mean 'AdamW'" in refusal(build_optimizer, optimizer="AdmW")
-    assert "did you mean 'AdamW'" in refusal(build_optimizer, optimizer="Adamw")
-    said = refusal(build_optimizer, optimizer="SGD:lrr=1")
+    assert "did you mean 'AdamW'" in refusal(build_optimizer_factory, optimizer="AdmW")
+    assert "did you mean 'AdamW'" in refusal(build_optimizer_factory, optimizer="Adamw")
+    said = refusal(build_optimizer_factory, optimizer="SGD:lrr=1")
     assert "SGD:lrr=1" in said
     assert "unexpected keyword argument 'lrr'" in said
-    assert "Invalid learning rate" in refusal(build_optimizer, optimizer="SGD:lr=-1")
+    assert "Invalid learning rate" in refusal(build_optimizer_factory, optimizer="SGD:lr=-1")
     assert "unexpected keyword argument 'rate'" in refusal(
-        build_optimizer, optimizer="Muon:rate=1"
+        build_optimizer_factory, optimizer="Muon:rate=1"
     )
-    assert "'Optimizer'" in refusal(build_optimizer, optimizer="Optimizer")
+    assert "'Optimizer'" in refusal(build_optimizer_factory, optimizer="Optimizer")
 
 
 def test_labels_are_smoothed_in_training_and_not_in_evaluations(tmp_path):
@@ -173,13 +173,13 @@ def test_all_of_a_label_cannot_be_smoothed_away():
 
 
 def test_without_a_scheduler_there_is_none():
-    assert build_scheduler(RunConfig()) is None
+    assert build_scheduler_factory(RunConfig()) is None
 
 
 def test_wrong_schedulers_are_refused():
-    assert "did you mean" in refusal(build_scheduler, scheduler="StepLRs:step_size=1")
-    assert "'step_size'" in refusal(build_scheduler, scheduler="StepLR")
-    assert "gama" in refusal(build_scheduler, scheduler="StepLR:step_size=1,gama=2")
+    assert "did you mean" in refusal(build_scheduler_factory, scheduler="StepLRs:step_size=1")
+    assert "'step_size'" in refusal(build_scheduler_factory, scheduler="StepLR")
+    assert "gama" in refusal(build_scheduler_factory, scheduler="StepLR:step_size=1,gama=2")
 
 
 WARM = {"warmup_epochs": 3, "warmup_factor": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}
@@ -198,8 +198,8 @@ def test_every_stage_updates_at_the_rate_of_its_batch_s_epoch():
         nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))),
         stages=3,
         method=FDG(),
-        optimizer=build_optimizer(run),
-        scheduler=build_scheduler(run),
+        optimizer=build_optimizer_factory(run),
+        scheduler=build_scheduler_factory(run),
         warmup_epochs=run.warmup_epochs,
         warmup_factor=run.warmup_factor,
         watchers=[watch],

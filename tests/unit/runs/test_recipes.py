@@ -7,7 +7,12 @@ from hocket.data import DATA
 from hocket.errors import OptionError
 from hocket.methods import parse_method
 from hocket.options import Named
-from hocket.runs.build import build_optimizer, build_plan, build_scheduler, parse_stage_speeds
+from hocket.runs.build import (
+    build_optimizer_factory,
+    build_plan,
+    build_scheduler_factory,
+    parse_stage_speeds,
+)
 from hocket.runs.config import parse_config
 from hocket.runs.recipes import RECIPES, recipe
 
@@ -19,8 +24,8 @@ def test_everything_a_recipe_names_exists(name):
     assert Named.parse(run.data).name in DATA
     parse_method(run.method)
     build_plan(run)
-    build_optimizer(run)
-    build_scheduler(run)
+    build_optimizer_factory(run)
+    build_scheduler_factory(run)
     assert parse_stage_speeds(run) is None or len(parse_stage_speeds(run)) == run.stages
 
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import StepLR
 from contract.small import different
 from hocket import Trainer, zoo
 from hocket.methods import FDG
-from hocket.runs.build import build_optimizer
+from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.stage.muon import MuonAdamW, hidden_matrices, muon
 
@@ -122,7 +122,7 @@ def test_shrink_under_it_is_warned_of():
 def test_by_name_it_decays_what_it_is_told():
     network = gpt()
     run = RunConfig(optimizer="Muon:lr=0.02,ns_steps=4", weight_decay_on="matrices")
-    optimizer = build_optimizer(run, network)(list(network.named_parameters()))
+    optimizer = build_optimizer_factory(run, network)(list(network.named_parameters()))
     groups = optimizer.param_groups
     assert [group["weight_decay"] for group in groups] == [0.1, 0.1, 0.0]
     assert [group.get("ns_steps") for group in groups] == [4, None, None]

@@ -13,7 +13,7 @@ from hocket import Trainer, zoo
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.remedies import Predict
-from hocket.runs.build import build_optimizer
+from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
 from reference import rotated_adam as reference
@@ -126,7 +126,7 @@ def test_a_training_rotates_hidden_matrices_and_resumes(tmp_path):
 def test_by_name_it_decays_what_it_is_told():
     network = gpt()
     run = RunConfig(optimizer="RotatedAdam:lr=0.02,refresh=3", weight_decay_on="matrices")
-    optimizer = build_optimizer(run, network)(list(network.named_parameters()))
+    optimizer = build_optimizer_factory(run, network)(list(network.named_parameters()))
     groups = optimizer.param_groups
     assert [group["weight_decay"] for group in groups] == [0.01, 0.01, 0.0]
     assert [group["rotated"] for group in groups] == [True, False, False]
