@@ -36,6 +36,14 @@ def test_every_link_leads_to_a_file(document):
     assert not missing
 
 
+def test_the_layout_names_every_module():
+    text = (ROOT / "docs/layout.md").read_text()
+    named = re.findall(r"`([\w./]+)`", text)
+    named = {name.rpartition("/")[2].removesuffix(".py") for name in named}
+    modules = [file.stem for file in (ROOT / "src").rglob("*.py") if file.stem[0] != "_"]
+    assert [module for module in modules if module not in named] == []
+
+
 def test_every_page_is_once_in_the_navigation_of_the_site():
     """Those of docs/design/ are linked from its list."""
     navigation = (ROOT / "mkdocs.yml").read_text()
