@@ -56,6 +56,14 @@ class Named:
         """
         return re.sub(r"[^\w.]+", "-", str(self)).strip("-")
 
+    def with_option(self, name: str, value: Any) -> "Named":
+        """Return the same name with one more option, or another value of it.
+
+        >>> str(Named.parse("SGD:lr=0.1,momentum=0.9").with_option("lr", 0.2))
+        'SGD:lr=0.2,momentum=0.9'
+        """
+        return Named(self.name, self.options | {name: value})
+
     @staticmethod
     def parse(text: str) -> "Named":
         """Parse a name with options; values are JSON or plain words.

@@ -132,7 +132,7 @@ def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any
     """
     changed = dict(options)
     optimizer = Named.parse(options.get("optimizer", RunConfig.optimizer))
-    changed["optimizer"] = str(Named(optimizer.name, {**optimizer.options, "lr": rate}))
+    changed["optimizer"] = str(optimizer.with_option("lr", rate))
     scheduler = Named.parse(options.get("scheduler", RunConfig.scheduler))
     if scheduler.name in _OWN_RATES:
         raise OptionError(
@@ -140,7 +140,7 @@ def with_learning_rate(options: Mapping[str, Any], rate: float) -> dict[str, Any
             "rates of its own; list schedulers in the grid instead"
         )
     if (peak := _PEAK_RATES.get(scheduler.name)) is not None:
-        changed["scheduler"] = str(Named(scheduler.name, {**scheduler.options, peak: rate}))
+        changed["scheduler"] = str(scheduler.with_option(peak, rate))
     return changed
 
 

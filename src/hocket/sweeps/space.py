@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hocket.errors import OptionError, unknown_name
-from hocket.options import Named, wrong_options
-from hocket.remedies.registry import split_remedies
+from hocket.methods.registry import with_option
+from hocket.options import wrong_options
 from hocket.runs.config import RunConfig
 from hocket.sweeps.rows import with_learning_rate
 
@@ -125,7 +125,7 @@ def with_values(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
         if name == RATE:
             changed = with_learning_rate(changed, rounded)
         elif dot:
-            changed[outer] = _with_option(_text(changed, outer), inner, rounded)
+            changed[outer] = with_option(_text(changed, outer), inner, rounded)
         else:
             changed[name] = rounded
     return changed
@@ -146,10 +146,3 @@ def corners(space: Mapping[str, Dimension]) -> Sequence[dict[str, Any]]:
 
 def _text(options: Mapping[str, Any], name: str) -> str:
     return str(options.get(name, getattr(RunConfig, name)))
-
-
-def _with_option(text: str, name: str, value: Any) -> str:
-    """Return a name with options, and perhaps remedies, with one more option."""
-    first, remedies = split_remedies(text)
-    named = Named.parse(first)
-    return "+".join([str(Named(named.name, {**named.options, name: value})), *remedies])
