@@ -356,6 +356,13 @@ def best_epoch(tmp_path: Path, **choices: Any) -> object:
     return number
 
 
+def averaged_weights(tmp_path: Path, **choices: Any) -> object:
+    folder = ran(tmp_path, **choices)
+    evaluation = json.loads((folder / "summary.json").read_text())["averaged"]
+    assert (folder / "network-averaged.pt").exists() == (evaluation is not None)
+    return evaluation
+
+
 def threads(tmp_path: Path, **choices: Any) -> object:
     before = torch.get_num_threads()
     try:
@@ -414,6 +421,7 @@ RUN = {
     "updates": Row((3, 5), network_file, {"epochs": RunConfig.epochs}),
     "evaluate_every": Row((2, 3), row_count),
     "keep_best": Row(("none", "test_error"), best_epoch),
+    "average_weights": Row((0.0, 0.5), averaged_weights),
     "early_stopping": Row((0, 1), row_count, {"epochs": 4, "optimizer": "SGD:lr=1e-30"}),
     "batch_size": Row((8, 4), network_file),
     "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),

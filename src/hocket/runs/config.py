@@ -22,7 +22,7 @@ RUN_RANGES = {
     **RANGES,
     **dict.fromkeys(_COUNTS, Range(least=1)),
     **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
-    "label_smoothing": Range(least=0, below=1),
+    **dict.fromkeys(("average_weights", "label_smoothing"), Range(least=0, below=1)),
 }
 """Ranges of the numbers of a run."""
 
@@ -56,6 +56,9 @@ class RunConfig:
     """Epochs in a row without a lower test loss after which the training ends; 0 for none."""
     keep_best: Literal["none", "test_error", "test_loss", "train_loss"] = "none"
     """Result by which the weights of the best epoch are kept, as network-best.pt."""
+    average_weights: float = 0.0
+    """Decay of a moving average of the weights, such as 0.999, which is kept as
+    network-averaged.pt and evaluated at the end; 0 for none."""
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"

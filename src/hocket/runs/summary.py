@@ -10,7 +10,7 @@ from torch import nn
 
 from hocket.methods.method import Method
 from hocket.runs.peak_memory import peak_mib
-from hocket.training.metrics import EpochResult
+from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.transport.stats import ReceiveStats
 
@@ -71,6 +71,7 @@ class Summary:
         cuts: First layers of stages 1, 2, ...
         signal: Number of the signal that stopped it; 0 if none did.
         best_epoch: Number of the epoch, from 0, whose weights are kept; None without such.
+        averaged: Evaluation of the averaged weights; None without such, or if interrupted.
         early_stop: The reason for which it ended before its last epoch; empty if it did not.
     """
 
@@ -84,6 +85,7 @@ class Summary:
     cuts: tuple[str, ...]
     signal: int = 0
     best_epoch: int | None = None
+    averaged: EvaluationResult | None = None
     early_stop: str = ""
 
 

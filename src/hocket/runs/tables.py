@@ -16,6 +16,7 @@ def summary_tables(summary: Summary) -> list[Table]:
     """Build the tables of a result; those that would be empty are left out."""
     builders = (
         _result_table,
+        _averaged_table,
         _stage_table,
         _time_table,
         _exit_table,
@@ -41,6 +42,15 @@ def _result_table(summary: Summary) -> Table:
         f"{summary.seconds:.1f} s",
         f"{summary.samples_per_s:,.0f}",
     )
+    return table
+
+
+def _averaged_table(summary: Summary) -> Table:
+    """Build the table of the evaluation of the averaged weights."""
+    table = _empty_table("weights", "test loss", "test error")
+    if (averaged := summary.averaged) is not None:
+        error = "-" if averaged.error is None else f"{averaged.error:.2%}"
+        table.add_row("averaged", f"{averaged.loss:.4f}", error)
     return table
 
 

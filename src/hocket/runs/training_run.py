@@ -19,6 +19,7 @@ from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints
 from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
 from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
 from hocket.timeline import Timeline
+from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.best_weights import BestWeights
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
@@ -64,6 +65,9 @@ class TrainingRun:
         if config.early_stopping:
             patience = config.early_stopping
             self._early_stopping.append(EarlyStopping("test_loss", patience=patience))
+        self._averaged_weights: list[AveragedWeights] = []
+        if config.average_weights:
+            self._averaged_weights.append(AveragedWeights(config.average_weights))
         self._start_s = time.perf_counter()
 
     def run(self, data: Data) -> Summary:
@@ -82,20 +86,20 @@ class TrainingRun:
                 evaluate_every=config.evaluate_every,
                 on_evaluation=self._on_evaluation if config.evaluate_every else None,
                 on_epoch=self._on_epoch,
-                callbacks=[*self._best_weights, *self._early_stopping],
+                callbacks=[*self._best_weights, *self._averaged_weights, *self._early_stopping],
                 checkpoints=self._checkpoints(),
             )
         except KeyboardInterrupt as stop:
             number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
             epoch = f"stopped in epoch {len(self._epochs) + 1}"
             goal = f" of {config.epochs}" if not config.updates else ""
-            return self._end("interrupted", epoch + goal, number)
+            return self._end(None, "interrupted", epoch + goal, number)
         except Exception as error:
             self._fail(error)
             if isinstance(error, NonFiniteError) and config.on_nan == "restore":
                 raise self._request_restore(error) from error
             raise
-        return self._end("finished")
+        return self._end(data, "finished")
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
@@ -119,18 +123,31 @@ class TrainingRun:
             note=self._log.written,
         )
 
-    def _end(self, state: str, message: str = "", signal_number: int = 0) -> Summary:
-        """Collect what all processes have, write it, and return the summary."""
+    def _end(
+        self, data: Data | None, state: str, message: str = "", signal_number: int = 0
+    ) -> Summary:
+        """Collect what all processes have, write it, and return the summary.
+
+        Args:
+            data: Data to evaluate averaged weights with; None for no evaluation.
+            state: How the training has ended.
+            message: The reason.
+            signal_number: Number of the signal that stopped it; 0 if none did.
+        """
         trainer = self._trainer
         trainer.collect()
-        if trainer.is_main_process:
-            unsaved = self._save_weights(trainer.network, "network")
-            message = "; ".join(filter(None, [message, unsaved]))
+        evaluation = None
+        unsaved = [self._save_in_main_process("network")]
+        for averaged in self._averaged_weights:
+            with averaged.in_place(trainer):
+                unsaved.append(self._save_in_main_process("network-averaged"))
+                evaluation = trainer.evaluate(data.test) if data is not None else None
+        message = "; ".join(filter(None, [message, *unsaved]))
         self._write_timeline()
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
         gathered = trainer.gather(rows)[:: self._config.replicas]
         stages = [parse_stage_summary(row) for rows in gathered for row in rows]
-        return self._write_summary(state, message, stages, signal_number)
+        return self._write_summary(state, message, stages, signal_number, evaluation)
 
     def _fail(self, error: Exception) -> None:
         """Write what this process has, without the others."""
@@ -143,6 +160,11 @@ class TrainingRun:
         error.add_note(unsaved or f"the weights reached are in {self._run_dir}")
         message = "\n".join([str(error), *error.__notes__])
         self._write_summary("failed", message, self._summarize_stages())
+
+    def _save_in_main_process(self, name: str) -> str:
+        """Write the weights of the network once, as ``_save_weights`` does."""
+        trainer = self._trainer
+        return self._save_weights(trainer.network, name) if trainer.is_main_process else ""
 
     def _save_weights(self, network: nn.Module, name: str) -> str:
         """Write the weights; return in words that they could not be written, or nothing.
@@ -174,9 +196,22 @@ class TrainingRun:
         return summarize_stages(self._trainer, self._method, self._epochs)
 
     def _write_summary(
-        self, state: str, message: str, stages: Sequence[StageSummary], signal_number: int = 0
+        self,
+        state: str,
+        message: str,
+        stages: Sequence[StageSummary],
+        signal_number: int = 0,
+        averaged: EvaluationResult | None = None,
     ) -> Summary:
-        """Build the summary, and write it in the main process."""
+        """Build the summary, and write it in the main process.
+
+        Args:
+            state: How the training has ended.
+            message: The reason, and what could not be written.
+            stages: Results of the stages.
+            signal_number: Number of the signal that stopped it; 0 if none did.
+            averaged: Evaluation of the averaged weights; None if there is none.
+        """
         trainer, epochs = self._trainer, self._epochs
         seconds = sum(epoch.seconds for epoch in epochs)
         seconds = seconds or time.perf_counter() - self._start_s
@@ -190,6 +225,7 @@ class TrainingRun:
             stages=tuple(stages),
             cuts=trainer.plan.cuts if trainer.plan else (),
             signal=signal_number,
+            averaged=averaged,
             best_epoch=next((best.best_epoch for best in self._best_weights), None),
             early_stop=next((stopping.reason for stopping in self._early_stopping), ""),
         )

@@ -3,13 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
 
 from hocket.engine.event import Event
+from hocket.stage.stage import Stage
 from hocket.training.metrics import EpochResult
 
 if TYPE_CHECKING:
     from hocket.training.trainer import Trainer
+
+StageTensors: TypeAlias = Mapping[str, dict[str, Tensor]]
+"""Tensors that callbacks keep for a stage, by the names of the callbacks and of the tensors."""
 
 
 class Callback:
@@ -41,6 +47,16 @@ class Callback:
             events: Events of the tick at the stages of this process.
         """
 
+    def on_update(self, trainer: "Trainer", stage: Stage) -> None:
+        """Act after an update of the weights of a stage of this process, in its tick.
+
+        Ticks at which batches in flight are completed count as well.
+
+        Args:
+            trainer: The trainer.
+            stage: The stage.
+        """
+
     def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:
         """Act after an epoch, before its checkpoint.
 
@@ -66,6 +82,18 @@ class Callback:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: plain JSON values, the same in all processes."""
         return {}
+
+    def stage_tensors(self, stage: Stage) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps for a stage, by names of its weights and buffers."""
+        return {}
+
+    def load_stage_tensors(self, stage: Stage, tensors: dict[str, Tensor]) -> None:
+        """Continue from what a checkpoint kept for a stage, after ``on_start``.
+
+        Args:
+            stage: The stage, perhaps cut elsewhere than that of the checkpoint.
+            tensors: What ``stage_tensors`` returned for its weights and buffers.
+        """
 
 
 class EpochFunction(Callback):
@@ -97,14 +125,18 @@ class CallbackList:
     Args:
         callbacks: The callbacks.
         states: States to continue from, as ``state_dict`` returns them.
+        tensors: Tensors to continue from, as ``stage_tensors`` returns them, by the numbers of
+            the stages.
     """
 
     def __init__(
         self,
         callbacks: Sequence[Callback] = (),
         states: Mapping[str, dict[str, Any]] | None = None,
+        tensors: Mapping[int, StageTensors] | None = None,
     ) -> None:
         self._states = dict(states or {})
+        self._tensors = dict(tensors or {})
         self._callbacks: dict[str, Callback] = {}
         counts: Counter[str] = Counter()
         for callback in callbacks:
@@ -114,15 +146,24 @@ class CallbackList:
 
     def started(self, trainer: "Trainer", callbacks: Sequence[Callback]) -> "CallbackList":
         """Return other callbacks, started with the states of these."""
-        new = CallbackList(callbacks, self.state_dict())
+        new = CallbackList(callbacks, self.state_dict(), self._tensors)
         for name, callback in new._callbacks.items():
             callback.on_start(trainer, new._states.get(name))
+            for index, kept in self._tensors.items():
+                stage = next(stage for stage in trainer.stages if stage.index == index)
+                if kept.get(name):
+                    callback.load_stage_tensors(stage, kept[name])
         return new
 
     def step(self, trainer: "Trainer", events: Sequence[Event]) -> None:
         """Let all callbacks act after a tick."""
         for callback in self._callbacks.values():
             callback.on_step(trainer, events)
+
+    def update(self, trainer: "Trainer", stage: Stage) -> None:
+        """Let all callbacks act after an update of a stage."""
+        for callback in self._callbacks.values():
+            callback.on_update(trainer, stage)
 
     def epoch(self, trainer: "Trainer", result: EpochResult) -> None:
         """Let all callbacks act after an epoch."""
@@ -138,3 +179,9 @@ class CallbackList:
         """Return the states of all callbacks that have one."""
         states = {name: each.state_dict() for name, each in self._callbacks.items()}
         return self._states | {name: state for name, state in states.items() if state}
+
+    def stage_tensors(self, stage: Stage) -> StageTensors:
+        """Return the tensors of all callbacks that have some for a stage."""
+        kept = {name: each.stage_tensors(stage) for name, each in self._callbacks.items()}
+        present = {name: tensors for name, tensors in kept.items() if tensors}
+        return dict(self._tensors.get(stage.index, {})) | present

@@ -12,11 +12,13 @@ from hocket.distributed.phases import Phase
 from hocket.distributed.solo_world import SoloWorld
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostError
+from hocket.training.callback import CallbackList
 from hocket.training.fit_state import FitState
 from hocket.training.session import Session
 from hocket.training.state import (
     ResumePoint,
     build_manifest,
+    callback_tensors,
     newest_common_checkpoint,
     open_checkpoint,
     part_name,
@@ -153,6 +155,7 @@ def _write(
         part_name(stage.index, replica): stage_state
         | reshard_names(stage, session.cut.network)
         | {"fit": state.state_dict(stage.index, train), "note": note, "sample": session.sample}
+        | {"callbacks": state.callbacks.stage_tensors(stage)}
         for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
     }
     manifest = build_manifest(
@@ -211,14 +214,16 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
             "has done a different number of turns; use the same cut"
         )
     else:
-        states = []
         snapshot = open_checkpoint(snapshot.folder, lambda manifest: sorted(manifest.parts))
+        states = list(snapshot.parts.values())
         reshard(engine, session.cut.network, snapshot, manifest.fit["epoch"])
     if world.is_main or session.detached:
         warn_of_changes(snapshot, exact, newer)
     state = FitState()
-    meters = [stage_state["fit"]["meter"] for stage_state in states]
+    meters = [stage_state["fit"]["meter"] for stage_state in states if exact]
     state.load_state_dict(manifest.fit, first["fit"], meters)
+    tensors = {s.index: callback_tensors(s, session.cut.network, states) for s in engine.stages}
+    state.callbacks = CallbackList((), manifest.fit["callbacks"], tensors)
     note = first["note"] if exact or world.is_main else None
     notes = tuple(part["note"] for part in snapshot.parts.values())
     return state, ResumePoint(

@@ -5,7 +5,8 @@ The engine is built for the first batch, as cuts and auxiliary networks depend o
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,7 @@ from hocket.stage.optimizer import Updater
 from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
 from hocket.stage.setup import Setup
+from hocket.stage.stage import Stage
 from hocket.stage.untrained import loss_weights, warn_of_untrained
 from hocket.timeline import Span, Timeline
 from hocket.training.batches import (
@@ -94,7 +96,8 @@ class Session:
         self.engine: Engine = UnbuiltEngine()
         self.sample: Tree = None
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
-        self._watchers = list(watchers)
+        self._on_update: Callable[[Stage], None] | None = None
+        self._watchers = [*watchers, self._watch_updates]
         self._meter = meter
         self.closed = False
         if setup.channels_last:
@@ -197,6 +200,20 @@ class Session:
         if every > 1 and self.engine.tick_count // every > ticks // every:
             self.look()
         return events
+
+    @contextmanager
+    def telling_of_updates(self, on_update: Callable[[Stage], None]) -> Iterator[None]:
+        """Context manager in which a function is told of each update of a stage's weights."""
+        self._on_update = on_update
+        try:
+            yield
+        finally:
+            self._on_update = None
+
+    def _watch_updates(self, event: Event, stage: Stage) -> None:
+        updates = event.action.kind == "U" and not event.report.skipped
+        if updates and self._on_update is not None:
+            self._on_update(stage)
 
     @property
     def follows_losses(self) -> bool:

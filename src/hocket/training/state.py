@@ -70,6 +70,7 @@ PART_FORM = {
     "names": dict,
     "trained": list,
     "fit": dict,
+    "callbacks": dict,
 }
 """Types of the entries of a part that are read before a stage is."""
 WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
@@ -102,6 +103,28 @@ def reshard_names(stage: Stage, network: nn.Module) -> dict[str, Any]:
     return {
         "names": parameter_names(network, stage.module, stage.index),
         "trained": [known.get(id(p)) for p in stage.updater.ordered_parameters],
+    }
+
+
+def callback_tensors(
+    stage: Stage, network: nn.Module, states: Sequence[Tree]
+) -> dict[str, dict[str, Tensor]]:
+    """Return what callbacks have kept for the weights and buffers of a stage.
+
+    Args:
+        stage: The stage, perhaps cut elsewhere than those of the checkpoint.
+        network: The network, whose names the tensors are found by.
+        states: States of the stages of the checkpoint that may hold them.
+    """
+    values: dict[str, dict[str, Tensor]] = {}
+    for state in states:
+        for callback, tensors in state["callbacks"].items():
+            named = {state["names"][name]: value for name, value in tensors.items()}
+            values.setdefault(callback, {}).update(named)
+    names = parameter_names(network, stage.module, stage.index)
+    return {
+        callback: {name: named[own] for name, own in names.items() if own in named}
+        for callback, named in values.items()
     }
 
 
@@ -209,8 +232,10 @@ def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
     """
     try:
         wrong = [name for name, kind in PART_FORM.items() if type(part[name]) is not kind]
-        for name in ("layers", "signal"):
-            if not all(isinstance(value, Tensor) for value in part[name].values()):
+        kept = {f"callbacks: {name}": values for name, values in part["callbacks"].items()}
+        kept |= {name: part[name] for name in ("layers", "signal")}
+        for name, values in kept.items():
+            if not all(isinstance(value, Tensor) for value in values.values()):
                 wrong.append(name)
         FitState().load_state_dict(manifest.fit, part["fit"], [part["fit"]["meter"]])
         wrong += [name for name in ("note", "sample") if name not in part]
