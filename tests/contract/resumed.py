@@ -77,6 +77,7 @@ CASES = [
     Case("fdg", trainer=(("scheduler_unit", "update"),)),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
+    Case("dgl", "conv", trainer=(("precision", "fp16"),)),
     Case("fdg", "conv", trainer=(("codec", Cast(torch.bfloat16)),)),
     Case("fdg", trainer=(("codec", Integers()),)),
     Case("dgl", "conv", trainer=(("codec", VQ(codes=3)), ("channels_last", True))),

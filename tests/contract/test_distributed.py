@@ -63,6 +63,8 @@ CASES = [
     Case("dgl", "wide", options=(("similarity", 0.99), ("head", "mlp"), ("depth", 0))),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     Case("fdg", trainer=(("precision", "bf16"),), options=(("linearize", "stash"),)),
+    Case("fdg", trainer=(("precision", "fp16"),), options=(("linearize", "stash"),)),
+    Case("dgl", "conv", trainer=(("precision", "fp16"),)),
     *(Case("fdg", "conv", trainer=(("codec", codec),)) for codec in CODECS),
     Case("dgl", "conv", trainer=(("codec", VQ(codes=3)), ("channels_last", True))),
     Case("dgl", trainer=(("codec", VQ(codes=3, every=2, decay=0.5)),)),

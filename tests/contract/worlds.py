@@ -108,6 +108,9 @@ def trained(
     """Train in this process, or in its world; from a checkpoint, if one is given."""
     net = MORE_NETS[case.net]
     modules = net(stages, dropout=case.dropout)
+    low = "precision" in dict(case.trainer)
+    if low:  # autocast leaves float64 as it is
+        modules = [module.float() for module in modules]
     # The synthesizers of DNI need small steps on networks as small as these.
     rate = 1e-4 if "dni" in case.method else 0.01
     events: dict[int, list[str]] = {}
@@ -131,12 +134,15 @@ def trained(
                 batches[number][0][:, 0] = value
             for _, targets in batches:
                 targets[: case.ignored] = -100
+        tests = data(net, 3)
+        if low:
+            batches, tests = ([(x.float(), y) for x, y in each] for each in (batches, tests))
         evaluations: list[Any] = []
         callback = StopBy(case.stopped_by)
         every = "evaluate_every" in dict(case.budget)
         history = trainer.fit(
             batches,
-            data(net, 3),
+            tests,
             **(dict(case.budget) or {"epochs": case.epochs if epochs is None else epochs}),
             progress=False,
             checkpoints=checkpoints,

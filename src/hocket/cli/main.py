@@ -65,7 +65,7 @@ HINTS = {
     "--arch": "the network has the name --network; `hocket networks` lists them",
     "--dataset": "the data set has the name --data; `hocket data` lists them",
     "--gpus": "give --device cuda, and --processes with one process for each GPU",
-    "--amp": "give --precision bf16",
+    "--amp": "give --precision bf16, or --precision fp16",
     "--output-dir": "the folder of the run has the name --run-dir",
     "--grad-clip": "the largest norm of a gradient has the name --clip",
     "--wandb": "give --tensorboard for event files",

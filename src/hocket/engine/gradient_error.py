@@ -156,7 +156,11 @@ def _as_real(tensor: Tensor) -> Tensor:
 
 
 def build_error_meter(
-    method: Method, every: int, loss: Loss, listener: GradientErrorListener | None
+    method: Method,
+    every: int,
+    loss: Loss,
+    listener: GradientErrorListener | None,
+    precision: str = "fp32",
 ) -> GradientErrorMeter | None:
     """Build the meter for the gradients of every n-th batch; return None if none is wanted.
 
@@ -165,9 +169,11 @@ def build_error_meter(
         every: Compare every batch whose number this divides; 0 for none.
         loss: The objective of the network.
         listener: Called with each comparison.
+        precision: Precision of the training.
 
     Raises:
-        OptionError: A number is given without a listener, or stages run freely.
+        OptionError: A number is given without a listener, stages run freely, or there is no
+            true gradient in this precision.
     """
     if every < 0 or bool(every) != bool(listener):
         raise OptionError(
@@ -177,5 +183,10 @@ def build_error_meter(
         raise OptionError(
             f"gradient_error_every compares gradients tick by tick, but the stages of method "
             f"{method.name!r} run freely; leave it at 0"
+        )
+    if every and precision == "fp16":
+        raise OptionError(
+            "gradient_error_every compares with gradients of the whole network, in which small "
+            "numbers vanish with precision 'fp16'; leave it at 0, or use 'bf16' or 'fp32'"
         )
     return GradientErrorMeter(every, loss, listener) if listener is not None else None

@@ -88,8 +88,8 @@ class RunConfig:
     """Seed of initial weights, order of data, augmentation and dropout."""
     device: str = "cpu"
     """Device to compute on: cpu, cuda or mps."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision to compute in; bf16 means autocast."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision to compute in; bf16 and fp16 mean autocast, the latter with a loss scale."""
     channels_last: bool = False
     """Keep images in the channels-last memory format, in which convolutions are faster."""
     compile: bool = False

@@ -13,7 +13,9 @@ from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
 
 
-def back_propagate(roots: BackwardRoots, share: float, guard: ForbidForward | None) -> None:
+def back_propagate(
+    roots: BackwardRoots, share: float, guard: ForbidForward | None, scale: float = 1.0
+) -> None:
     """Add the gradients of the roots to ``grad`` of all weights and leaves below them.
 
     Args:
@@ -21,9 +23,10 @@ def back_propagate(roots: BackwardRoots, share: float, guard: ForbidForward | No
         share: Part of the batch that this process has. A loss is weighted with it; a gradient
             that was received is weighted already.
         guard: Context manager for the backward, if layers must not be forwarded in it.
+        scale: Factor on all gradients.
     """
     gradients = [
-        torch.full_like(root, share) if gradient is None and share != 1 else gradient
+        _start(root, gradient, share, scale)
         for root, gradient in zip(roots.roots, roots.gradients, strict=True)
     ]
     # A root without a graph: nothing of this stage or before it is trained.
@@ -37,6 +40,21 @@ def back_propagate(roots: BackwardRoots, share: float, guard: ForbidForward | No
     edges = [get_gradient_edge(root) for root, _ in live]
     with torch.no_grad(), guard:
         torch.autograd.backward(edges, given)
+
+
+def _start(root: Tensor, gradient: Tensor | None, share: float, scale: float) -> Tensor | None:
+    """Return the gradient to begin with at a root; None stands for 1.
+
+    Args:
+        root: The root.
+        gradient: The gradient that was received for it, of its shape; None for a loss.
+        share: Part of the batch that this process has.
+        scale: Factor on the gradient.
+    """
+    if gradient is None:
+        return None if share * scale == 1 else torch.full_like(root, share * scale)
+    # Scaled before it is rounded to what the backward computes in.
+    return gradient if scale == 1 else (gradient * scale).to(root.dtype)
 
 
 def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) -> None:

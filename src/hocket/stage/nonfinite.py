@@ -205,18 +205,20 @@ class NonFiniteCheck:
             self._late.add(lambda: names, tensor_norms(inexact.values()))
         return None
 
-    def fault_in_gradients(self, leaves: Sequence[Tensor]) -> tuple[str | None, LazyScalar]:
+    def fault_in_gradients(
+        self, input_gradients: Sequence[Tensor | None]
+    ) -> tuple[str | None, LazyScalar]:
         """Look for a fault of a backward, in gradients of weights or of the inputs.
 
         Args:
-            leaves: Inputs of the stage, (B, ...).
+            input_gradients: Gradient of each input of the stage, (B, ...); None for none.
 
         Returns:
             The fault, and the Euclidean norm of the gradients of the weights, a scalar that is
             computed when somebody asks for it.
         """
         of_weights = [p.grad for p in self._updater.parameters if p.grad is not None]
-        of_inputs = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        of_inputs = [gradient for gradient in input_gradients if gradient is not None]
         norms = tensor_norms(of_weights + of_inputs)
         norm = partial(norm_of_norms, norms[: len(of_weights)])
         if self._late.postpones and norms:
@@ -229,7 +231,7 @@ class NonFiniteCheck:
             name: p.grad
             for name, p in zip(self._weight_names(), self._updater.parameters, strict=True)
         }
-        inputs = {f"gradient of input {n}": leaf.grad for n, leaf in enumerate(leaves)}
+        inputs = {f"gradient of input {n}": grad for n, grad in enumerate(input_gradients)}
         return first_nonfinite(weights | inputs, "gradient norm"), norm
 
     def _weight_names(self) -> list[str]:

@@ -11,6 +11,7 @@ from hocket.methods.stage_speeds import StageSpeeds
 from hocket.options import RANGES, out_of_range, wrong_fields
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.clipping import Clipping
+from hocket.stage.loss_scale import DynamicScale, LossScale, NoScale
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import SchedulerUnit
 from hocket.stage.optimizer_factory import (
@@ -20,7 +21,7 @@ from hocket.stage.optimizer_factory import (
 )
 from hocket.transport.codecs import Codec, Exact
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 BatchNorm = Literal["local", "shared"]
 Compiler = Literal["inductor", "aot_eager"]
 
@@ -42,7 +43,7 @@ class Setup:
         clip: Limit of the norm of a stage's gradient.
         seed: Seed of initial weights of auxiliary networks, and of the stages' randomness.
         device: Device of the stages of this process.
-        precision: ``fp32``, or ``bf16`` for autocast.
+        precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast; the last with a loss scale.
         channels_last: Keep 4-dimensional tensors in that memory format.
         compile: Backend of torch.compile for the layers of each stage; None to compile none.
         streams: Let the stages of one process compute on streams of their own, on a GPU.
@@ -133,10 +134,32 @@ class Setup:
                 "skipped only before it is learned from; leave check_every at 1, or on_nan at "
                 "'stop'"
             )
+        self._check_loss_scale()
         if self.skip_batches and self.method.free_running:
             raise OptionError(
                 f"the stages of method {self.method.name!r} run freely, and each numbers its "
                 "batches for itself; leave skip_batches (on_nan='restore') out"
+            )
+
+    def _check_loss_scale(self) -> None:
+        """Check that batches whose gradients overflow can be skipped, if there may be some.
+
+        Raises:
+            OptionError: They cannot, or float16 is not enough for the method.
+        """
+        if self.precision != "fp16":
+            return
+        if self.check_every > 1 or self.replicas > 1:
+            raise OptionError(
+                f"precision is 'fp16', check_every is {self.check_every} and replicas is "
+                f"{self.replicas}, but a batch whose gradient overflows has to be skipped "
+                "before it is learned from, by all who share it; leave both at 1, or use "
+                "'bf16', which needs no loss scale"
+            )
+        if self.method.signal.learns_from_gradient:
+            raise OptionError(
+                f"precision is 'fp16', and method {self.method.name!r} predicts gradients, "
+                "whose own numbers are too small for float16; use 'bf16', or another method"
             )
 
     def check_streams(self, stages: int) -> None:
@@ -170,6 +193,9 @@ class Setup:
 
     def autocast(self) -> torch.autocast:
         """Return the context manager of the precision to compute in."""
-        return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.precision == "bf16"
-        )
+        low = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        return torch.autocast(self.device.type, low, enabled=self.precision != "fp32")
+
+    def build_loss_scale(self) -> LossScale:
+        """Build the scale of the backward of one stage, which float16 needs."""
+        return DynamicScale() if self.precision == "fp16" else NoScale()

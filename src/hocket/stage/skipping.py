@@ -55,7 +55,7 @@ def send_skipped(stage: Stage, activation: Activation, fault: str | None) -> Act
 
 
 def skip_backward(
-    stage: Stage, activation: Activation, fault: str | None = None
+    stage: Stage, activation: Activation, fault: str | None = None, *, overflowed: bool = False
 ) -> ActionReport:
     """Back-propagate nothing of a batch that is skipped, and tell the stage before.
 
@@ -63,11 +63,17 @@ def skip_backward(
         stage: The stage.
         activation: Packet of the batch, from the stage before.
         fault: The first value that is NaN or infinite, in words, if there is one.
+        overflowed: True if the stage's loss scale was too large: no fault of the batch.
 
     Raises:
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
-    stage.check.require_skippable(fault)
+    if overflowed:
+        fault = (
+            f"{fault}; the loss scale of the stage is {stage.loss_scale.factor:g} from now on"
+        )
+    else:
+        stage.check.require_skippable(fault)
     batch, epoch = activation.batch, activation.epoch
     stage.updater.zero_grad()
     stage.gradients = []

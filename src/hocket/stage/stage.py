@@ -88,7 +88,8 @@ class Stage:
         self._signal_draws: Draws = "anything" if signal.may_draw(setup.loss) else "nothing"
         self._seed = setup.seed + parts.seed_offset
         self._autocast = setup.autocast
-        self._autocast_enabled = setup.precision == "bf16"
+        self._autocast_enabled = setup.precision != "fp32"
+        self.loss_scale = setup.build_loss_scale()
         self._tensors = ModuleTensors(self.module)
         forbids = self.linearizer.forbids_inner_forward
         self._guard = ForbidForward(self.index) if forbids else None
@@ -300,20 +301,22 @@ class Stage:
         del output
         # Before anything is sent: the stage where a fault began has to be the one to report it.
         fault = self.check.fault_in_loss(roots.loss) or self._signal_check.fault_in_buffers()
+        overflowed = False
         if fault is None:
             plain = self._layers.plain and self._signal_layers.plain
-            back_propagate(roots, activation.share, None if plain else self._guard)
-            fault, norm = self.check.fault_in_gradients(leaves)
+            guard, scale = None if plain else self._guard, self.loss_scale
+            back_propagate(roots, activation.share, guard, scale.factor)
+            sent = scale.unscale(self.updater.parameters, leaves)
+            fault, norm = self.check.fault_in_gradients(sent)
+            overflowed = scale.judge(finite=fault is None)
         if fault is not None:
             self.check.restore_buffers()
             self._signal_check.restore_buffers()
-            return skip_backward(self, activation, fault)
+            return skip_backward(self, activation, fault, overflowed=overflowed)
         if any(leaf.requires_grad for leaf in leaves):
             # A gradient may share its memory with that of a weight, as both are views of one.
             weights = (*self.updater.parameters, *self.signal_updater.parameters)
-            gradients = to_outgoing(
-                tuple([leaf.grad for leaf in leaves]), [p.grad for p in weights]
-            )
+            gradients = to_outgoing(sent, [p.grad for p in weights])
             self.to_previous.send(Gradient(batch, gradients))
         staleness = self.updater.version - forwarded.version
         then = self.weights.at_version(forwarded.version)

@@ -32,6 +32,7 @@ def write_state(stage: Stage) -> Tree:
         "signal_updater": stage.signal_updater.state_dict(),
         "held_weights": stage.weights.state_dict(),
         "remedies": stage.updater.remedies.state_dict(),
+        "loss_scale": stage.loss_scale.state_dict(),
         "in_flight": stage.in_flight.state_dict(),
         "deferred_targets": stage.deferred_targets.state_dict(),
         "to_previous": stage.to_previous.state_dict(),
@@ -60,6 +61,7 @@ def read_state(stage: Stage, state: Tree) -> None:
     stage.signal_updater.load_state_dict(state["signal_updater"])
     stage.weights.load_state_dict(state["held_weights"])
     stage.updater.remedies.load_state_dict(state["remedies"])
+    stage.loss_scale.load_state_dict(state["loss_scale"])
     stage.epochs = dict(state["epochs"])
     vars(stage.send_stats).update(state["send_stats"])
     stage.to_previous.load_state_dict(to_previous)

@@ -168,6 +168,7 @@ class TrainingMeter:
         seconds: float,
         samples: int,
         all_losses: bool = False,
+        spared: int = 0,
     ) -> EpochResult:
         """Return the result of the epoch.
 
@@ -178,11 +179,13 @@ class TrainingMeter:
             seconds: Time of training.
             samples: Number of samples that were trained on.
             all_losses: Take losses of all batches, as each stage counts its own epochs.
+            spared: Batches that a stage may skip before it learns from any.
 
         Raises:
             NonFiniteError: A stage has skipped all batches that came back to it.
         """
-        idle = [k for k in self._skipped if k not in self._staleness]
+        skipped = {k: count for k, count in self._skipped.items() if count > spared}
+        idle = [k for k in skipped if k not in self._staleness]
         if idle:
             k = min(idle)
             raise NonFiniteError(

@@ -73,7 +73,7 @@ class Trainer:
         evaluation_loss: Loss that evaluations report; ``loss`` if not given.
         seed: Seed of the randomness of stages and of initial weights of heads.
         device: Device to compute on; by default that of the network's parameters.
-        precision: ``fp32``, or ``bf16`` for autocast.
+        precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast; the last with a loss scale.
         channels_last: Keep 4-dimensional tensors in that memory format.
         compile: Compile the layers of each stage with torch.compile, for training:
             ``True``, or the name of its backend, ``inductor`` or ``aot_eager``.
@@ -161,7 +161,8 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         method = FDG() if method is None else as_method(method)
-        meter = build_error_meter(method, gradient_error_every, loss, on_gradient_error)
+        listener = on_gradient_error
+        meter = build_error_meter(method, gradient_error_every, loss, listener, precision)
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
         setup = Setup(

@@ -105,7 +105,7 @@ def test_an_unknown_key_like_no_other_is_named_alone():
         ("warmup_factor", True, "a finite number"),
         ("channels_last", 1, "true or false"),
         ("data_dir", 3, "a path or null"),
-        ("precision", "fp16", "'fp32' or 'bf16'"),
+        ("precision", "fp8", "'fp32' or 'bf16' or 'fp16'"),
         ("scheduler_unit", "batch", "'epoch' or 'update'"),
         ("stages", None, "a whole number"),
         ("epochs", [3], "a whole number"),
@@ -154,7 +154,7 @@ def test_the_warm_up_factor_is_in_0_to_1(rate):
         ({"timeout_s": 1e10}, "timeout_s is 10000000000.0; use a number in (0, 1000000]"),
         ({"timeout_s": 0.0}, "timeout_s is 0.0; use a number in (0, 1000000]"),
         ({"seed": 10**30}, f"seed is {10**30}; use a number in [0, {2**63 - 1}]"),
-        ({"precision": "fp16"}, "precision is 'fp16'; wanted 'fp32' or 'bf16'"),
+        ({"precision": "fp8"}, "precision is 'fp8'; wanted 'fp32' or 'bf16' or 'fp16'"),
     ],
 )
 def test_numbers_that_pytorch_cannot_take_are_refused_in_words(choices, said):

@@ -15,8 +15,10 @@ from hocket.stage.scale_free import SCALE_FREE
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(OptionError, match="precision is 'fp16'; wanted 'fp32' or 'bf16'"):
-        Trainer(mlp(1), optimizer=sgd, precision="fp16")
+    with pytest.raises(
+        OptionError, match="precision is 'fp8'; wanted 'fp32' or 'bf16' or 'fp16'"
+    ):
+        Trainer(mlp(1), optimizer=sgd, precision="fp8")
 
 
 def test_stages_beside_a_list_of_stages_are_refused():

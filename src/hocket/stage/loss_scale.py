@@ -1,0 +1,160 @@
+"""Scale of a stage's backward, so that small gradients survive in float16."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+FIRST_SCALE = 65536.0
+GROWTH = 2.0
+BACKOFF = 0.5
+GROWTH_INTERVAL = 2000
+"""Constants of torch.amp.GradScaler, all of them powers of two but the interval."""
+
+
+class LossScale(Protocol):
+    """Factor on the backward of a stage, which its gradients no longer have.
+
+    Attributes:
+        factor: The factor now, a power of two.
+        most_backoffs: Batches in a row that it may cost to find the factor.
+    """
+
+    factor: float
+    most_backoffs: int
+
+    def unscale(
+        self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Divide the gradients of a backward by the factor.
+
+        Args:
+            weights: Weights of the stage; their ``grad`` is replaced.
+            inputs: Inputs of the stage, (B, ...), whose ``grad`` stays.
+
+        Returns:
+            The gradient of each input; None for one without.
+        """
+
+    def judge(self, *, finite: bool) -> bool:
+        """Take note of a backward; return True if it has overflowed for the factor's sake.
+
+        Args:
+            finite: True if all gradients are finite.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed training goes on with, as plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the state of another scale."""
+
+
+class NoScale:
+    """Scale of 1, for precisions that have the exponents of float32."""
+
+    factor = 1.0
+    most_backoffs = 0
+
+    def unscale(
+        self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the inputs as they are.
+
+        Args:
+            weights: Weights of the stage, left as they are.
+            inputs: Inputs of the stage.
+        """
+        return tuple([leaf.grad for leaf in inputs])
+
+    def judge(self, *, finite: bool) -> bool:
+        """Return False: what is not finite is a fault of the batch.
+
+        Args:
+            finite: Not used.
+        """
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+class DynamicScale:
+    """Scale that is halved when a gradient overflows, and doubled after many that do not.
+
+    Each stage has its own. Gradients leave it without the scale, and those of inputs as
+    float32, in which the small ones exist. At 1 an overflow is a fault of the batch.
+
+    Args:
+        first: The scale at the beginning.
+
+    Attributes:
+        factor: The scale now, at least 1.
+        most_backoffs: Batches in a row with an overflow that lead from the first scale to 1.
+    """
+
+    def __init__(self, first: float = FIRST_SCALE) -> None:
+        self.factor = first
+        self.most_backoffs = round(math.log(first, 1 / BACKOFF))
+        self._finite_count = 0  # backwards since it has changed
+
+    @torch.no_grad()
+    def unscale(
+        self, weights: Iterable[nn.Parameter], inputs: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Divide the gradients of a backward by the scale.
+
+        Not in place: the gradient of a weight and that of an input may share their memory.
+
+        Args:
+            weights: Weights of the stage; their ``grad`` is replaced.
+            inputs: Inputs of the stage, (B, ...), whose ``grad`` stays.
+
+        Returns:
+            The gradient of each input, of at least 32 bits; None for one without.
+        """
+        inverse = 1.0 / self.factor  # exact, as is the product
+        trained = [(each, each.grad) for each in weights if each.grad is not None]
+        unscaled = torch._foreach_mul([gradient for _, gradient in trained], inverse)
+        for (weight, _), gradient in zip(trained, unscaled, strict=True):
+            weight.grad = gradient
+        return tuple(
+            [None if leaf.grad is None else _wide(leaf.grad) * inverse for leaf in inputs]
+        )
+
+    def judge(self, *, finite: bool) -> bool:
+        """Change the scale if it is time; return True if it was too large for a backward.
+
+        Args:
+            finite: True if all gradients are finite.
+        """
+        if finite:
+            self._finite_count += 1
+            if self._finite_count == GROWTH_INTERVAL:
+                self._set(self.factor * GROWTH)
+            return False
+        if self.factor <= 1:
+            return False
+        self._set(self.factor * BACKOFF)
+        return True
+
+    def _set(self, factor: float) -> None:
+        self.factor, self._finite_count = factor, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale, and the number of finite backwards since it has changed."""
+        return {"factor": self.factor, "finite_count": self._finite_count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the state of another scale."""
+        self.factor, self._finite_count = state["factor"], state["finite_count"]
+
+
+def _wide(gradient: Tensor) -> Tensor:
+    return gradient.float() if gradient.dtype is torch.float16 else gradient

@@ -1,0 +1,212 @@
+"""float16 with a loss scale: what a scale must not change, and what an overflow does."""
+
+from functools import partial
+
+import pytest
+
+from contract.small import LINEARIZE, conv, data, different, mlp, sgd
+from contract.spoiled import BACKWARD, brittle, marked
+from hocket import Trainer, cross_entropy
+from hocket.errors import NonFiniteError, OptionError
+from hocket.methods import METHODS, as_method, method_options
+from hocket.remedies import CompensateAdaptively, Predict, SpikeCompensation, StalenessRate
+from hocket.stage import setup
+from hocket.stage.loss_scale import DynamicScale, NoScale
+
+PREDICTING = ("dni", "cdni")
+WAYS = {
+    **{name: as_method(name) for name in METHODS if name not in PREDICTING},
+    **{
+        f"{name}-{kind}": as_method(f"{name}:linearize={kind}")
+        for name in METHODS
+        for kind in LINEARIZE
+        if "linearize" in method_options(name) and name not in PREDICTING
+    },
+    "accumulate": as_method("adl:accumulate=3"),
+    "shrink": as_method("fdg:shrink=0.5"),
+    "similarity": as_method("dgl:similarity=0.9"),
+    "remedies": as_method("fdg:linearize=stash").with_remedies(
+        StalenessRate(), CompensateAdaptively()
+    ),
+    "predict": as_method("fdg").with_remedies(SpikeCompensation(), Predict()),
+}
+
+
+def scaled(monkeypatch, scale):
+    """Let every stage begin with this scale; None for no scale in float16."""
+    build = NoScale if scale is None else partial(DynamicScale, scale)
+    monkeypatch.setattr(setup, "DynamicScale", build)
+
+
+def fit(method, batches, net=mlp, stages=3, epochs=1, **options):
+    """A training, and what all its stages have after it."""
+    trainer = Trainer(net(stages), method=method, optimizer=partial(sgd, lr=0.05), **options)
+    history = trainer.fit(batches, epochs=epochs, progress=False)
+    return trainer, history
+
+
+def state(trainer):
+    modules = [m for s in trainer.stages for m in (s.module, s.signal_network)]
+    return [value for module in modules for value in module.state_dict().values()]
+
+
+def low(net):
+    return lambda stages: [module.float() for module in net(stages)]
+
+
+def low_data(net, count):
+    return [(x.float(), y) for x, y in data(net, count)]
+
+
+def scales(trainer):
+    return [stage.loss_scale.factor for stage in trainer.stages]
+
+
+def allowed(method):
+    """True unless autocast would compute with copies of the weights."""
+    late = any(method.graph_delay(k, 3) for k in range(3))
+    return not (late and method.linearize == "live")
+
+
+@pytest.mark.parametrize("net", [mlp, conv])
+@pytest.mark.parametrize("way", [way for way, method in WAYS.items() if allowed(method)])
+def test_a_scale_changes_no_bit_of_what_is_learned(way, net):
+    """In float64, which autocast leaves alone: there nothing overflows or vanishes."""
+    plain, scaled = (
+        fit(WAYS[way], data(net, 5), net, epochs=2, precision=precision)[0]
+        for precision in ("fp32", "fp16")
+    )
+    assert scales(plain) == [1.0] * 3
+    assert scales(scaled) == [65536.0] * 3
+    assert not different(state(plain), state(scaled))
+
+
+@pytest.mark.parametrize("way", ["fdg", "fdg-stash", "dgl", "accumulate"])
+def test_a_scale_of_one_has_the_bits_of_float16_without_a_scale(way, monkeypatch):
+    found = []
+    for scale in (1.0, None):
+        scaled(monkeypatch, scale)
+        method, batches = WAYS[way], low_data(conv, 5)
+        found.append(fit(method, batches, low(conv), precision="fp16")[0])
+    assert not different(*map(state, found))
+    exact = fit(WAYS[way], low_data(conv, 5), low(conv))[0]
+    assert different(*map(state, (found[0], exact)))  # float16 was at work
+
+
+def test_small_gradients_survive_every_edge(monkeypatch):
+    """With a loss of a millionth, the first of three stages learns nothing without a scale."""
+
+    def norms(scale, precision):
+        scaled(monkeypatch, scale)
+        seen = []
+        Trainer(
+            low(mlp)(3),
+            method="fdg:linearize=stash",
+            optimizer=partial(sgd, lr=1e-9),
+            loss=lambda output, targets: cross_entropy(output, targets) * 1e-6,
+            precision=precision,
+            watchers=[
+                lambda event, _: (
+                    seen.append(event.report.gradient_norm)
+                    if event.action.kind == "B"
+                    else None
+                )
+            ],
+        ).fit(low_data(mlp, 6), epochs=1, progress=False)
+        return seen
+
+    exact, found = norms(None, "fp32"), norms(65536.0, "fp16")
+    assert found == pytest.approx(exact, rel=0.02)
+    assert min(norms(None, "fp16")) == 0 < min(exact)
+
+
+@pytest.mark.parametrize("way", ["fdg", "fdg-stash", "fr", "dgl", "accumulate"])
+def test_a_batch_that_overflows_is_skipped_and_changes_no_weight(way, monkeypatch):
+    scaled(monkeypatch, 2.0**30)
+    before, faults, updates = {}, {}, {}
+
+    def watch(event, stage):
+        own, kind = stage.index, event.action.kind
+        now = [p.detach().clone() for p in stage.updater.parameters]
+        if kind == "B" and event.report.fault:
+            faults.setdefault(own, []).append(event.report.fault)
+        if kind == "U":
+            updates.setdefault(own, []).append(event.report.skipped)
+            assert event.report.skipped is not bool(different(before.get(own, now), now)), event
+        before[own] = now
+
+    trainer, history = fit(
+        WAYS[way], low_data(mlp, 40), low(mlp), precision="fp16", watchers=[watch]
+    )
+    for k, own in faults.items():
+        assert len(own) > 3
+        for n, fault in enumerate(own, 1):
+            end = f"; the loss scale of the stage is {2.0 ** (30 - n):g} from now on"
+            assert fault.endswith(end)
+            assert "gradient" in fault
+        assert trainer.stages[k].loss_scale.factor == 2.0 ** (30 - len(own))
+    assert 2 in faults  # the last stage overflows itself, and others skip with it
+    assert all(
+        updates[k][0] and not updates[k][-1] for k in (range(3) if way != "dgl" else [2])
+    )
+    if trainer._session.setup.method.signal.needs_gradient:
+        assert history[0].skipped[0] >= history[0].skipped[2] == len(faults[2])
+    assert all(p.isfinite().all() for p in state(trainer))
+
+
+def test_the_training_is_that_without_the_batches_that_overflow(monkeypatch):
+    """Bit-equal where nothing else is in flight."""
+    batches = low_data(mlp, 14)
+    scaled(monkeypatch, 2.0**30)
+    whole, history = fit("bp", batches, low(mlp), stages=1, precision="fp16")
+    (scale,) = scales(whole)
+    scaled(monkeypatch, scale)
+    count = history[0].skipped[0]  # the first ones
+    rest = fit("bp", batches[count:], low(mlp), stages=1, precision="fp16")[0]
+    assert 3 < count < len(batches)
+    assert not different(*map(state, (whole, rest)))
+
+
+def test_an_epoch_may_be_too_short_to_find_the_scale(monkeypatch):
+    scaled(monkeypatch, 2.0**30)
+    _, history = fit("bp", low_data(mlp, 2), low(mlp), epochs=20, precision="fp16")
+    assert [epoch.skipped for epoch in history[:3]] == [(2, 2, 2)] * 3
+    assert history[-1].skipped == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("scale", "skipped"), [(1.0, 0), (4.0, 2)])
+def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeypatch):
+    scaled(monkeypatch, scale)
+    batches = marked(5, dict.fromkeys(range(1, 5), 0 + BACKWARD))
+    trainer = Trainer(brittle(1), method="bp", optimizer=sgd, precision="fp16")
+    trainer.step(*batches[0])
+    for batch in batches[1 : 1 + skipped]:
+        assert trainer.step(*batch) is None
+    with pytest.raises(NonFiniteError, match=r"gradient of '0.linear.weight' became nan"):
+        trainer.step(*batches[4])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"check_every": 2}, "check_every is 2 and replicas is 1, but a batch whose"),
+        ({"replicas": 2}, "check_every is 1 and replicas is 2, but a batch whose"),
+        ({"method": "dni"}, "method 'dni' predicts gradients, whose own numbers are too small"),
+        ({"method": "cdni"}, "method 'cdni' predicts gradients, whose own numbers are too"),
+        (
+            {"gradient_error_every": 1, "on_gradient_error": print},
+            "small numbers vanish with precision 'fp16'; leave it at 0, or use 'bf16' or",
+        ),
+    ],
+    ids=["check_every", "replicas", "dni", "cdni", "gradient_error"],
+)
+def test_fp16_refuses(options, text):
+    with pytest.raises(OptionError) as caught:
+        Trainer(mlp(3), optimizer=sgd, precision="fp16", **options)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("way", [way for way, method in WAYS.items() if not allowed(method)])
+def test_late_live_gradients_are_refused(way):
+    with pytest.raises(OptionError, match="precision 'fp16' computes with copies of the weig"):
+        fit(WAYS[way], data(mlp, 1), precision="fp16")
