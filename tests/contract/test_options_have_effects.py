@@ -403,6 +403,7 @@ def on_full_disk(tmp_path: Path, **choices: Any) -> object:
 
 
 SAVING = {"checkpoint_every": 1}
+IMAGES = {"data": "synthetic:shape=[2,4,4],classes=3,examples=32,test_examples=8"}
 RUN = {
     "method": Row(("fdg", "dgl"), network_file),
     "stages": Row((1, 2), network_file),
@@ -426,6 +427,8 @@ RUN = {
     "batch_size": Row((8, 4), network_file),
     "optimizer": Row(("SGD:lr=0.1", "SGD:lr=0.2"), network_file),
     "weight_decay_on": Row(("all", "matrices"), network_file),
+    "mixup": Row((0.0, 0.5), network_file),
+    "cutmix": Row((0.0, 0.5), network_file, IMAGES),
     "label_smoothing": Row((0.0, 0.1), network_file),
     "scheduler": Row(("none", "StepLR:step_size=1"), network_file, {"epochs": 2}),
     "extra_delay": Row((0, "1"), network_file),

@@ -57,6 +57,10 @@ def test_the_code_of_the_page_on_callbacks_runs():
     assert found["stopping"].best_epoch < len(found["history"])
 
 
+def test_the_code_of_the_page_on_data_runs():
+    assert run_page("data.md", 1)["trainer"].epoch == 1
+
+
 def test_the_code_of_the_page_on_evaluation_runs(capsys):
     found = run_page("evaluation.md", 1)
     assert len(capsys.readouterr().out.splitlines()) == 2

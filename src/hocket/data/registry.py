@@ -12,6 +12,7 @@ from hocket.data.dataset import Data
 from hocket.data.digits import digits
 from hocket.data.hugging_face import hf
 from hocket.data.image_folder import folder
+from hocket.data.mixing import Mix, MixedExamples, check_mixing
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
 from hocket.errors import OptionError, format_problems, unknown_name
@@ -54,6 +55,8 @@ def load(
     batch_size: int,
     seed: int = 0,
     workers: int = 0,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
     **chosen: Any,
 ) -> Data:
     """Load the data set of this name.
@@ -64,6 +67,8 @@ def load(
         batch_size: Number of examples in a batch.
         seed: Seed of order and augmentation.
         workers: Number of threads that prepare batches ahead; 0 for none.
+        mixup: Alpha of mixup of training examples; 0 for none.
+        cutmix: Alpha of CutMix of training images; 0 for none.
         chosen: Options of this data set; see its function.
 
     Raises:
@@ -75,6 +80,10 @@ def load(
         chosen["data_dir"] = Path(data_dir)
     data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
     train, test = (each.with_options(workers=workers) for each in (data.train, data.test))
+    if mixup or cutmix:
+        check_mixing(name, data.kind, mixup=mixup, cutmix=cutmix)
+        mix = Mix(data.classes, mixup=mixup, cutmix=cutmix)
+        train = train.with_options(examples=MixedExamples(train.examples, mix))
     return replace(data, train=train, test=test)
 
 

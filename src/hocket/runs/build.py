@@ -44,6 +44,8 @@ def load_data(config: RunConfig) -> Data:
         batch_size=config.batch_size,
         seed=config.seed,
         workers=config.workers,
+        mixup=config.mixup,
+        cutmix=config.cutmix,
         **named.options,
     )
 

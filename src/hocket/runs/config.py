@@ -22,6 +22,7 @@ RUN_RANGES = {
     **RANGES,
     **dict.fromkeys(_COUNTS, Range(least=1)),
     **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
+    **dict.fromkeys(("mixup", "cutmix"), Range(least=0)),
     **dict.fromkeys(("average_weights", "label_smoothing"), Range(least=0, below=1)),
 }
 """Ranges of the numbers of a run."""
@@ -81,6 +82,10 @@ class RunConfig:
     label_smoothing: float = 0.0
     """Share of each target that all classes divide equally, in training; evaluations report
     the loss without it."""
+    mixup: float = 0.0
+    """Alpha of mixup, which trains on sums of two examples; 0 for none."""
+    cutmix: float = 0.0
+    """Alpha of CutMix, which trains on images with a part of another; 0 for none."""
     clip: str = "none"
     """Largest norm of a stage's gradient: 1.0 for that of each update, batch:1.0 for that of
     each batch before it is accumulated."""

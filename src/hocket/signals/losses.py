@@ -34,18 +34,27 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
 
     Args:
         output: Scores of the classes, (B, C), (B, T, C) or (B, C, H, W).
-        targets: Class indices, (B,), (B, T) or (B, H, W).
+        targets: Class indices, (B,), (B, T) or (B, H, W); or probabilities of the classes, of
+            the shape of the output.
         label_smoothing: Share of each target that all classes divide equally, in [0, 1).
 
     Raises:
         DataError: The targets are not one class index for each prediction.
     """
+    if _are_probabilities(output, targets):
+        dtype = torch.promote_types(output.dtype, targets.dtype)
+        if output.dim() == 3:
+            output, targets = output.flatten(0, 1), targets.flatten(0, 1)
+        return F.cross_entropy(
+            output.to(dtype), targets.to(dtype), label_smoothing=label_smoothing
+        )
     dimension = class_dimension(output, targets)
     if dimension is None:
         raise DataError(
             f"cross_entropy got an output {describe(output)} and targets {describe(targets)}; "
             "it takes one tensor of class scores, (B, C), (B, T, C) or (B, C, H, W), and whole "
-            "numbers (B,), (B, T) or (B, H, W); for others give a loss of your own, such as "
+            "numbers (B,), (B, T) or (B, H, W), or probabilities of the scores' shape; for "
+            "others give a loss of your own, such as "
             "loss=lambda output, targets: hocket.cross_entropy(output.logits, targets)"
         )
     if dimension == output.dim() - 1:
@@ -63,6 +72,17 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         ignore_index=IGNORED,
         reduction=reduction,
         label_smoothing=label_smoothing,
+    )
+
+
+def _are_probabilities(output: Tree, targets: Tree) -> bool:
+    """Return True if targets may be probabilities of the classes of a tensor of scores."""
+    return (
+        isinstance(output, Tensor)
+        and isinstance(targets, Tensor)
+        and targets.is_floating_point()
+        and output.shape == targets.shape
+        and output.dim() >= 2
     )
 
 

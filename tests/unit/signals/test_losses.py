@@ -57,6 +57,22 @@ def test_of_a_smoothed_target_all_classes_have_a_share():
     torch.testing.assert_close(cross_entropy(SCORES_BC, targets, label_smoothing=0.2), by_hand)
 
 
+@pytest.mark.parametrize(
+    "scores", [SCORES_BC, SCORES_BTC, SCORES_BCHW], ids=["BC", "BTC", "BCHW"]
+)
+def test_targets_may_be_probabilities_of_the_classes(scores):
+    """Close to the definition in float64, whichever of the two has more precision."""
+    dimension = 1 if scores.dim() == 4 else -1
+    shares = torch.rand(scores.shape, dtype=torch.double).softmax(dimension)
+    by_hand = -(shares * scores.double().log_softmax(dimension)).sum(dimension).mean()
+    torch.testing.assert_close(cross_entropy(scores, shares), by_hand)
+    torch.testing.assert_close(cross_entropy(scores.double(), shares.float()), by_hand)
+    classes = scores.argmin(dimension)
+    one_hot = torch.zeros_like(scores).scatter_(dimension, classes.unsqueeze(dimension), 1.0)
+    hard, soft = (cross_entropy(scores, t, label_smoothing=0.1) for t in (classes, one_hot))
+    torch.testing.assert_close(soft, hard)
+
+
 def test_cross_entropy_draws_no_random_numbers_smoothed_or_not():
     smoothed = partial(cross_entropy, label_smoothing=0.1)
     assert [may_draw(loss) for loss in (cross_entropy, smoothed)] == [False, False]

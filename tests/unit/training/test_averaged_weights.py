@@ -1,4 +1,4 @@
-"""Averaged weights: their definition, exact resumption, other cuts, and processes."""
+"""Averaged weights: their definition, exact resumption, and other cuts."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ from torch import nn
 
 from contract.small import bits, conv, data, mlp, sgd
 from hocket import Checkpoints, Plan, Trainer
-from hocket.distributed.launch import launch
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.training.averaged_weights import AveragedWeights
@@ -115,25 +114,6 @@ def test_another_cut_continues_with_the_averages_of_the_same_weights(tmp_path):
         second.resume(tmp_path)
     fit(second, after, 1)  # which is done already
     assert bits(averages(second, after)) == bits(wanted)
-
-
-def work(folder):
-    """Train among processes; each leaves the averages, and the weights behind them."""
-    averaged = AveragedWeights(DECAY)
-    with trainer_of(mlp(2)) as trainer:
-        found = averages(fit(trainer, averaged), averaged)
-        torch.save((found, trainer.state_dict()), f"{folder}/{trainer.process_name}.pt")
-    return 0
-
-
-def test_processes_have_the_averages_of_one_process(tmp_path):
-    """Bit-equal, in each of them."""
-    averaged = AveragedWeights(DECAY)
-    alone = fit(trainer_of(mlp(2)), averaged)
-    wanted = bits([averages(alone, averaged), alone.state_dict()])
-    assert launch(work, str(tmp_path), processes=2, threads=1) == 0
-    for name in ("stage0", "stage1"):
-        assert bits(list(torch.load(tmp_path / f"{name}.pt"))) == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,158 @@
+"""Mixup and CutMix: training inputs that are two examples, and targets that are their shares.
+
+Sources: Zhang et al., mixup: beyond empirical risk minimization, ICLR 2018, arXiv 1710.09412;
+Yun et al., CutMix: regularization strategy to train strong classifiers with localizable
+features, ICCV 2019, arXiv 1905.04899.
+"""
+
+# Shapes: B batch, C classes, H height, W width.
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import final
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from hocket.data.batches import Examples
+from hocket.data.dataset import Kind, check_targets
+from hocket.errors import DataError, OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
+
+
+@final
+@dataclass(frozen=True)
+class Mix:
+    """Mixing of each example of a batch with another one of the batch, at random.
+
+    The share of an example is drawn from Beta(alpha, alpha), once for each batch. If both ways
+    are on, each batch is mixed in one of them, with equal probability.
+
+    Args:
+        classes: C, the number of classes.
+        mixup: Alpha of mixup, which adds two inputs by their shares; 0 for off.
+        cutmix: Alpha of CutMix, which replaces a rectangle of an image by that of another, with
+            the share as its area; 0 for off.
+
+    Raises:
+        OptionError: An option is out of range, or both ways are off.
+    """
+
+    classes: int
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    def __post_init__(self) -> None:
+        problems = wrong_fields(self) + out_of_range(
+            self, {"classes": Range(least=1), "mixup": Range(least=0), "cutmix": Range(least=0)}
+        )
+        if not problems and not self.mixup and not self.cutmix:
+            problems.append("mixup and cutmix are both 0, which mixes nothing; give one")
+        if problems:
+            raise OptionError(format_problems("batches cannot be mixed", problems))
+
+    def __call__(
+        self, inputs: Tensor, targets_B: Tensor, rng: Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return mixed inputs (B, ...), and the shares of the classes as targets (B, C).
+
+        Args:
+            inputs: Floating point numbers (B, ...); for CutMix images (B, channels, H, W).
+            targets_B: Class of each example, (B,).
+            rng: Generator to draw from; None for PyTorch's global one.
+
+        Raises:
+            DataError: The inputs are of another kind, or a target is no class.
+        """
+        if not inputs.is_floating_point() or targets_B.shape != inputs.shape[:1]:
+            raise DataError(
+                f"inputs {tuple(inputs.shape)} of {inputs.dtype} with targets "
+                f"{tuple(targets_B.shape)} cannot be mixed; wanted floating point numbers "
+                "(B, ...) and one class for each, (B,)"
+            )
+        if self.cutmix and inputs.dim() != 4:
+            raise DataError(
+                f"cutmix replaces parts of images (B, channels, H, W), and the inputs have the "
+                f"shape {tuple(inputs.shape)}; use mixup"
+            )
+        check_targets(targets_B, self.classes)
+        others_B = torch.randperm(len(inputs), generator=rng)
+        # PyTorch draws from no Beta with a generator of one's own.
+        draw = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
+        if self.cutmix and (not self.mixup or draw.random() < 0.5):
+            share = float(draw.beta(self.cutmix, self.cutmix))
+            inputs, share = _paste(inputs, inputs[others_B], share, draw)
+        else:
+            share = float(draw.beta(self.mixup, self.mixup))
+            inputs = inputs[others_B].lerp(inputs, share)
+        one_hot_BC = F.one_hot(targets_B.long(), self.classes).to(inputs.dtype)
+        return inputs, one_hot_BC[others_B].lerp(one_hot_BC, share)
+
+
+def _paste(
+    images_BCHW: Tensor, others_BCHW: Tensor, share: float, draw: np.random.Generator
+) -> tuple[Tensor, float]:
+    """Return images with a rectangle of others, and the share of their area that is left.
+
+    Args:
+        images_BCHW: The images.
+        others_BCHW: Another image for each.
+        share: Share that is to be left, if the rectangle lies inside.
+        draw: Generator to draw the centre from.
+    """
+    height, width = images_BCHW.shape[2:]
+    sides = []
+    for length in (height, width):
+        centre, half = int(draw.integers(length)), round(length * sqrt(1 - share)) // 2
+        sides.append((max(centre - half, 0), min(centre + half, length)))
+    (top, bottom), (left, right) = sides
+    pasted = images_BCHW.clone()
+    pasted[:, :, top:bottom, left:right] = others_BCHW[:, :, top:bottom, left:right]
+    return pasted, 1 - (bottom - top) * (right - left) / (height * width)
+
+
+@final
+class MixedExamples:
+    """Examples that are mixed batch by batch.
+
+    Args:
+        examples: Examples with one class each.
+        mix: The mixing.
+    """
+
+    def __init__(self, examples: Examples, mix: Mix) -> None:
+        self.examples = examples
+        self.mix = mix
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def take(self, rows_B: Tensor, rng: Generator) -> tuple[Tensor, Tensor]:
+        """Return mixed inputs (B, ...) of these rows and targets (B, C)."""
+        return self.mix(*self.examples.take(rows_B, rng), rng)
+
+
+def check_mixing(name: str, kind: Kind, *, mixup: float, cutmix: float) -> None:
+    """Check that examples of a data set can be mixed.
+
+    Args:
+        name: Name of the data set.
+        kind: Kind of its inputs.
+        mixup: Alpha of mixup.
+        cutmix: Alpha of CutMix.
+
+    Raises:
+        OptionError: They cannot.
+    """
+    if kind == "tokens" and (mixup or cutmix):
+        raise OptionError(
+            f"mixup is {mixup} and cutmix is {cutmix}, and the data set {name!r} has tokens, "
+            "which are no numbers that could be mixed; leave both at 0"
+        )
+    if kind == "vectors" and cutmix:
+        raise OptionError(
+            f"cutmix is {cutmix}, and the data set {name!r} has vectors, not images of which "
+            "parts could be replaced; use mixup"
+        )
