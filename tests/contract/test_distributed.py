@@ -13,6 +13,7 @@ from contract.worlds import NETS, Case, Left, trained, trained_apart
 from hocket.remedies import (
     T1,
     T2,
+    T3,
     Compensate,
     CompensateAdaptively,
     GapAware,
@@ -50,6 +51,8 @@ CASES = [
     Case("fdg", "conv", remedies=(GapAware(), Compensate())),
     Case("adl", options=(("linearize", "recompute"),), remedies=(CompensateAdaptively(),)),
     Case("fdg", options=(("linearize", "recompute"),), remedies=(T2(decay=0.5), T1(anneal=3))),
+    Case("fdg", remedies=(T3(updates=2), T1(anneal=3))),
+    Case("adl", "conv", (("accumulate", 2),), remedies=(T3(updates=2), Predict())),
     Case("adl", "conv", options=(("accumulate", 5), ("hold", "double"))),
     *(Case(name, "conv", (("recompute", True),)) for name in ("gpipe", "1f1b")),
     Case("1f1b", options=(("accumulate", 3), ("epoch_end", "drain"))),

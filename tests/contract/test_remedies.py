@@ -34,6 +34,7 @@ from hocket.remedies import (
     REMEDIES,
     T1,
     T2,
+    T3,
     Compensate,
     CompensateAdaptively,
     GapAware,
@@ -56,6 +57,7 @@ NEUTRAL = {
     "compensate": Compensate(strength=0.0),
     "compensate-adaptive": CompensateAdaptively(strength=0.0),
     "staleness-rate": StalenessRate(power=0.0),
+    "t3": T3(updates=0),
 }
 OTHER_VALUES = {
     "anneal": 3,
@@ -63,6 +65,7 @@ OTHER_VALUES = {
     "direction": "decaying",
     "power": 0.5,
     "strength": 0.5,
+    "updates": 3,
 }
 every_remedy = pytest.mark.parametrize("name", REMEDIES)
 
@@ -499,6 +502,8 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ("fdg+t1(anneal=-1)", "anneal is -1; use a number of at least 0"),
         ("fdg+t1(anneal=soon)", "anneal is 'soon'; wanted a whole number"),
         ("fdg+t1(speed=3)", "unknown option 'speed'; there are: anneal"),
+        ("fdg+t3(updates=-1)", "updates is -1; use a number of at least 0"),
+        ("gpipe+t3", "there is no late gradient that T3 could correct"),
         ("fdg+staleness-rate(power=-1)", "power is -1; use a number of at least 0"),
         ("fdg+t1(anneal=3", r"cannot read the remedy 't1\(anneal=3'; write it after a method"),
         (
@@ -598,6 +603,8 @@ def test_a_remedy_that_is_none_is_refused():
         GapAware(decay=-0.1)
     with pytest.raises(OptionError, match="remedy 't2' cannot be built"):
         T2(decay=-0.1)
+    with pytest.raises(OptionError, match="remedy 't3' cannot be built"):
+        T3(updates=0.5)
 
 
 @pytest.mark.parametrize("build", [BP, DGL])

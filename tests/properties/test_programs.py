@@ -1,6 +1,7 @@
 """Programs of any method on any number of stages: complete, in order, as stale as the table."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from hocket.program import (
     parse_program,
     unroll,
 )
+from hocket.remedies import T3
 from hocket.signals import Delayed, Local, Synthetic
 from reference.pipedream import one_f_one_b
 
@@ -63,6 +65,20 @@ flushed = st.builds(
 )
 unflushed = st.one_of(plain, vertical, double)
 methods = st.one_of(unflushed, flushed)
+late = st.builds(
+    ADL,
+    forward_delay=st.integers(0, 2),
+    backward_delay=st.integers(1, 2),
+    order=st.sampled_from(["forward-first", "backward-first"]),
+    accumulate=st.integers(1, 4),
+    epoch_end=st.sampled_from(["carry", "drain"]),
+)
+synchronous = st.builds(
+    lambda method, updates: method.with_remedies(T3(updates=updates)),
+    st.one_of(late, vertical.filter(lambda method: sum(method.edge_delay(0))), double),
+    st.integers(0, 4),
+)
+any_methods = st.one_of(methods, synchronous)
 stage_counts = st.integers(1, 5)
 epochs = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 
@@ -71,12 +87,12 @@ def flat(ticks: list[Tick]) -> list[Action]:
     return [action for tick in ticks for action in tick]
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_every_program_passes_its_own_check(method, stages, batches):
     check_program(list(unroll(method, stages, batches)), method, stages)
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_a_printed_program_reads_back(method, stages, batches):
     ticks = list(unroll(method, stages, batches))
     again = parse_program("\n".join(" ".join(map(str, tick)) for tick in ticks))
@@ -84,7 +100,7 @@ def test_a_printed_program_reads_back(method, stages, batches):
     assert [a.version for a in flat(again)] == [a.version for a in flat(ticks)]
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_every_stage_does_every_batch_once_and_in_turn(method, stages, batches):
     actions = flat(list(unroll(method, stages, batches)))
     everything = list(range(sum(batches)))
@@ -98,7 +114,7 @@ def test_every_stage_does_every_batch_once_and_in_turn(method, stages, batches):
         )
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_at_most_one_of_each_kind_in_a_tick(method, stages, batches):
     for tick in unroll(method, stages, batches):
         assert all(count == 1 for count in Counter((a.kind, a.stage) for a in tick).values())
@@ -161,6 +177,24 @@ def test_no_batch_enters_before_the_update_with_the_group_before(method, stages,
                 assert group == one_f_one_b(stages - 1 - k, forwards)
 
 
+@given(synchronous, stage_counts, st.integers(0, 30))
+def test_after_updates_before_which_the_pipeline_is_flushed_a_program_begins(
+    method, stages, batches
+):
+    """Those of T3 are a flushed pipeline, and what follows knows nothing of them."""
+    updates, steady = method.flushed_updates, method.steady
+    first = min(updates * method.accumulate, batches)
+    flush = replace(method, flush="alternate", hold="newest", remedies=())
+    wanted = list(unroll(flush, stages, first))
+    for tick in unroll(steady, stages, batches - first):
+        wanted.append(tuple(replace(a, batch=a.batch + first) for a in tick))
+    ticks = list(unroll(method, stages, batches))
+    assert ticks == wanted
+    held = [a.version for a in flat(ticks) if a.kind == "F" and a.batch >= first]
+    begun = [a.version for a in flat(wanted) if a.kind == "F" and a.batch >= first]
+    assert held == [None if version is None else version + updates for version in begun]
+
+
 @given(st.integers(1, 6), stage_counts, epochs)
 def test_1f1b_is_pipedream_drained_after_every_group(accumulate, stages, sizes):
     """Apart from the number of updates."""
@@ -185,9 +219,14 @@ def test_batches_that_enter_too_early_are_named():
     with pytest.raises(ProgramError, match=told):
         check_program(parse_program(early), OneFOneB(accumulate=2), 1)
     check_program(parse_program(early), BP(accumulate=2), 1)
+    first = "F0.0 F1.0 B1.0 U1.0\nF0.1 F1.1 B1.1 U1.1 B0.0 U0.0\nB0.1 U0.1"
+    told = r"tick 1: U0.0 leaves batches \[1\] in flight"
+    with pytest.raises(ProgramError, match=told):
+        check_program(parse_program(first), DDG().with_remedies(T3(updates=1)), 2)
+    check_program(parse_program(first), DDG(), 2)
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_updates_take_full_groups_except_when_drained(method, stages, batches):
     actions = flat(list(unroll(method, stages, batches)))
     ends = {sum(batches)}
@@ -205,7 +244,7 @@ def test_updates_take_full_groups_except_when_drained(method, stages, batches):
         assert accumulated == 0
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_a_stage_never_holds_more_than_the_table_says(method, stages, batches):
     actions = flat(list(unroll(method, stages, batches)))
     for k in range(stages):
@@ -236,7 +275,7 @@ def test_the_table_of_memory_is_reached(method, stages):
         assert most == method.memory(k, stages).inputs
 
 
-@given(methods, stage_counts, st.integers(0, 8))
+@given(any_methods, stage_counts, st.integers(0, 8))
 def test_a_program_can_be_driven_batch_by_batch(method, stages, batches):
     program = Program(method, stages)
     entered = [tick for _ in range(batches) for tick in enter(program)]
@@ -287,7 +326,7 @@ def test_held_weights_are_the_same_version_at_every_stage(method, stages, batche
             assert versions.setdefault(action.batch, action.version) == action.version
 
 
-@given(methods, stage_counts, epochs)
+@given(any_methods, stage_counts, epochs)
 def test_a_forward_names_the_updates_until_its_backward(method, stages, sizes):
     """From the weights that it uses; also after an epoch that was drained."""
     updates, forwarded = Counter(), {}

@@ -36,6 +36,7 @@ def train(
     behind: Move | None = None,
     correct: Callable[[nn.Module, list[Tensor], torch.optim.Optimizer], None] | None = None,
     spikes: bool = False,
+    flushed: int = 0,
 ) -> list[float]:
     """Train ``modules`` in place until drained; return the loss of each batch.
 
@@ -43,6 +44,7 @@ def train(
     forward with s updates until its backward has ahead(optimizer, s) added to its weights, and
     the backward behind(optimizer, s). The gradients of a batch are corrected by correct(module,
     weights of its forward, optimizer). With spikes, SGD is that of 2003.11666.
+    Before each of the first ``flushed`` updates the pipeline is empty (PipeMare's T3).
     """
     K, N = len(modules), len(batches)
     kind = LiveSGD if linearize == "live" else torch.optim.SGD
@@ -53,7 +55,6 @@ def train(
             SpikeSGD(m.parameters(), lr, momentum, weight_decay=weight_decay, delay=delay)
             for m, delay in zip(modules, late, strict=True)
         ]
-    todo = [deque(one_f_one_b(K - 1 - k, N)) for k in range(K)]
     x = [deque(leaf(x) for x, _ in batches), *(deque() for _ in range(K - 1))]
     g, kept, losses = [deque() for _ in range(K)], [deque() for _ in range(K)], []
     count, version = [0] * K, [0] * K
@@ -69,42 +70,45 @@ def train(
         sgd[k].zero_grad()
         count[k] = 0
 
-    while any(todo):
-        for k in range(K):
-            while todo[k] and (x[k] if todo[k][0] == "F" else g[k] or k == K - 1):
-                if todo[k].popleft() == "F":
-                    how = linearize if k < K - 1 else "live"  # back-propagated at once
-                    due = (count[k] + len(kept[k])) // accumulate
-                    with moved(modules[k], ahead(sgd[k], due) if ahead and due else None):
-                        out, mine = forward(modules[k], x[k].popleft(), how)
-                    kept[k].append(mine)
-                    seen[k].append(version[k])
-                    then[k].append([p.data.clone() for p in modules[k].parameters()])
+    sizes = [accumulate] * flushed + [N - accumulate * flushed]
+    for size in sizes:  # each enters when the pipeline is empty
+        todo = [deque(one_f_one_b(K - 1 - k, size)) for k in range(K)]
+        while any(todo):
+            for k in range(K):
+                while todo[k] and (x[k] if todo[k][0] == "F" else g[k] or k == K - 1):
+                    if todo[k].popleft() == "F":
+                        how = linearize if k < K - 1 else "live"  # back-propagated at once
+                        due = (count[k] + len(kept[k])) // accumulate
+                        with moved(modules[k], ahead(sgd[k], due) if ahead and due else None):
+                            out, mine = forward(modules[k], x[k].popleft(), how)
+                        kept[k].append(mine)
+                        seen[k].append(version[k])
+                        then[k].append([p.data.clone() for p in modules[k].parameters()])
+                        if k < K - 1:
+                            x[k + 1].append(out)
+                        continue
+                    late = version[k] - seen[k].popleft()
                     if k < K - 1:
-                        x[k + 1].append(out)
-                    continue
-                late = version[k] - seen[k].popleft()
-                if k < K - 1:
-                    sums = [p.grad for p in modules[k].parameters()]
-                    modules[k].zero_grad()
-                    with moved(modules[k], behind(sgd[k], late) if behind else None):
-                        back = backward(modules[k], kept[k].popleft(), g[k].popleft())
-                    if correct:
-                        correct(modules[k], then[k].popleft(), sgd[k])
-                    for p, total in zip(modules[k].parameters(), sums, strict=True):
-                        p.grad = p.grad if total is None else total + p.grad
-                else:  # the loss of the batch just forwarded
-                    _, inputs, out = kept[k].popleft()
-                    value = loss(out, batches[len(losses)][1])
-                    value.backward()
-                    back = inputs.grad
-                    losses.append(value.item())
-                if k:
-                    g[k - 1].append(back)
-                count[k] += 1
-                stale[k].append(late)
-                if count[k] == accumulate:
-                    update(k)
+                        sums = [p.grad for p in modules[k].parameters()]
+                        modules[k].zero_grad()
+                        with moved(modules[k], behind(sgd[k], late) if behind else None):
+                            back = backward(modules[k], kept[k].popleft(), g[k].popleft())
+                        if correct:
+                            correct(modules[k], then[k].popleft(), sgd[k])
+                        for p, total in zip(modules[k].parameters(), sums, strict=True):
+                            p.grad = p.grad if total is None else total + p.grad
+                    else:  # the loss of the batch just forwarded
+                        _, inputs, out = kept[k].popleft()
+                        value = loss(out, batches[len(losses)][1])
+                        value.backward()
+                        back = inputs.grad
+                        losses.append(value.item())
+                    if k:
+                        g[k - 1].append(back)
+                    count[k] += 1
+                    stale[k].append(late)
+                    if count[k] == accumulate:
+                        update(k)
     for k in (k for k in range(K) if count[k]):  # the last, partial groups
         update(k)
     return losses

@@ -124,9 +124,15 @@ class DistributedEngine:
         """Number of ticks done."""
         return self._schedule.tick_count
 
-    def start_at(self, ticks: int, batches: int) -> None:
-        """Count ticks and batches on from these numbers, with nothing in flight."""
-        self._schedule.start_at(ticks, batches)
+    def start_at(self, ticks: int, batches: int, updates: int) -> None:
+        """Continue a training that other stages began, with nothing in flight.
+
+        Args:
+            ticks: Number of the next tick.
+            batches: Number of the next batch.
+            updates: Number of updates that the weights have seen.
+        """
+        self._schedule.start_at(ticks, batches, updates)
         self._lookahead.tick = ticks - 1
 
     def state_dict(self) -> list[Tree]:

@@ -77,5 +77,11 @@ class Engine(Protocol):
 class LockstepEngine(Engine, Protocol):
     """An engine whose stages keep step, so that stages cut elsewhere can continue with it."""
 
-    def start_at(self, ticks: int, batches: int) -> None:
-        """Count ticks and batches on from these numbers, with nothing in flight."""
+    def start_at(self, ticks: int, batches: int, updates: int) -> None:
+        """Continue a training that other stages began, with nothing in flight.
+
+        Args:
+            ticks: Number of the next tick.
+            batches: Number of the next batch.
+            updates: Number of updates that the weights have seen.
+        """

@@ -107,10 +107,16 @@ class SerialEngine:
         """Number of ticks done."""
         return self.program.tick_count
 
-    def start_at(self, ticks: int, batches: int) -> None:
-        """Count ticks and batches on from these numbers, with nothing in flight."""
+    def start_at(self, ticks: int, batches: int, updates: int) -> None:
+        """Continue a training that other stages began, with nothing in flight.
+
+        Args:
+            ticks: Number of the next tick.
+            batches: Number of the next batch.
+            updates: Number of updates that the weights have seen.
+        """
         for schedule in self.program.schedules:
-            schedule.start_at(ticks, batches)
+            schedule.start_at(ticks, batches, updates)
 
     def state_dict(self) -> list[Tree]:
         """Return the state of each stage, with that of its schedule."""

@@ -5,7 +5,7 @@ stage k here is module k+1 there.
 """
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Literal
 
 from hocket.errors import OptionError, format_problems
@@ -13,7 +13,7 @@ from hocket.methods.contradictions import contradictions
 from hocket.methods.replay import Replay
 from hocket.options import Range, out_of_range, wrong_fields
 from hocket.remedies.conflicts import remedy_problems
-from hocket.remedies.remedy import Post, Remedy
+from hocket.remedies.remedy import Post, Remedy, count_flushed_updates
 from hocket.signals.signal import Signal
 
 Order = Literal["forward-first", "backward-first"]
@@ -134,6 +134,23 @@ class Method:
         (True, False)
         """
         return self.flush != "never"
+
+    @property
+    def flushed_updates(self) -> float:
+        """First updates before each of which a group of batches leaves the pipeline.
+
+        >>> from hocket.methods import ADL, GPipe
+        >>> from hocket.remedies import T3
+        >>> GPipe().flushed_updates, ADL().with_remedies(T3(updates=5)).flushed_updates
+        (inf, 5)
+        """
+        return inf if self.flushes else count_flushed_updates(self.remedies)
+
+    @property
+    def steady(self) -> "Method":
+        """The same method after the first updates before which it flushes the pipeline."""
+        lasting = tuple(remedy for remedy in self.remedies if not remedy.flushed_updates)
+        return replace(self, remedies=lasting)
 
     @property
     def free_running(self) -> bool:

@@ -45,12 +45,12 @@ class Candidate:
     extra_delay: tuple[int, ...] = ()
 
     def build_method(self) -> Method:
-        """Return the method with its extra delay.
+        """Return the method with its extra delay, in its steady state.
 
         Raises:
             OptionError: There is no such method, or it cannot have that delay.
         """
-        return with_extra_delay(parse_method(self.method), self.extra_delay or 0)
+        return with_extra_delay(parse_method(self.method).steady, self.extra_delay or 0)
 
 
 def rehearse_candidates(

@@ -29,6 +29,7 @@ class StageSchedule:
         self._accumulated = 0  # gradients since the last update
         self._updates = 0
         self._drained = (0, 0)  # batches and updates when nothing was left to do
+        self._earlier_updates = 0  # by stages that were cut elsewhere
         self._flight = method.flight(stages)
         # Of every tick, and sums over all stages.
         self._entry, self._delay = method.entry(stage), method.delay(stage, stages)
@@ -36,6 +37,7 @@ class StageSchedule:
         self._learns = method.signal.learns_from_gradient and has_next
         self._answer_delay = sum(method.edge_delay(stage)) if has_next else 0
         self._holds = method.holds(stages)
+        self._flushed_updates = method.flushed_updates
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the batches in flight, as plain values."""
@@ -46,6 +48,7 @@ class StageSchedule:
             "gathered": self._accumulated,
             "updates": self._updates,
             "drained": self._drained,
+            "earlier_updates": self._earlier_updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -55,10 +58,20 @@ class StageSchedule:
         self._accumulated = state["gathered"]
         self._updates = state["updates"]
         self._drained = tuple(state["drained"])
+        self._earlier_updates = state["earlier_updates"]
 
-    def start_at(self, tick_count: int, batch_count: int) -> None:
-        """Continue from these counts, with no batch in flight."""
+    def start_at(self, tick_count: int, batch_count: int, updates: int) -> None:
+        """Continue from these counts of a training that other stages began.
+
+        No batch is in flight, and versions of weights are counted from 0 again.
+
+        Args:
+            tick_count: Number of the next tick.
+            batch_count: Number of the next batch.
+            updates: Number of updates that the weights have seen.
+        """
         self.tick_count, self.batch_count = tick_count, batch_count
+        self._earlier_updates = updates
         self._entered, self._accumulated = {}, 0
         self._drained = (batch_count, self._updates)
 
@@ -70,12 +83,14 @@ class StageSchedule:
     @property
     def flushing(self) -> bool:
         """True if no batch may enter before those in flight have left."""
-        full = self.batch_count - self._drained[0] == self.method.accumulate
-        return self.method.flushes and full and not self.idle
+        batches, updates = self._drained
+        flushed = self._earlier_updates + updates < self._flushed_updates
+        full = self.batch_count - batches == self.method.accumulate
+        return flushed and full and not self.idle
 
     def tick(self) -> list[Action]:
         """Return the stage's actions in the next tick, in which a new batch enters."""
-        if self.method.flushes and self.idle and not self._accumulated:
+        if self.idle and not self._accumulated:
             self._drained = (self.batch_count, self._updates)
         self._entered[self.tick_count] = self.batch_count
         self.batch_count += 1

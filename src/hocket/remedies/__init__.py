@@ -15,3 +15,4 @@ from hocket.remedies.spike_compensation import SpikeCompensation as SpikeCompens
 from hocket.remedies.staleness_rate import StalenessRate as StalenessRate
 from hocket.remedies.t1 import T1 as T1
 from hocket.remedies.t2 import T2 as T2
+from hocket.remedies.t3 import T3 as T3

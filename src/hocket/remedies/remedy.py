@@ -86,7 +86,8 @@ class Aid:
         """Return the factor on the learning rates of an update.
 
         Args:
-            update: Number of updates that the weights have seen.
+            update: Number of updates that the weights have seen, without the first ones before
+                which the pipeline was flushed.
         """
         return 1.0
 
@@ -146,6 +147,11 @@ class Remedy(ABC):
         """Copies of a stage's weights that it keeps between two actions."""
         return 0
 
+    @property
+    def flushed_updates(self) -> int:
+        """First updates before each of which the pipeline is flushed."""
+        return 0
+
     @abstractmethod
     def posted(self, post: Post, weights: Weights) -> Aid:
         """Build the object that acts at one stage.
@@ -157,10 +163,17 @@ class Remedy(ABC):
 
 
 class Aids(Aid):
-    """All remedies at one stage, in the order of the method."""
+    """All remedies at one stage, in the order of the method.
 
-    def __init__(self, aids: Sequence[Aid]) -> None:
+    Args:
+        aids: The objects of the remedies.
+        flushed_updates: First updates before each of which the pipeline is flushed, so that
+            there is nothing to correct.
+    """
+
+    def __init__(self, aids: Sequence[Aid], flushed_updates: int = 0) -> None:
         self._aids = aids
+        self._flushed_updates = flushed_updates
         self.wants_changes = any(aid.wants_changes for aid in aids)
         self.wants_then = any(aid.wants_then for aid in aids)
 
@@ -204,7 +217,17 @@ class Aids(Aid):
         Args:
             update: Number of updates that the weights have seen.
         """
-        return prod(aid.rate(update) for aid in self._aids)
+        if not self.act_on(update):
+            return 1.0
+        return prod(aid.rate(update - self._flushed_updates) for aid in self._aids)
+
+    def act_on(self, update: int) -> bool:
+        """Return whether the pipeline was not flushed before an update.
+
+        Args:
+            update: Number of updates that the weights have seen.
+        """
+        return update >= self._flushed_updates
 
     def adjust(self, lrs: Sequence[float]) -> None:
         """Let each remedy change the weights after a step of the optimizer.
@@ -250,4 +273,16 @@ def post_remedies(remedies: Sequence[Remedy], post: Post, weights: Weights) -> A
         post: The stage.
         weights: Its weights.
     """
-    return Aids([remedy.posted(post, weights) for remedy in remedies] if post.staleness else [])
+    if not post.staleness:
+        return Aids([])
+    posted = [remedy.posted(post, weights) for remedy in remedies]
+    return Aids(posted, count_flushed_updates(remedies))
+
+
+def count_flushed_updates(remedies: Iterable[Remedy]) -> int:
+    """Return the number of first updates before each of which the pipeline is flushed.
+
+    Args:
+        remedies: Remedies of a method.
+    """
+    return max((remedy.flushed_updates for remedy in remedies), default=0)

@@ -204,7 +204,8 @@ class Updater:
         told = self.parameters if remedies.wants_changes else []
         before = [weight.detach().clone() for weight in told]
         lrs = _step_scaled(optimizer, factor)
-        remedies.adjust(lrs)
+        if remedies.act_on(self.version):
+            remedies.adjust(lrs)
         changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
         remedies.stepped(lrs, changes)
         return lrs[0]

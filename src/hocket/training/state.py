@@ -352,7 +352,7 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
     for stage in engine.stages:
         names = reshard_names(stage, network)["trained"]
         stage.updater.adopt_state([optimizer_states.get(n) for n in names], epoch, updates)
-    engine.start_at(schedule["tick_count"], schedule["batch_count"])
+    engine.start_at(schedule["tick_count"], schedule["batch_count"], updates)
 
 
 def _optimizer_kinds(states: Sequence[Tree]) -> set[str]:
