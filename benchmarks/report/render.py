@@ -40,10 +40,10 @@ from benchmarks.report.tables_speed import (
 )
 from benchmarks.report.tables_studies import short_study_table
 from hocket.errors import DataError
-from hocket.sweeps.pictures import draw_curves
-from hocket.sweeps.record import NAME as SWEEP
-from hocket.sweeps.record import PICTURE, SweepRecord
-from hocket.sweeps.report import results_with_legend
+from hocket.runs.sweeps.pictures import draw_curves
+from hocket.runs.sweeps.record import NAME as SWEEP
+from hocket.runs.sweeps.record import PICTURE, SweepRecord
+from hocket.runs.sweeps.report import results_with_legend
 
 
 def render(folder: Path, *, into: Path | None = None) -> None:

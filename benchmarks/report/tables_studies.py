@@ -8,7 +8,7 @@ from benchmarks.report.markdown import markdown_table
 from hocket.errors import DataError
 from hocket.options import Named
 from hocket.runs.config import RunConfig
-from hocket.sweeps.report import first_stage_lateness, format_spread
+from hocket.runs.sweeps.report import first_stage_lateness, format_spread
 
 
 def short_study_table(record: Record, chosen: str = "short") -> str:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from hocket.partition import cut as cut
     from hocket.partition import untie as untie
     from hocket.program import unroll as unroll
+    from hocket.runs.sweeps.study import Study as Study
+    from hocket.runs.sweeps.sweep import sweep as sweep
     from hocket.signals.losses import cross_entropy as cross_entropy
-    from hocket.sweeps.study import Study as Study
-    from hocket.sweeps.sweep import sweep as sweep
     from hocket.training.metrics import EvaluationResult as EvaluationResult
     from hocket.training.trainer import Trainer as Trainer
 
@@ -46,11 +46,11 @@ _MODULES = {
     "HocketError": "hocket.errors",
     "Method": "hocket.methods.method",
     "Plan": "hocket.partition",
-    "Study": "hocket.sweeps.study",
+    "Study": "hocket.runs.sweeps.study",
     "Trainer": "hocket.training.trainer",
     "cross_entropy": "hocket.signals.losses",
     "cut": "hocket.partition",
-    "sweep": "hocket.sweeps.sweep",
+    "sweep": "hocket.runs.sweeps.sweep",
     "unroll": "hocket.program",
     "untie": "hocket.partition",
 }

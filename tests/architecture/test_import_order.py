@@ -22,10 +22,8 @@ LEVELS = (
     ("program", "transport"),
     ("stage",),
     ("engine",),
-    ("training",),
-    ("planner", "runs"),
-    ("sweeps",),
-    ("report",),
+    ("planner", "training"),
+    ("runs",),
     ("__init__", "cli"),
     ("__main__",),
 )
@@ -135,9 +133,21 @@ def test_rooms_are_few_and_each_is_on_one_level():
     packages = {p.name for p in SOURCE.iterdir() if (p / "__init__.py").exists()}
     modules = {p.stem for p in SOURCE.glob("*.py")}
     assert packages | modules == LEVEL.keys()
-    assert len(packages) <= 19
+    assert len(packages) <= 18
     assert len(modules) <= 8
-    assert len(LEVELS) <= 13
+    assert len(LEVELS) <= 11
+
+
+def test_one_run_knows_nothing_of_studies_and_they_know_nothing_of_reports():
+    order = ("runs", "runs.sweeps", "runs.report")
+    place = {
+        m: max(order.index(p) for p in order if m.startswith(p))
+        for m in FILES
+        if room_of(m) == "runs"
+    }
+    for module, mine in place.items():
+        later = {i for i in imported(tree_of(module)) if place.get(i, 0) > mine}
+        assert not later, f"hocket.{module} imports {sorted(later)}"
 
 
 def test_nothing_imports_the_measurements():

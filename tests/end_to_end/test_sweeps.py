@@ -9,7 +9,7 @@ from pathlib import Path
 import hocket
 from hocket import Study
 from hocket.runs.run_dir import lock_run_dir
-from unit.sweeps.in_process import run_here
+from unit.runs.sweeps.in_process import run_here
 
 WAIT_S = 500.0
 STUDY = """

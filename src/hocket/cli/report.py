@@ -17,8 +17,8 @@ def report_command(*folders: Path, out: Path = Path("report.html")) -> int:
         out: File to write; an older one is replaced.
     """
     require_writable("out", out)
-    from hocket.report.find_runs import find_runs
-    from hocket.report.page import write_report
+    from hocket.runs.report.find_runs import find_runs
+    from hocket.runs.report.page import write_report
 
     found = find_runs(folders)
     for reason in found.left_out:

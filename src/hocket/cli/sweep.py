@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.cli.output import console, messages
 
 if TYPE_CHECKING:
-    from hocket.sweeps.study import Study
+    from hocket.runs.sweeps.study import Study
 
 
 def sweep_command(
@@ -33,9 +33,9 @@ def sweep_command(
             place of its grid of learning rates; 0 for none.
     """
     from hocket.distributed.deferred_compiler import defer_compiler
-    from hocket.sweeps.report import results_table
-    from hocket.sweeps.study import Study
-    from hocket.sweeps.sweep import sweep
+    from hocket.runs.sweeps.report import results_table
+    from hocket.runs.sweeps.study import Study
+    from hocket.runs.sweeps.sweep import sweep
 
     defer_compiler()
     changes: dict[str, Any] = {} if jobs is None else {"jobs": jobs}
@@ -65,10 +65,10 @@ def sweep_command(
 
 def _search(study: "Study", trials: int, out: Path | None) -> int:
     """Search the best options of each row of a study, and print them."""
-    from hocket.sweeps.search import search
-    from hocket.sweeps.search_record import REPORT, best_table
+    from hocket.runs.sweeps.search import search_study
+    from hocket.runs.sweeps.search_record import REPORT, best_table
 
-    record = search(study, trials, out)
+    record = search_study(study, trials, out)
     console.print(best_table(record.values), highlight=False, soft_wrap=True)
     messages.print(f"all trials are in {record.folder / REPORT}", soft_wrap=True)
     if record.stopped_by:

@@ -14,7 +14,7 @@ from benchmarks.report.render import (
     stale_excerpts,
 )
 from hocket.errors import DataError
-from unit.sweeps.in_process import run_here
+from unit.runs.sweeps.in_process import run_here
 
 
 def overhead_record() -> Record:

@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from hocket.cli.main import main
-from hocket.sweeps import sweep as sweep_module
-from unit.sweeps.in_process import HereProcess, run_here
+from hocket.runs.sweeps import sweep as sweep_module
+from unit.runs.sweeps.in_process import HereProcess, run_here
 
 STUDY = """
 target = "test_loss <= 100"

@@ -14,7 +14,7 @@ import pytest
 
 from hocket.cli.main import main
 from hocket.partition import Plan
-from unit.sweeps.in_process import run_here
+from unit.runs.sweeps.in_process import run_here
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,8 +51,8 @@ ELSEWHERE = {
     "--out records/gpt-characters-500": "tests/unit/benchmarks/test_studies.py",
     "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt "
     "--out records/gpt-characters-2000": "tests/unit/benchmarks/test_studies.py",
-    "hocket report": "tests/unit/report/test_report.py",
-    "hocket report sweeps/mine --out study.html": "tests/unit/report/test_report.py",
+    "hocket report": "tests/unit/runs/report/test_report.py",
+    "hocket report sweeps/mine --out study.html": "tests/unit/runs/report/test_report.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes
     "hocket train --network mlp --data digits --stages 2 --epochs 1 --compile":
     "tests/contract/test_compiled.py",  # which compiles smaller stages

@@ -1,0 +1,157 @@
+"""Sections of a report with curves: loss and error, single batches, staleness and gradients."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from hocket.runs.report.groups import Group
+from hocket.runs.report.line_chart import Curve, line_chart
+from hocket.runs.report.markup import Markup, element
+from hocket.runs.report.reported_run import BatchMetrics, ReportedRun, Series
+from hocket.runs.sweeps.curve import Point
+
+MOST_POINTS = 120
+"""Points of a curve over batches; more are averaged in intervals."""
+MOST_EVALUATIONS = 400
+"""Evaluations of a run that are drawn."""
+METRICS: Sequence[tuple[str, str, float]] = (
+    ("test_error", "test error, %", 100.0),
+    ("test_loss", "test loss", 1.0),
+    ("train_loss", "training loss", 1.0),
+)
+AXES: Sequence[tuple[str, str]] = (
+    ("updates", "updates"),
+    ("samples", "samples"),
+    ("seconds", "seconds of training"),
+)
+STAGE_METRICS: Sequence[tuple[str, str]] = (
+    ("staleness", "staleness, updates"),
+    ("cosine", "cosine of late and true gradient"),
+    ("ratio", "norm of late over true gradient"),
+)
+
+
+def learning_curves(groups: Sequence[Group]) -> list[Markup]:
+    """Draw loss and error against updates, samples and seconds, and the loss by batch."""
+    charts = [
+        line_chart(title, axis_title, _evaluations(groups, metric, axis, factor))
+        for metric, title, factor in METRICS
+        for axis, axis_title in AXES
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def batch_losses(groups: Sequence[Group]) -> list[Markup]:
+    """Draw the training loss of single batches, for long epochs and runs under way."""
+    width = _interval(groups, lambda metrics: [metrics.loss])
+    curves = [
+        Curve(g.number, g.label, [bin_means(run.metrics.loss, width) for run in g.runs])
+        for g in groups
+    ]
+    chart = line_chart("training loss of logged batches", "batch", curves)
+    return [chart] if chart is not None else []
+
+
+def stage_charts(groups: Sequence[Group]) -> list[Markup]:
+    """Draw mean staleness and mean gradient error against the number of the stage."""
+    charts = [
+        line_chart(
+            title,
+            "stage",
+            [
+                Curve(g.number, g.label, [_by_stage(run, name) for run in g.runs])
+                for g in groups
+            ],
+            markers=True,
+            whole=True,
+        )
+        for name, title in STAGE_METRICS
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def gradient_errors(groups: Sequence[Group]) -> list[Markup]:
+    """Draw the cosine of late and true gradients of each stage against batches."""
+    stages = sorted({k for g in groups for run in g.runs for k in run.metrics.cosine})
+    width = _interval(groups, lambda metrics: list(metrics.cosine.values()))
+    charts = []
+    for stage in stages:
+        curves = [
+            Curve(
+                g.number, g.label, [bin_means(series, width) for series in _cosines(g, stage)]
+            )
+            for g in groups
+        ]
+        charts.append(line_chart(f"cosine at stage {stage}", "batch", curves))
+    return [chart for chart in charts if chart is not None]
+
+
+def chart_grid(charts: Sequence[Markup]) -> Markup:
+    """Put charts side by side, as many as fit."""
+    return element("div", charts, class_="charts")
+
+
+def bin_means(series: Series, width: int) -> Series:
+    """Average points over intervals of x.
+
+    Args:
+        series: Points with whole x.
+        width: Length of the intervals.
+
+    >>> bin_means([(0, 1.0), (1, 3.0), (4, 5.0)], 2)
+    [(0.5, 2.0), (4.0, 5.0)]
+    """
+    bins: dict[int, list[tuple[float, float]]] = {}
+    for x, y in series:
+        bins.setdefault(int(x) // width, []).append((x, y))
+    return [
+        (fmean(x for x, _ in points), fmean(y for _, y in points))
+        for _, points in sorted(bins.items())
+    ]
+
+
+def _interval(
+    groups: Sequence[Group], chosen: Callable[[BatchMetrics], Sequence[Series]]
+) -> int:
+    """Return the length of the intervals that all runs are averaged over."""
+    series = [s for g in groups for run in g.runs for s in chosen(run.metrics)]
+    last = max((x for points in series for x, _ in points), default=0.0)
+    return int(last) // MOST_POINTS + 1
+
+
+def _cosines(group: Group, stage: int) -> list[Series]:
+    """Return the cosines of a stage by batch; of a study's record only their mean is known."""
+    found = [run.metrics.cosine.get(stage, ()) for run in group.runs]
+    return [series for series in found if len(series) > 1]
+
+
+def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float) -> list[Curve]:
+    """Return the curves of a metric over evaluations, of which long runs show every n-th.
+
+    Args:
+        groups: The groups.
+        metric: Name of the metric.
+        axis: Name of the horizontal axis.
+        factor: Factor on the metric.
+    """
+    series = [[_series(run.curve, metric, axis, factor) for run in g.runs] for g in groups]
+    longest = max((len(points) for runs in series for points in runs), default=0)
+    step = max(1, math.ceil(longest / MOST_EVALUATIONS))
+    return [
+        Curve(group.number, group.label, [points[step - 1 :: step] for points in runs])
+        for group, runs in zip(groups, series, strict=True)
+    ]
+
+
+def _series(curve: Sequence[Point], metric: str, axis: str, factor: float) -> Series:
+    return [
+        (float(getattr(point, axis)), value * factor)
+        for point in curve
+        if (value := point.value(metric)) is not None
+    ]
+
+
+def _by_stage(run: ReportedRun, name: str) -> Series:
+    """Return the mean of a metric over the logged batches of each stage."""
+    by_stage = getattr(run.metrics, name)
+    return [(float(k), fmean(y for _, y in series)) for k, series in by_stage.items() if series]

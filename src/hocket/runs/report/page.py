@@ -1,0 +1,140 @@
+"""Page of a report: its sections, its style and its script, in one file that loads nothing."""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from hocket.errors import OptionError
+from hocket.files import write_text_atomically
+from hocket.runs.report import curves, plans, programs, summaries
+from hocket.runs.report.find_runs import FoundRuns
+from hocket.runs.report.groups import Group, compare_settings, group_runs
+from hocket.runs.report.line_chart import line_sample
+from hocket.runs.report.markup import Child, Markup, element
+
+
+def write_report(found: FoundRuns, file: Path) -> None:
+    """Write the report of runs as one HTML file.
+
+    Args:
+        found: The runs, and what was left out.
+        file: File to write.
+
+    Raises:
+        OptionError: The file cannot be written.
+    """
+    try:
+        write_text_atomically(file, build_page(found))
+    except OSError as error:
+        raise OptionError(
+            f"cannot write the report to {str(file)!r}: {error.strerror}; name another file "
+            "with --out"
+        ) from error
+
+
+def build_page(found: FoundRuns) -> str:
+    """Build the page, which holds no date and no random name: equal runs, equal pages."""
+    groups = group_runs(found.runs)
+    count = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
+    style, script = _read("page.css"), _read("page.js")
+    # Nothing is loaded, and nothing runs but this script: run folders may be of unknown origin.
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"Hocket: {count}"),
+        element("style", style),
+    )
+    main = element("main", _header(found, groups, count), list(_sections(found, groups)))
+    body = element("body", main, element("script", script))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _header(found: FoundRuns, groups: Sequence[Group], count: str) -> Markup:
+    """Build the title, notes on what is missing, and the legend, which hides groups."""
+    data = sorted({run.config.data for run in found.runs})
+    notes = [f"Left out: {reason}" for reason in found.left_out]
+    if len(data) > 1:
+        names = ", ".join(data)
+        notes.append(
+            f"The runs have different data ({names}): compare errors of equal data only."
+        )
+    first = found.runs[0].config
+    same = len({run.config.network for run in found.runs}) == 1 and len(data) == 1
+    subtitle = f"{first.network} on {first.data}" if same else None
+    legend = [
+        element(
+            "button",
+            line_sample(group.number),
+            f"{group.label} ({len(group.runs)})" if len(group.runs) > 1 else group.label,
+            type="button",
+            data_toggle=group.number,
+            aria_pressed="true",
+        )
+        for group in groups
+    ]
+    return element(
+        "header",
+        element("button", "light / dark", type="button", id="theme"),
+        element("h1", count, element("small", subtitle) if subtitle else None),
+        [element("p", note, class_="note") for note in notes],
+        element("nav", legend, class_="legend", aria_label="curves shown"),
+    )
+
+
+def _sections(found: FoundRuns, groups: Sequence[Group]) -> Iterator[Markup]:
+    """Yield the sections that have any content."""
+    yield _section("Results", summaries.sortable_results(groups))
+    settings = compare_settings(groups)
+    differing = [setting for setting in settings if setting.differs]
+    equal = [setting for setting in settings if not setting.differs]
+    if differing:
+        yield _section("Settings that differ", summaries.settings_table(groups, differing))
+    if charts := curves.learning_curves(groups):
+        text = (
+            "A thick line is the mean over seeds, up to the end of the shortest run; thin "
+            "lines are runs, and an area lies between their least and their greatest value."
+        )
+        several = any(len(group.runs) > 1 for group in groups)
+        note = element("p", text) if several else None
+        yield _section("Loss and error", note, curves.chart_grid(charts))
+    if charts := [*curves.stage_charts(groups), *curves.batch_losses(groups)]:
+        yield _section("Stages and batches", curves.chart_grid(charts))
+    if charts := curves.gradient_errors(groups):
+        text = "A cosine of 1 means that the late gradient points in the true direction."
+        yield _section("Gradient error", element("p", text), curves.chart_grid(charts))
+    if (table := summaries.stages_table(groups)) is not None:
+        yield _section("Time and memory of stages", table)
+    if comparison := plans.plan_comparison(groups):
+        yield _section("Plan and outcome", comparison)
+    if pictures := programs.program_pictures(groups):
+        yield _section("Programs", pictures)
+    if pictures := programs.timeline_pictures(found.runs):
+        yield _section("Timelines", pictures)
+    yield _section("Runs", summaries.runs_table(groups))
+    if equal:
+        table = summaries.settings_table(groups[:1], equal)
+        yield _section("Settings that are equal", table, class_="equal")
+
+
+def _section(title: str, *content: Child, class_: str | None = None) -> Markup:
+    return element("section", element("h2", title), content, class_=class_)
+
+
+def _read(name: str) -> Markup:
+    """Return a file of this package, which goes into the page as it is."""
+    return Markup(files("hocket.runs.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _digest(text: str) -> str:
+    """Return the digest by which a content security policy allows a style or a script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,0 +1,103 @@
+"""Sections of a report with pictures: programs of methods, and timelines of runs."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from hocket.errors import DataError, HocketError, OptionError
+from hocket.files import JSON_LIMIT
+from hocket.program import unroll
+from hocket.runs.build import build_run_method
+from hocket.runs.config import RunConfig
+from hocket.runs.plot import layout_program
+from hocket.runs.report.groups import Group
+from hocket.runs.report.markup import Markup, element
+from hocket.runs.report.reported_run import ReportedRun
+from hocket.runs.report.span_picture import first_spans, span_picture
+from hocket.timeline import SpanKind, Timeline
+
+LEAST_BATCHES, MOST_BATCHES = 6, 24
+"""Limits of the batches in the picture of a program."""
+MOST_STAGES = 64
+"""Most stages in the picture of a program; a run file may name any number."""
+
+
+def program_pictures(groups: Sequence[Group]) -> list[Markup]:
+    """Draw the program of each method, once for groups that have the same one."""
+    titles: dict[tuple[str, int, str, str], str] = {}
+    pictures = []
+    for group in groups:
+        config = group.config
+        key = (config.method, config.stages, str(config.extra_delay), config.staleness)
+        if key in titles:
+            continue
+        stages = f"{config.stages} stage{'s' if config.stages > 1 else ''}"
+        more = (
+            f", extra delay {config.extra_delay}" if config.extra_delay not in (0, "0") else ""
+        )
+        if config.staleness != "none":
+            more += f", staleness {config.staleness}"
+        titles[key] = f"{config.method} on {stages}{more}"
+        pictures += [element("h3", titles[key]), _draw_program(config, titles[key])]
+    return pictures
+
+
+def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
+    """Draw the timelines that runs have recorded, or say why one is not shown."""
+    pictures: list[Markup] = []
+    for run in runs:
+        if run.config.timeline is None:
+            continue
+        pictures.append(element("h3", run.name))
+        try:
+            timeline, note = first_spans(_read_timeline(run.config.timeline))
+        except HocketError as error:
+            pictures.append(element("p", str(error), class_="note"))
+            continue
+        pictures.append(span_picture(timeline, f"timeline of {run.name}", measured=True))
+        if note:
+            pictures.append(element("p", note, class_="note"))
+    return pictures
+
+
+def _draw_program(config: RunConfig, title: str) -> Markup:
+    """Draw the program of a configuration, or say why it has none."""
+    try:
+        method = build_run_method(config)
+        if method.free_running:
+            return element("p", "No program: its stages run freely.", class_="note")
+        if config.stages > MOST_STAGES:
+            text = f"No program: {config.stages} stages are more than {MOST_STAGES} to draw."
+            return element("p", text, class_="note")
+        # Until the first batches have returned, and with whole groups of accumulated gradients.
+        returned = method.delay(0, config.stages) + LEAST_BATCHES
+        batches = max(math.ceil(returned / method.accumulate), 2) * method.accumulate
+        ticks = list(unroll(method, config.stages, min(batches, MOST_BATCHES)))
+    except HocketError as error:
+        return element("p", f"No program: {error}", class_="note")
+    labels: dict[tuple[SpanKind, int, int], str] = {
+        (a.kind, a.stage, a.batch): a.label for tick in ticks for a in tick
+    }
+    timeline = layout_program(ticks, config.stages)
+    return span_picture(timeline, f"program of {title}", measured=False, labels=labels)
+
+
+def _read_timeline(file: Path) -> Timeline:
+    """Read a timeline that a run file names.
+
+    Raises:
+        DataError: It is missing, too long, damaged, or empty.
+        OptionError: It has no batches.
+    """
+    # A run folder of unknown origin may name a pipe or a device.
+    if not file.is_file():
+        raise DataError(f"there is no timeline {str(file)!r}; report from the run's own folder")
+    if (size := file.stat().st_size) > JSON_LIMIT:
+        raise DataError(
+            f"the timeline {str(file)!r} has {size} bytes, and at most {JSON_LIMIT} are read; "
+            "open it with https://ui.perfetto.dev"
+        )
+    timeline = Timeline.read(file)
+    if not timeline.batches:
+        raise OptionError(f"the timeline {str(file)!r} has no batches; record it again")
+    return timeline

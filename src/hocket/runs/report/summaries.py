@@ -1,0 +1,152 @@
+"""Sections of a report with tables: results, settings side by side, stages, and runs."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from hocket.runs.report.groups import Group, Setting
+from hocket.runs.report.markup import Markup, element
+from hocket.runs.report.reported_run import ReportedRun
+from hocket.runs.report.tables import (
+    Cell,
+    Row,
+    fraction_bar,
+    group_cell,
+    number,
+    sortable_table,
+    spread,
+)
+from hocket.runs.summary import StageSummary
+
+STATES = ("finished", "interrupted", "diverged", "failed", "unfinished")
+
+
+def sortable_results(groups: Sequence[Group]) -> Markup:
+    """Build the table of groups: means and standard deviations over their runs."""
+    columns = [
+        "settings", "runs", "test error, %", "test loss", "training loss", "updates", "seconds",
+        "samples/s", "peak memory, MiB",
+    ]  # fmt: skip
+    return sortable_table(columns, [_result(group) for group in groups])
+
+
+def runs_table(groups: Sequence[Group]) -> Markup:
+    """Build the table of all runs."""
+    columns = [
+        "run", "settings", "seed", "state", "test error, %", "test loss", "training loss",
+        "updates", "seconds", "samples/s", "peak memory, MiB",
+    ]  # fmt: skip
+    rows = [_run(group, run) for group in groups for run in group.runs]
+    return sortable_table(columns, rows)
+
+
+def settings_table(groups: Sequence[Group], settings: Sequence[Setting]) -> Markup:
+    """Build the table of settings, with a column for each group.
+
+    Args:
+        groups: The groups.
+        settings: Rows of the table, with a value for each group at least.
+    """
+    heads = [element("th", group_cell(group).content, scope="col") for group in groups]
+    rows = [
+        element(
+            "tr",
+            element("th", setting.name.replace("_", " "), scope="row"),
+            [element("td", value) for value in setting.values[: len(groups)]],
+            class_="fact" if not setting.chosen else None,
+        )
+        for setting in settings
+    ]
+    table = element(
+        "table",
+        element("thead", element("tr", element("th", "setting", scope="col"), heads)),
+        element("tbody", rows),
+        class_="settings",
+    )
+    return element("div", table, class_="scroll", tabindex=0)
+
+
+def stages_table(groups: Sequence[Group]) -> Markup | None:
+    """Build the table of stages, the means over the runs; None if no run has ended."""
+    columns = [
+        "settings", "stage", "busy, sending, waiting", "busy, %", "sending, %", "waiting, %",
+        "peak memory, MiB", "sent, MiB", "delay, ticks", "staleness, updates", "parameters",
+        "auxiliary parameters",
+    ]  # fmt: skip
+    rows = [
+        _stage(group, k, [run.stages[k] for run in group.runs if k < len(run.stages)])
+        for group in groups
+        for k in range(max(len(run.stages) for run in group.runs))
+    ]
+    return sortable_table(columns, rows) if rows else None
+
+
+def _measures(runs: Sequence[ReportedRun]) -> list[Cell]:
+    """Return the cells of the measurements of runs, which several tables have."""
+    peaks = [max((s.peak_mib for s in run.stages), default=None) for run in runs]
+    return [
+        spread(_last_values(runs, "test_error"), 100),
+        spread(_last_values(runs, "test_loss")),
+        spread([_last_training_loss(run) for run in runs]),
+        spread(_last_values(runs, "updates")),
+        spread(_last_values(runs, "seconds")),
+        spread([run.samples_per_s for run in runs]),
+        spread(peaks),
+    ]
+
+
+def _last_values(runs: Sequence[ReportedRun], metric: str) -> list[float | None]:
+    return [None if run.last is None else run.last.value(metric) for run in runs]
+
+
+def _last_training_loss(run: ReportedRun) -> float | None:
+    """Return the training loss of the last epoch, or of the last logged batch before one."""
+    epochs = [point.train_loss for point in run.curve if point.train_loss is not None]
+    if epochs:
+        return epochs[-1]
+    return run.metrics.loss[-1][1] if run.metrics.loss else None
+
+
+def _result(group: Group) -> Row:
+    states = [run.state for run in group.runs]
+    counts = [f"{states.count(s)} {s}" for s in STATES if s in states and s != "finished"]
+    runs = f"{len(states)}" + (f" ({', '.join(counts)})" if counts else "")
+    return [group_cell(group), Cell(runs, len(states)), *_measures(group.runs)]
+
+
+def _run(group: Group, run: ReportedRun) -> Row:
+    state = element("span", run.state, class_=f"state {run.state}", title=run.message or None)
+    return [
+        run.name,
+        group_cell(group),
+        number(run.config.seed),
+        Cell(state, run.state),
+        *_measures([run]),
+    ]
+
+
+def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
+    """Return the row of a stage of a group.
+
+    Args:
+        group: The group.
+        k: Number of the stage.
+        stages: Its results in the runs of the group.
+    """
+    busy, sending, waiting = (
+        fmean(getattr(stage, name) for stage in stages)
+        for name in ("busy", "communication", "waiting")
+    )
+    bar = fraction_bar([("busy", busy), ("send", sending), ("wait", waiting)])
+    first = stages[0]
+    return [
+        group_cell(group),
+        number(k),
+        Cell(bar, busy),
+        *(number(part * 100, 3) for part in (busy, sending, waiting)),
+        spread([stage.peak_mib for stage in stages]),
+        spread([stage.sent_mib for stage in stages]),
+        number(first.delay),
+        spread([stage.staleness for stage in stages]),
+        number(first.parameters, 7),
+        number(first.extra_parameters, 7),
+    ]

@@ -1,0 +1,85 @@
+"""Process of one run of a study; it ends with a checkpoint if the sweep itself is killed."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hocket.distributed.deferred_compiler import defer_compiler
+from hocket.errors import HocketError, NonFiniteError, RunFolderError
+from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.run_dir import lock_run_dir
+from hocket.runs.skipped_batches import RestoreRequest, retry_skipping
+from hocket.runs.start import train_in_process
+from hocket.runs.summary import Summary
+from hocket.runs.sweeps.run_folder import RunResult, write_result
+
+LOCK_TIMEOUT_S = 60.0
+"""Seconds that the process of a killed sweep may take to leave its run folder."""
+RETRY_S = 0.2
+
+
+def main(words: Sequence[str]) -> int:
+    """Train in the folder of a run, from its last checkpoint if there is any.
+
+    Args:
+        words: The configuration as JSON.
+
+    Returns:
+        The exit code.
+    """
+    config = parse_config(json.loads(words[0]), "the configuration of a run")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if config.run_dir is not None:
+        _wait_for_lock(config.run_dir)
+    defer_compiler()
+    return retry_skipping(lambda _: train_in_process(config, True, report))
+
+
+def report(config: RunConfig, result: Summary | HocketError) -> int:
+    """Write the result of a training into its folder, and return the exit code.
+
+    A training that was stopped has none: it goes on later.
+    """
+    if isinstance(result, RestoreRequest):
+        return result.exit_code
+    if isinstance(result, Summary):
+        if result.state == "finished":
+            _write(config, RunResult("finished"))
+            return 0
+        return 128 + result.signal
+    print(f"error: {result}", file=sys.stderr)
+    diverged = isinstance(result, NonFiniteError)
+    _write(config, RunResult("diverged" if diverged else "failed", str(result)))
+    return 1
+
+
+def _write(config: RunConfig, result: RunResult) -> None:
+    if config.run_dir is not None:
+        write_result(config.run_dir, result)
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of standard input, which the sweep holds open, and end this process."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_for_lock(run_dir: Path) -> None:
+    """Wait until no process of an earlier sweep trains in the folder any more."""
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        try:
+            with lock_run_dir(run_dir):
+                return
+        except RunFolderError:
+            time.sleep(RETRY_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

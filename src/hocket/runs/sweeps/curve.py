@@ -1,0 +1,155 @@
+"""Curve of a run: its metrics against batches, updates, samples and seconds."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hocket.files import open_regular_file
+from hocket.methods import parse_method
+from hocket.runs.config import RunConfig
+from hocket.runs.sweeps.target import Target
+
+METRICS = "metrics.jsonl"
+"""File of a run folder with the metrics of its epochs."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """State of a run at an evaluation.
+
+    Attributes:
+        batches: Number of batches that it was trained on.
+        updates: Number of updates of the weights of a stage.
+        samples: Number of samples that it was trained on.
+        seconds: Time of training, without evaluations.
+        train_loss: Mean loss on the training data of the epoch; None within one.
+        test_loss: Loss on the test data; None without such data.
+        test_error: Share of wrong predictions on the test data; None if targets are no classes.
+    """
+
+    batches: int
+    updates: int
+    samples: int
+    seconds: float
+    train_loss: float | None
+    test_loss: float | None
+    test_error: float | None
+
+    def value(self, metric: str) -> float | None:
+        """Return the value of a metric, by its name; None if it was not measured."""
+        value: float | None = getattr(self, metric)
+        return value
+
+
+@dataclass(frozen=True)
+class StageError:
+    """Error of the late gradients of a stage, the mean over the compared batches of a run.
+
+    Attributes:
+        stage: Number of the stage.
+        cosine: Cosine of the angle to the true gradient.
+        ratio: Norm of the late gradient over that of the true one.
+    """
+
+    stage: int
+    cosine: float
+    ratio: float
+
+
+def read_curve(folder: Path, config: RunConfig) -> list[Point]:
+    """Read the curve of a run from the metrics in its folder, as far as whole epochs go.
+
+    Samples and seconds of evaluations within an epoch are those of the whole epoch, divided in
+    proportion to the updates.
+
+    Args:
+        folder: The run folder.
+        config: The configuration of the run.
+    """
+    accumulate = parse_method(config.method).accumulate
+    curve = [Point(0, 0, 0, 0.0, None, None, None)]
+    within: list[dict[str, Any]] = []
+    for row in metric_rows(folder / METRICS, "epoch", "evaluation"):
+        if row["kind"] == "evaluation":
+            within.append(row)
+            continue
+        before = curve[-1]
+        batches = before.batches + math.ceil(row["samples"] / config.batch_size)
+        updates = row.get("updates")
+        test = row["evaluation"] or {}
+        end = Point(
+            batches=batches,
+            updates=batches // accumulate if updates is None else updates,
+            samples=before.samples + row["samples"],
+            seconds=before.seconds + row["seconds"],
+            train_loss=row["loss"],
+            test_loss=test.get("loss"),
+            test_error=test.get("error"),
+        )
+        curve += [_point_within(before, end, each) for each in within]
+        curve.append(end)
+        within = []
+    return curve[1:]
+
+
+def epoch_length(folder: Path, config: RunConfig) -> int | None:
+    """Return the number of batches in a run's first epoch; None if that has not ended.
+
+    Args:
+        folder: The run folder.
+        config: The configuration of the run.
+    """
+    first = next(metric_rows(folder / METRICS, "epoch"), None)
+    return None if first is None else math.ceil(int(first["samples"]) / config.batch_size)
+
+
+def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
+    """Return the point of an evaluation within an epoch.
+
+    Args:
+        before: The point before the epoch.
+        end: The point at its end.
+        row: The row of the evaluation.
+    """
+    share = (row["updates"] - before.updates) / max(1, end.updates - before.updates)
+    return Point(
+        batches=before.batches + round(share * (end.batches - before.batches)),
+        updates=row["updates"],
+        samples=before.samples + round(share * (end.samples - before.samples)),
+        seconds=before.seconds + share * (end.seconds - before.seconds),
+        train_loss=None,
+        test_loss=row["loss"],
+        test_error=row["error"],
+    )
+
+
+def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:
+    """Return the first point of a curve that reaches a target; None if none does."""
+    return next((p for p in curve if target.is_reached(p.value(target.metric))), None)
+
+
+def read_gradient_error(folder: Path) -> list[StageError]:
+    """Return the error of each stage's gradients; nothing if it was not measured."""
+    by_stage: dict[int, list[dict[str, Any]]] = {}
+    for row in metric_rows(folder / METRICS, "comparison"):
+        if row["cosine"] is not None and row["ratio"] is not None:
+            by_stage.setdefault(row["stage"], []).append(row)
+    return [
+        StageError(stage, fmean(r["cosine"] for r in rows), fmean(r["ratio"] for r in rows))
+        for stage, rows in sorted(by_stage.items())
+    ]
+
+
+def metric_rows(file: Path, *kinds: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some kinds of a file of metrics; none if there is no such file."""
+    if not file.exists():
+        return
+    starts = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
+    with open_regular_file(file) as opened:
+        for line in opened:
+            if line.startswith(starts) and line.endswith(b"\n"):
+                yield json.loads(line)

@@ -1,0 +1,67 @@
+"""Results that the record of a study keeps for runs whose folders are gone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from hocket.errors import RunFolderError
+from hocket.files import read_json
+from hocket.runs.sweeps.curve import Point, StageError
+from hocket.runs.sweeps.results import RunOutcome, RunSource, judge_run
+from hocket.runs.sweeps.rows import Run
+from hocket.runs.sweeps.run_folder import RunResult, State
+
+
+class KeptRuns:
+    """Runs of the last record in the folder of a study; none if there is no record.
+
+    The name of a run is that of its configuration, so a run of a study that has changed since
+    is never taken for another one.
+
+    Args:
+        file: The record.
+        metric: Metric that the study compares.
+
+    Raises:
+        RunFolderError: The file is no record of a study.
+    """
+
+    def __init__(self, file: Path, metric: str) -> None:
+        self._metric = metric
+        self._file = file
+        self._runs: dict[str, Mapping[str, Any]] = {}
+        if file.exists():
+            try:
+                rows = read_json(file)["rows"]
+                self._runs = {
+                    Path(run["folder"]).name: run for row in rows for run in row["runs"]
+                }
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise self._unreadable(error) from error
+
+    def find(self, run: Run) -> RunOutcome | None:
+        """Return the outcome of a run that had ended without a failure; None without one.
+
+        Raises:
+            RunFolderError: The record does not say what became of the run.
+        """
+        values = self._runs.get(run.name)
+        if values is None or values.get("state") not in {*get_args(State)} - {"failed"}:
+            return None
+        try:
+            return judge_run(
+                run,
+                RunResult(values["state"], values["message"]),
+                tuple(Point(**point) for point in values["curve"]),
+                tuple(StageError(**each) for each in values["gradient_error"]),
+                RunSource(**values["source"]),
+                self._metric,
+            )
+        except (TypeError, KeyError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> RunFolderError:
+        return RunFolderError(
+            f"cannot read the runs of {str(self._file)!r}: {type(error).__name__}: {error}; "
+            "move it away to run them again"
+        )

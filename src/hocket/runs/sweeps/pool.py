@@ -1,0 +1,140 @@
+"""Processes of a study's runs, several at a time."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from io import FileIO
+from pathlib import Path
+from typing import Self
+
+from hocket.files import open_to_append
+from hocket.runs.config import RunConfig
+from hocket.runs.sweeps.rows import Run
+from hocket.runs.sweeps.run_folder import (
+    OUTPUT,
+    RESULT,
+    RunResult,
+    last_line,
+    read_result,
+    write_result,
+)
+
+STOP_TIMEOUT_S = 60.0
+"""Seconds in which a run that is asked to stop must have left its checkpoint."""
+POLL_S = 0.1
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; from hocket.runs.sweeps.child import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+@dataclass(frozen=True)
+class RunningRun:
+    """A run and its process.
+
+    Attributes:
+        run: The run.
+        folder: Its folder.
+        process: The process that trains.
+    """
+
+    run: Run
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+
+
+class Pool:
+    """Context manager that runs the processes of runs, and leaves none behind.
+
+    A process has a session of its own, so that Ctrl-C reaches the sweep alone, and the sweep
+    holds its standard input open, so that it ends when the sweep is killed.
+
+    Args:
+        folder: Folder of the run folders.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.running: list[RunningRun] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not KeyboardInterrupt:  # a second Ctrl-C does not wait
+            self.stop()
+        for each in self.running:
+            each.process.kill()
+            each.process.wait()
+
+    def start(self, run: Run) -> None:
+        """Start a run, or continue it from its last checkpoint."""
+        folder = self._folder / run.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULT).unlink(missing_ok=True)
+        config = replace(run.config, run_dir=folder)
+        with open_to_append(folder / OUTPUT) as output:
+            process = start_process(config, output)
+        self.running.append(RunningRun(run, folder, process))
+
+    def ended(self) -> Iterator[tuple[Run, RunResult | None]]:
+        """Yield the runs that have ended since the last call, with their results.
+
+        A run that was stopped has the result None.
+        """
+        for each in [*self.running]:
+            if (code := each.process.poll()) is not None:
+                self.running.remove(each)
+                if each.process.stdin is not None:
+                    each.process.stdin.close()
+                yield each.run, _result(each.folder, code)
+
+    def stop(self) -> None:
+        """Stop all runs with a checkpoint, and kill those that hang."""
+        for each in self.running:
+            with suppress(ProcessLookupError):
+                each.process.send_signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        for each in self.running:
+            try:
+                each.process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                each.process.kill()
+                each.process.wait()
+
+
+def start_process(config: RunConfig, output: FileIO) -> "subprocess.Popen[bytes]":
+    """Start the process of a run.
+
+    Args:
+        config: Configuration of the run, with its folder.
+        output: File for what it prints.
+    """
+    program = _PROGRAM.format(path=sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-c", program, json.dumps(config.as_dict())],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def _result(folder: Path, code: int) -> RunResult | None:
+    """Return the result of a run whose process has ended; None if it was stopped.
+
+    One that left no result was killed, or failed with an error that is not Hocket's.
+    """
+    stopped = code in (128 + signal.SIGTERM, -signal.SIGTERM)
+    if (result := read_result(folder)) is not None or stopped:
+        return result
+    died = f"signal {-code}" if code < 0 else f"exit code {code}"
+    said = last_line(folder / OUTPUT)
+    result = RunResult("failed", f"its process ended with {died}{said and f': {said}'}")
+    write_result(folder, result)
+    return result

@@ -1,0 +1,160 @@
+"""Results of the runs of a study, as far as they are known, and the runs that it needs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hocket.files import read_json
+from hocket.runs.sweeps.curve import Point, StageError, read_curve, read_gradient_error
+from hocket.runs.sweeps.rows import Row, Run
+from hocket.runs.sweeps.run_folder import RunResult, read_result
+from hocket.runs.sweeps.selection import best_rate
+from hocket.runs.sweeps.study import Study
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """Code and machine that made a run.
+
+    Attributes:
+        commit: Commit of the checkout; None outside of one.
+        dirty: True if files differed from it; None outside of a checkout.
+        torch: Version of PyTorch.
+        cpu: Name of the processor.
+    """
+
+    commit: str | None = None
+    dirty: bool | None = None
+    torch: str = ""
+    cpu: str = ""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """A run, its result, and what it measured.
+
+    Attributes:
+        run: The run.
+        result: Its result; None if it has not ended.
+        curve: Its metrics at each evaluation.
+        gradient_error: Error of the gradients of each stage; empty if it was not measured.
+        source: Code and machine that made it.
+        last: Last value of the metric that the study compares: infinity if the run diverged,
+            None if it has not ended or failed.
+    """
+
+    run: Run
+    result: RunResult | None
+    curve: tuple[Point, ...]
+    gradient_error: tuple[StageError, ...]
+    source: RunSource
+    last: float | None
+
+
+def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
+    """Read the outcome of a run from its folder.
+
+    Args:
+        runs: Folder of the run folders.
+        run: The run.
+        metric: Metric that the study compares.
+    """
+    folder = runs / run.name
+    result = read_result(folder)
+    if result is None:
+        return RunOutcome(run, None, (), (), RunSource(), None)
+    curve = tuple(read_curve(folder, run.config))
+    errors = tuple(read_gradient_error(folder))
+    return judge_run(run, result, curve, errors, _read_source(folder), metric)
+
+
+def judge_run(
+    run: Run,
+    result: RunResult,
+    curve: tuple[Point, ...],
+    errors: tuple[StageError, ...],
+    source: RunSource,
+    metric: str,
+) -> RunOutcome:
+    """Return the outcome of a run that has ended, judged by its last value of a metric.
+
+    Args:
+        run: The run.
+        result: Its result.
+        curve: Its metrics at each evaluation.
+        errors: Error of the gradients of each stage.
+        source: Code and machine that made it.
+        metric: Metric that the study compares.
+    """
+    last = None
+    if result.state == "diverged":
+        last = math.inf
+    elif result.state == "finished":
+        last = curve[-1].value(metric) if curve else None
+        if last is None:
+            result = RunResult("failed", f"it ended without a finite {metric} to compare")
+    return RunOutcome(run, result, curve, errors, source, last)
+
+
+def _read_source(folder: Path) -> RunSource:
+    """Return what the folder of a run says about code and machine; nothing if it does not."""
+    try:
+        found = read_json(folder / "environment.json")
+        return RunSource(
+            found["commit"], found["dirty"], found["versions"]["torch"], found["machine"]["cpu"]
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return RunSource()
+
+
+class RowResults:
+    """Results of one row.
+
+    Args:
+        study: The study.
+        row: The row.
+        outcome: Returns the outcome of a run.
+    """
+
+    def __init__(self, study: Study, row: Row, outcome: Callable[[Run], RunOutcome]) -> None:
+        self.row = row
+        self._study = study
+        seeds = study.sweep_seeds
+        self.sweep = {
+            rate: [outcome(row.run(rate, seed)) for seed in seeds] for rate in row.rates
+        }
+        self.best = self._choose()
+        self.later = (
+            [outcome(row.run(self.best[0], seed)) for seed in study.later_seeds]
+            if self.best is not None
+            else []
+        )
+
+    def _choose(self) -> tuple[float | None] | None:
+        """Return the best learning rate, in a tuple; None if there is none, or none yet."""
+        values = {rate: [each.last for each in outs] for rate, outs in self.sweep.items()}
+        known = {rate: [v for v in each if v is not None] for rate, each in values.items()}
+        if any(len(known[rate]) < len(values[rate]) for rate in values):
+            return None
+        if len(values) == 1:  # there is nothing to choose from, whatever became of its runs
+            return (next(iter(values)),)
+        return best_rate(known)
+
+    @property
+    def is_over(self) -> bool:
+        """True if all runs of the row have ended, none of them by a failure."""
+        return all(each.last is not None for each in self.outcomes)
+
+    @property
+    def outcomes(self) -> list[RunOutcome]:
+        """Outcomes of all runs that the row needs as far as is known."""
+        return [*(each for outcomes in self.sweep.values() for each in outcomes), *self.later]
+
+    @property
+    def chosen(self) -> list[RunOutcome]:
+        """Outcomes at the best learning rate, by seed; nothing if there is none."""
+        if self.best is None:
+            return []
+        by_seed = {each.run.seed: each for each in (*self.sweep[self.best[0]], *self.later)}
+        return [by_seed[seed] for seed in self._study.seeds]

@@ -1,0 +1,200 @@
+"""Study: rows of options, learning rates and seeds to train with, and what to compare."""
+
+import shlex
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import OptionError, format_problems
+from hocket.files import open_regular_file
+from hocket.options import wrong_options
+from hocket.runs.sweeps.checks import grid_tables, study_problems
+from hocket.runs.sweeps.rows import Row, Run, as_list, expand
+from hocket.runs.sweeps.target import Target
+from hocket.runs.user_network import UserNetwork
+
+FILE_LIMIT = 2**20
+"""Most bytes of a study file that is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Trainings that are compared with each other; a TOML file has the same keys.
+
+    Attributes:
+        name: Title of the record, and name of the folder; of a file, its name.
+        base: Options of `hocket train` that all runs have.
+        grid: A table of options, each with one value or a list of values, of which all
+            combinations are rows; or several such tables, whose rows follow each other. A table
+            may have ``learning_rates`` of its own.
+        learning_rates: Learning rates of which each row chooses its best; none for those of the
+            optimizers as they are written.
+        seeds: Seeds of each row.
+        seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
+            with the best one only. All if not given.
+        target: A metric and its limit: ``test_loss <= 1.90``.
+        search: Options that a search tries values of, each with a list of values or a
+            range: ``{"learning_rate": {"low": 0.001, "high": 0.1, "log": True}}``. A sweep does
+            without it.
+        select: Metric that chooses the learning rate, and that is shown; by default that of the
+            target, or else ``test_loss``.
+        jobs: Number of runs at a time; 0 for as many as there are cores for their threads.
+
+    Raises:
+        OptionError: With every key, option or value that is wrong.
+
+    >>> study = Study(name="small", grid={"method": ["bp", "fdg"]}, seeds=[0, 1])
+    >>> [run.title for run in study.runs()]
+    ['bp, seed 0', 'bp, seed 1', 'fdg, seed 0', 'fdg, seed 1']
+    """
+
+    name: str
+    base: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()
+    learning_rates: Sequence[float] = ()
+    seeds: Sequence[int] = (0,)
+    seeds_for_sweep: Sequence[int] | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
+    target: str | None = None
+    select: str | None = None
+    jobs: int = 0
+
+    def __post_init__(self) -> None:
+        if problems := study_problems(vars(self), typing.get_type_hints(Study)):
+            raise OptionError(format_problems(f"study {self.name!r} is impossible", problems))
+
+    @staticmethod
+    def read(file: Path | str, *, own_network: str | None = None, **changes: Any) -> "Study":
+        """Read a study from a TOML file.
+
+        Args:
+            file: The file.
+            own_network: The network ``own.py:function`` of the file whose code may be run.
+            changes: Keys that replace those of the file; of a table, such as ``base``, only the
+                options that are given.
+
+        Raises:
+            OptionError: It cannot be read, would run code that is not named here, or with every
+                key, option or value that is wrong.
+        """
+        file = Path(file)
+        values = {"name": file.stem, **_read_toml(file)}
+        for key, value in changes.items():
+            merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
+            values[key] = {**values.get(key, {}), **value} if merged else value
+        _check_own_networks(file, values, own_network)
+        hints = typing.get_type_hints(Study)
+        valid = {key: value for key, value in values.items() if key in hints}
+        problems = wrong_options(values, hints, {}, kind="key")
+        problems += study_problems({**_DEFAULTS, **valid}, hints)
+        if problems:
+            raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
+        return Study(**valid)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows of the table."""
+        return expand(self.base, grid_tables(self.grid), self.learning_rates)
+
+    @property
+    def goal(self) -> Target | None:
+        """Target; None if there is none."""
+        return None if self.target is None else Target.parse(self.target)
+
+    @property
+    def metric(self) -> str:
+        """Metric that chooses the learning rate."""
+        return self.select or (self.goal.metric if self.goal else "test_loss")
+
+    @property
+    def sweep_seeds(self) -> tuple[int, ...]:
+        """Seeds with which the learning rates are compared."""
+        chosen = self.seeds if self.seeds_for_sweep is None else self.seeds_for_sweep
+        return tuple(chosen)
+
+    @property
+    def later_seeds(self) -> tuple[int, ...]:
+        """Seeds that are run with the best learning rate only."""
+        return tuple(seed for seed in self.seeds if seed not in self.sweep_seeds)
+
+    def runs(self) -> list[Run]:
+        """Return all runs that the study may need: each rate of each row with each seed."""
+        return [
+            row.run(rate, seed)
+            for row in self.rows
+            for rate in row.rates
+            for seed in (*self.sweep_seeds, *self.later_seeds)
+        ]
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    **{key.name: key.default for key in fields(Study) if key.default is not MISSING},
+    "base": {},
+    "search": {},
+}
+"""Values of the keys that a study does not need to give."""
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        OptionError: It is missing, too long, or not TOML.
+    """
+    try:
+        with open_regular_file(file, follow_links=True) as opened:
+            content = opened.read(FILE_LIMIT + 1)
+    except OSError as error:
+        raise OptionError(f"cannot read the study {str(file)!r}: {error.strerror}") from error
+    if len(content) > FILE_LIMIT:
+        raise OptionError(
+            f"the study {str(file)!r} is longer than the {FILE_LIMIT} bytes that are read"
+        )
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the study {str(file)!r} is not TOML: {error}") from error
+
+
+def _check_own_networks(file: Path, values: Mapping[str, Any], allowed: str | None) -> None:
+    """Refuse code that only the file names, before anything is imported for a check.
+
+    Args:
+        file: The study file.
+        values: Its values, unchecked.
+        allowed: The network of the user's that may be run.
+
+    Raises:
+        OptionError: With every network whose code would be run, or without a use for the one
+            that is allowed.
+    """
+    tables = [values.get("base"), *grid_tables(values.get("grid", ()))]
+    texts = [
+        text for t in tables if isinstance(t, Mapping) for text in as_list(t.get("network"))
+    ]
+    named = [text for text in dict.fromkeys(texts) if _is_own_network(text)]
+    if problems := [
+        f"it runs the code of the network {text!r}; if you want that, give --network "
+        f"{shlex.quote(text)}"
+        for text in named
+        if text != allowed
+    ]:
+        raise OptionError(
+            format_problems(f"{str(file)!r} does not choose that alone", problems)
+        )
+    if allowed is not None and not named:
+        raise OptionError(
+            f"network is {allowed!r}, but the study {str(file)!r} names no network of a file; "
+            "drop --network"
+        )
+
+
+def _is_own_network(text: Any) -> bool:
+    """Return True if a network is a function of a module of the user's."""
+    try:
+        return isinstance(text, str) and UserNetwork.parse(text) is not None
+    except OptionError:  # the checks say what is wrong with it
+        return False

@@ -1,0 +1,60 @@
+"""Process of a run: its result, its lock, and its end with the sweep."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from hocket.errors import DataError, NonFiniteError
+from hocket.runs.config import RunConfig
+from hocket.runs.run_dir import lock_run_dir
+from hocket.runs.skipped_batches import EXIT_CODE, RestoreRequest
+from hocket.runs.summary import Summary
+from hocket.runs.sweeps import child
+from hocket.runs.sweeps.run_folder import RunResult, read_result
+
+
+def summary(state, number=0):
+    return Summary(state, "", None, (), 1.0, 1.0, (), (), number)
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "result"),
+    [
+        (summary("finished"), 0, RunResult("finished")),
+        (summary("interrupted", 15), 143, None),
+        (NonFiniteError("loss is nan"), 1, RunResult("diverged", "loss is nan")),
+        (DataError("no data"), 1, RunResult("failed", "no data")),
+        (RestoreRequest("again"), EXIT_CODE, None),
+    ],
+    ids=["finished", "stopped", "diverged", "failed", "restored"],
+)
+def test_each_end_leaves_its_result(tmp_path, end, code, result):
+    assert child.report(RunConfig(run_dir=tmp_path), end) == code
+    assert read_result(tmp_path) == result
+
+
+def test_a_run_waits_for_the_process_of_an_earlier_sweep(tmp_path):
+    locked, waited = threading.Event(), threading.Event()
+
+    def hold():
+        with lock_run_dir(tmp_path):
+            locked.set()
+            waited.wait(0.5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    locked.wait()
+    child._wait_for_lock(tmp_path)
+    with lock_run_dir(tmp_path):
+        waited.set()
+    holder.join()
+
+
+def test_the_end_of_standard_input_ends_the_run(monkeypatch):
+    sent = []
+    monkeypatch.setattr(os, "read", lambda number, size: b"")
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    child._end_with_parent()
+    assert sent == [(os.getpid(), signal.SIGTERM)]

@@ -1,0 +1,32 @@
+"""The published rule by which a row gets its learning rate."""
+
+import math
+
+import pytest
+
+from hocket.runs.sweeps.selection import best_rate, is_at_edge
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ({0.1: [2.0, 1.0], 0.2: [1.4, 1.5], 0.4: [1.0, 3.0]}, (0.2,)),
+        ({0.2: [1.5], 0.1: [1.5], 0.4: [1.5]}, (0.1,)),
+        ({0.1: [9.0, 9.0], 0.2: [0.0, math.inf]}, (0.1,)),
+        ({0.1: [math.inf], 0.2: [math.inf]}, None),
+        ({None: [1.0]}, (None,)),
+    ],
+    ids=["least mean", "smaller of equal ones", "one diverged", "all diverged", "no rates"],
+)
+def test_the_rule(values, best):
+    assert best_rate(values) == best
+
+
+def test_a_rate_at_the_edge_is_known():
+    assert [is_at_edge(rate, [0.2, 0.1, 0.4]) for rate in (0.1, 0.2, 0.4)] == [
+        True,
+        False,
+        True,
+    ]
+    assert not is_at_edge(0.1, [0.1])
+    assert not is_at_edge(None, [None])

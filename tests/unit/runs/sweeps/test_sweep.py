@@ -1,0 +1,280 @@
+"""Sweeps with runs in this process: what is run, kept, chosen and reported."""
+
+import math
+import os
+import re
+import signal
+import sys
+
+import pytest
+
+import hocket
+from hocket import Study
+from hocket.errors import RunFolderError
+from hocket.runs.run_dir import lock_run_dir
+from hocket.runs.sweeps import sweep as sweep_module
+from hocket.runs.sweeps.pictures import draw_curves
+from hocket.runs.sweeps.record import SweepRecord
+from hocket.runs.sweeps.report import results_table
+from hocket.runs.sweeps.rows import Row
+from hocket.runs.sweeps.run_folder import RunResult, write_result
+from hocket.runs.train import train
+from unit.runs.sweeps.in_process import HereProcess, pretend_runs, run_here
+
+TINY = {
+    "network": "mlp:hidden=[4]",
+    "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
+    "epochs": 2,
+    "batch_size": 8,
+    "optimizer": "SGD:lr=0.05,momentum=0.9",
+}
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """Run in this process, and draw nothing, which would take most of the time."""
+    monkeypatch.setattr(sweep_module, "draw_curves", lambda values, file: file.touch())
+    return run_here(monkeypatch)
+
+
+def study(**values):
+    given = {"base": TINY, "grid": {"method": "bp", "stages": 1}, "jobs": 1} | values
+    return Study(name="tiny", **given)
+
+
+def sweep(chosen, folder):
+    return hocket.sweep(chosen, folder, progress=False)
+
+
+def rate_of(config):
+    return float(re.search("lr=([^,]*)", config.optimizer)[1])
+
+
+def test_a_sweep_trains_as_the_command_does(tmp_path):
+    record = sweep(study(seeds=[0, 1], target="test_loss <= 100"), tmp_path / "a")
+    (row,) = record.rows
+    assert row["state"] == "complete"
+    assert row["to_target"]["reached"] == 2
+    assert row["to_target"]["updates"]["values"] == [4, 4]
+    config = Row("", {**TINY, "method": "bp", "stages": 1}, ()).run(None, 1).config
+    summary = train(
+        hocket.runs.config.parse_config(
+            config.as_dict() | {"run_dir": str(tmp_path / "alone")}, "alone"
+        )
+    )
+    losses = [epoch.evaluation.loss for epoch in summary.epochs]
+    assert [point["test_loss"] for point in row["runs"][1]["curve"]] == losses
+    assert row["final"]["test_loss"]["values"][1] == losses[-1]
+
+
+def test_a_second_call_runs_nothing_and_writes_the_same(tmp_path, here, monkeypatch):
+    monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
+    sweep(study(), tmp_path)
+    files = [tmp_path / name for name in ("record.json", "README.md", "curves.svg")]
+    rows = SweepRecord.read(tmp_path).rows
+    assert here.started == 1
+    before = [file.read_bytes() for file in files[1:]]
+    sweep(study(), tmp_path)
+    assert here.started == 1
+    assert SweepRecord.read(tmp_path).rows == rows
+    assert [file.read_bytes() for file in files[1:]] == before
+
+
+def test_a_changed_study_keeps_runs_that_are_the_same_and_names_the_others(
+    tmp_path, monkeypatch, here
+):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = {"method": ["bp", "fdg"], "stages": 2}
+    assert sweep(study(grid=grid), tmp_path).orphans == ()
+    assert here.started == 2
+    changed = study(grid={"method": ["fdg", "ddg"], "stages": 2}, base=TINY | {"threads": 1})
+    record = sweep(changed, tmp_path)
+    assert here.started == 3
+    (orphan,) = record.orphans
+    assert orphan.startswith("bp-stages-2-lr-0.05-seed-0-")
+
+
+def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: abs(rate_of(config) - 0.2) + config.seed / 100)
+    record = sweep(
+        study(learning_rates=[0.1, 0.25, 0.4], seeds=[0, 1, 2], seeds_for_sweep=[0, 1]),
+        tmp_path,
+    )
+    (row,) = record.rows
+    assert here.started == 3 * 2 + 1
+    assert (row["learning_rate"], row["at_edge"]) == (0.25, False)
+    assert row["final"]["test_loss"]["values"] == pytest.approx([0.05, 0.06, 0.07])
+    assert [tried["mean"] for tried in row["sweep"]] == pytest.approx([0.105, 0.055, 0.205])
+    report = (tmp_path / "README.md").read_text()
+    assert "| bp, stages 1 | 0.1050 | **0.0550** | 0.2050 |" in report
+    assert "of equal means the smaller rate wins" in report
+
+
+def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: math.inf if rate_of(config) > 0.2 else 1.0)
+    (row,) = sweep(study(learning_rates=[0.1, 0.4]), tmp_path).rows
+    assert (row["state"], row["learning_rate"], row["at_edge"]) == ("complete", 0.1, True)
+    assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
+    report = (tmp_path / "README.md").read_text()
+    assert "| bp, stages 1 | **1.0000** | diverged |" in report
+    assert "| diverged: loss is nan |" in report
+    assert "| 0.1 (edge) |" in report
+    sweep(study(learning_rates=[0.1, 0.4]), tmp_path)
+    assert here.started == 2
+
+
+def test_a_row_without_any_good_rate_has_no_best_one(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: math.inf)
+    chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
+    (row,) = sweep(chosen, tmp_path).rows
+    assert here.started == 2
+    assert (row["state"], row["learning_rate"]) == ("diverged", None)
+    assert row["final"] == dict.fromkeys(("test_loss", "test_error", "train_loss"))
+    assert not (tmp_path / "curves.svg").exists()
+    assert "| bp, stages 1 (diverged) | - |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_run_that_fails_stops_no_other_and_is_tried_again(tmp_path, monkeypatch, here):
+    lucky = []
+    pretend_runs(monkeypatch, lambda config: 1.0 if config.seed or lucky else None)
+    record = sweep(study(seeds=[0, 1]), tmp_path)
+    (row,) = record.rows
+    assert [run["state"] for run in row["runs"]] == ["failed", "finished"]
+    assert row["state"] == "incomplete"
+    (failure,) = record.failures
+    assert re.search(r"bp, stages 1, seed 0: no luck \(see runs/bp-", failure)
+    lucky.append(1)
+    assert sweep(study(seeds=[0, 1]), tmp_path).failures == []
+    assert here.started == 3
+
+
+def test_a_row_with_a_failed_run_has_no_best_rate_yet(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: None if rate_of(config) > 0.2 else 1.0)
+    chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
+    (row,) = sweep(chosen, tmp_path).rows
+    assert here.started == 2
+    assert (row["state"], row["learning_rate"]) == ("incomplete", None)
+    assert "| **1.0000** | missing |" not in (tmp_path / "README.md").read_text()
+    assert "| 1.0000 | missing |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    record = sweep(study(), tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"error": 0.1', '"error": null'))
+    monkeypatch.setattr(
+        HereProcess,
+        "__init__",
+        lambda self, config, output: write_result(config.run_dir, RunResult("finished")),
+    )
+    monkeypatch.setattr(HereProcess, "returncode", 0, raising=False)
+    assert record.failures == []
+    (failure,) = sweep(study(select="test_error"), tmp_path).failures
+    assert "it ended without a finite test_error to compare" in failure
+
+
+def test_a_process_that_dies_without_a_result_has_failed(tmp_path, monkeypatch):
+    def die(self, config, output):
+        output.write(b"Traceback\nMemoryError: none left\n")
+        self.returncode = -9
+
+    monkeypatch.setattr(HereProcess, "__init__", die)
+    (failure,) = sweep(study(), tmp_path).failures
+    assert "its process ended with signal 9: MemoryError: none left" in failure
+
+
+def test_a_target_that_not_all_seeds_reach_has_no_mean(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0 + config.seed)
+    (row,) = sweep(study(seeds=[0, 1], target="test_loss <= 1.5"), tmp_path).rows
+    assert (row["to_target"]["reached"], row["to_target"]["runs"]) == (1, 2)
+    assert row["to_target"]["updates"] is None
+    assert "| 1 of 2 | - | - |" in (tmp_path / "README.md").read_text()
+
+
+def test_the_error_of_gradients_is_reported_where_it_was_measured(tmp_path):
+    grid = {"method": "fdg", "stages": 2, "gradient_error_every": 2}
+    (row,) = sweep(study(grid=grid, seeds=[0, 1]), tmp_path).rows
+    cosines = [each["cosine"] for each in row["gradient_error"]]
+    assert len(cosines) == 2
+    assert cosines[1] == pytest.approx(1.0, abs=1e-6)
+    assert f"{min(cosines):.3f} |" in (tmp_path / "README.md").read_text()
+
+
+def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    base = TINY | {"data": "text", "data_dir": str(tmp_path), "checksum": False}
+    (row,) = sweep(study(base=base | {"channels_last": True}), tmp_path / "out").rows
+    command = row["runs"][0]["command"]
+    assert command.startswith("hocket train --method bp --stages 1 --network 'mlp:hidden=[4]'")
+    assert "--data text --data-dir DIR" in command
+    assert "--channels-last" in command
+    assert str(tmp_path) not in (tmp_path / "out/record.json").read_text()
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    with (
+        lock_run_dir(tmp_path),
+        pytest.raises(RunFolderError, match=r"folder of a study .* is in use by process"),
+    ):
+        sweep(study(), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot write the folder .* with --out"):
+        sweep(study(), tmp_path / "file")
+    (tmp_path / "out/README.md").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=r"cannot write the folder .*regular file.*--out"):
+        sweep(study(), tmp_path / "out")
+    with pytest.raises(RunFolderError, match="cannot read the record"):
+        SweepRecord.read(tmp_path / "none")
+
+
+def test_ctrl_c_stops_between_runs_and_the_record_says_what_is_missing(tmp_path, monkeypatch):
+    def interrupt(config):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    pretend_runs(monkeypatch, interrupt)
+    record = sweep(study(seeds=[0, 1, 2]), tmp_path)
+    assert (record.stopped_by, record.unfinished) == (signal.SIGINT, 2)
+    assert "bp, stages 1 (incomplete)" in (tmp_path / "README.md").read_text()
+
+
+def test_without_matplotlib_the_record_has_no_picture(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.warns(UserWarning, match=r"a picture needs .*hocket\[plot\]"):
+        sweep(study(), tmp_path)
+    assert "curves.svg" not in (tmp_path / "README.md").read_text()
+
+
+def test_as_many_runs_go_on_at_a_time_as_there_are_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    assert sweep_module.runs_at_a_time(study(jobs=0)) == 8
+    assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 3})) == 2
+    assert sweep_module.runs_at_a_time(study(jobs=5)) == 5
+
+
+def test_a_failed_run_that_was_stopped_counts_as_missing(tmp_path, monkeypatch):
+    def stop(self, config, output):
+        self.returncode = -signal.SIGTERM
+
+    monkeypatch.setattr(HereProcess, "__init__", stop)
+    record = sweep(study(), tmp_path)
+    assert (record.failures, record.unfinished) == ([], 1)
+
+
+def test_staleness_is_shown_where_there_is_some_and_is_known(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3}
+    record = sweep(study(grid=grid), tmp_path)
+    table = results_table(record.values)
+    assert "| ddg | 2 | 3 | 1.0000 |" in table
+    assert "| dgl-async | - | - | 1.0000 |" in table
+    assert "| bp | 0 | 1 | 1.0000 |" in table
+    record.rows[0]["options"]["method"] = "a method of the past"
+    assert "stale" not in results_table(record.values)
