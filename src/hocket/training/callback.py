@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor
 
 from hocket.engine.event import Event
+from hocket.errors import OptionError
+from hocket.stage.forward_state import named_tensors
 from hocket.stage.stage import Stage
 from hocket.training.metrics import EpochResult
 
@@ -181,7 +183,20 @@ class CallbackList:
         return self._states | {name: state for name, state in states.items() if state}
 
     def stage_tensors(self, stage: Stage) -> StageTensors:
-        """Return the tensors of all callbacks that have some for a stage."""
+        """Return the tensors of all callbacks that have some for a stage.
+
+        Raises:
+            OptionError: One has another name than the weights and buffers of the stage, by
+                which another cut of the network would find it.
+        """
         kept = {name: each.stage_tensors(stage) for name, each in self._callbacks.items()}
         present = {name: tensors for name, tensors in kept.items() if tensors}
+        known = named_tensors(stage.module).keys()
+        for name, tensors in present.items():
+            if unknown := tensors.keys() - known:
+                raise OptionError(
+                    f"{name} keeps tensors for stage {stage.index} under the names "
+                    f"{', '.join(sorted(unknown))}, and its layers have no weight or buffer of "
+                    "these names; keep what belongs to none in state_dict"
+                )
         return dict(self._tensors.get(stage.index, {})) | present

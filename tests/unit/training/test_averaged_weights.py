@@ -9,6 +9,7 @@ from hocket import Checkpoints, Plan, Trainer
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.training.averaged_weights import AveragedWeights
+from hocket.training.callback import Callback
 
 BATCHES = data(mlp, 5)
 DECAY = 0.75
@@ -101,6 +102,28 @@ def test_a_resumed_training_has_the_same_averages(tmp_path):
     trainer, averaged = trainer_of(resumable=True), AveragedWeights(DECAY)
     trainer.resume(saved_in_the_middle(tmp_path, mlp(3)))
     assert bits(averages(fit(trainer, averaged), averaged)) == bits(wanted)
+
+
+def test_a_checkpoint_keeps_averages_of_a_training_that_goes_on_without_them(tmp_path):
+    """Bit-equal, as of then."""
+    first, before, after = trainer_of(resumable=True), AveragedWeights(DECAY), AveragedWeights()
+    fit(first, before, 1, checkpoints=Checkpoints(tmp_path))
+    wanted = averages(first, before)
+    for epochs, callbacks in ((2, []), (2, [after])):
+        trainer = trainer_of(resumable=True)
+        trainer.resume(tmp_path)
+        fit(trainer, None, epochs, callbacks=callbacks, checkpoints=Checkpoints(tmp_path))
+    assert bits(averages(trainer, after)) == bits(wanted)
+
+
+def test_tensors_that_no_other_cut_would_find_are_refused(tmp_path):
+    class Keeping(Callback):
+        def stage_tensors(self, stage):
+            return {"mine": torch.zeros(1)}
+
+    said = "Keeping keeps tensors for stage 0 under the names mine, and its layers have no"
+    with pytest.raises(OptionError, match=said):
+        fit(trainer_of(resumable=True), Keeping(), checkpoints=Checkpoints(tmp_path))
 
 
 def test_another_cut_continues_with_the_averages_of_the_same_weights(tmp_path):
