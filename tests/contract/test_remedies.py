@@ -434,6 +434,16 @@ def test_spike_compensation_knows_the_direction_of_sgd():
     assert not far(*ends)
 
 
+def test_last_changes_predict_exactly_if_changes_are_constant():
+    weight, change = torch.nn.Parameter(torch.zeros(3)), torch.rand(3)
+    weights = Weights([weight], torch.optim.SGD([weight]))
+    aid = Predict(direction="last").posted(Post(0, 4, 3.0), weights)
+    assert aid.ahead(3) is None
+    aid.stepped([1.0], [change])
+    for due in range(1, 4):
+        assert torch.equal(aid.ahead(due)[0], due * change)
+
+
 @pytest.mark.parametrize("staleness", [1.0, 3.0])
 def test_t2_finds_the_weights_of_a_forward_if_changes_are_constant(staleness):
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.double))

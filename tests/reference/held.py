@@ -1,8 +1,8 @@
 """Delayed gradients of the whole network, as serial code without stages.
 
-PipeDream-2BW (arXiv 2006.09503, section 3.1): W(t+1) = W(t) - lr * grad f(W(t-1); group t), the
-mean over M batches. Vertical sync (arXiv 1806.03377, section 3.3): the gradient of batch t is
-that at the weights ``delay`` updates before.
+PipeDream-2BW (arXiv 2006.09503): W(t+1) = W(t) - lr * grad f(W(t-1); group t), the mean over M
+batches. Vertical sync (arXiv 1806.03377): the gradient of batch t is that at the weights
+``delay`` updates before.
 """
 
 import copy

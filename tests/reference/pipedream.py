@@ -1,11 +1,12 @@
-"""PipeDream's 1F1B by its workers (arXiv 1806.03377, section 3.2), and PACI (2606.07881).
+"""PipeDream's 1F1B by its workers (arXiv 1806.03377), and PACI (2606.07881).
 
 Worker k (of K, from 0) admits K-1-k batches, then forwards and back-propagates in turn. It
 starts each action as soon as its packet is there. PipeDream stashes weights; PACI does not, and
 updates after every ``accumulate`` backwards. PipeMare's T1 (1910.05124) and staleness-aware
 learning rates (1511.05950) scale the learning rate of an update. SpecTrain (1809.02839)
 forwards with weights that are predicted for the update of the batch; PipeMare's T2 estimates in
-its backward those of its forward; DC-ASGD (1609.08326) corrects its gradients.
+its backward those of its forward, and its T3 empties the pipeline before the first updates;
+DC-ASGD (1609.08326) corrects its gradients.
 """
 
 from collections import deque

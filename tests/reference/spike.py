@@ -1,4 +1,4 @@
-"""Spike compensation (arXiv 2003.11666, section 3.2): SGD that knows how late gradients are.
+"""Spike compensation (arXiv 2003.11666): SGD that knows how late gradients are.
 
 v <- mu v + g; w <- w - lr (a v + b g) with a = mu^D and b = (1 - mu^D) / (1 - mu).
 """

@@ -1,8 +1,8 @@
 """GPipe: all forwards of a group of batches, then all their backwards, then one update.
 
-Reference: Huang et al., NeurIPS 2019, arXiv 1811.06965, figure 2. Plain
-version: ``tests/reference/flushed.py``. The M micro-batches of the paper are M batches of the
-loader. Nothing enters before the update with the group before: gradients are those of
+Reference: Huang et al., NeurIPS 2019, arXiv 1811.06965, figure 2. Plain version:
+``tests/reference/flushed.py``. The M micro-batches of the paper are M batches of the loader.
+Nothing enters before the update with the group before: gradients are those of
 back-propagation with M accumulated batches, to the bit, and stages are idle meanwhile, for a
 fraction (K-1)/(M+K-1) of the time on K equal stages.
 

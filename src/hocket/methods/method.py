@@ -65,13 +65,13 @@ class Method:
             current ones with old activations (``live``), or current ones with activations
             computed again (``recompute``).
         hold: Version of its weights that a stage forwards with: its ``newest``; the newest that
-            every stage of the network has (``vertical`` sync, arXiv 1806.03377);
-            or, for each group of ``accumulate`` batches, the one before the last update
-            (``double`` buffering, arXiv 2006.09503).
+            every stage of the network has (``vertical`` sync, arXiv 1806.03377); or, for each
+            group of ``accumulate`` batches, the one before the last update (``double``
+            buffering, arXiv 2006.09503).
         flush: ``never``, or each group of ``accumulate`` batches leaves the pipeline before the
             next one enters, so that no weight changes between a forward and its backward: its
-            forwards and backwards ``alternate`` (1F1B, arXiv 2006.09503), or
-            ``all-forward`` come before the backwards (GPipe, arXiv 1811.06965, figure 2).
+            forwards and backwards ``alternate`` (1F1B, arXiv 2006.09503), or ``all-forward``
+            come before the backwards (GPipe, arXiv 1811.06965, figure 2).
         accumulate: Number of gradients per update (ADL's M).
         reduce: ``mean`` or ``sum`` of the accumulated gradients.
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch.optim import SGD
 
 from hocket.errors import OptionError
+from hocket.remedies.displacement import has_momentum
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -36,8 +36,8 @@ class SpikeCompensation(Remedy):
         Raises:
             OptionError: The optimizer is not SGD with plain momentum between 0 and 1.
         """
-        plain = type(weights.optimizer) is SGD and all(
-            0 < group["momentum"] < 1 and not group["nesterov"] and not group["dampening"]
+        plain = has_momentum(weights.optimizer) and all(
+            group["momentum"] < 1 and not group["nesterov"] and not group["dampening"]
             for group in weights.optimizer.param_groups
         )
         if not plain:
