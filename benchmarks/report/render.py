@@ -39,6 +39,7 @@ from benchmarks.report.tables_speed import (
     startup_table,
 )
 from benchmarks.report.tables_studies import short_study_table
+from benchmarks.report.tables_versions import versions_table
 from hocket.errors import DataError
 from hocket.runs.sweeps.pictures import draw_curves
 from hocket.runs.sweeps.record import NAME as SWEEP
@@ -200,6 +201,7 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "startup": startup_table,
     "endurance": endurance_table,
     "gpu": gpu_table,
+    "versions": versions_table,
     # Earlier names of measurements.
     "pace": straggler_table,
     "faults": faults_table,

@@ -1,0 +1,171 @@
+"""Tests under several versions of Python and PyTorch, one after the other."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from xml.etree import ElementTree
+
+from cyclopts import Parameter
+
+import benchmarks
+from benchmarks.harness.process import build_environment
+from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings
+from hocket.errors import HocketError
+
+ROOT = Path(benchmarks.__file__).resolve().parents[1]
+TESTS = (
+    "tests/contract/test_against_references.py",
+    "tests/contract/test_compiled.py",
+    "tests/contract/test_distributed.py",
+    "tests/contract/test_resume.py",
+    "tests/end_to_end/test_trainings.py",
+    "tests/unit/cli/test_cli.py",
+    "tests/unit/distributed",
+    "tests/unit/engine",
+    "tests/unit/methods",
+    "tests/unit/partition",
+    "tests/unit/remedies",
+    "tests/unit/stage",
+    "tests/unit/test_tree.py",
+)
+"""Methods beside their references, compiled and cut networks, processes, the command line."""
+PROBE = """
+import json, platform, numpy, pytest, torch
+print(json.dumps({
+    "python": platform.python_version(),
+    "torch": str(torch.__version__),
+    "numpy": numpy.__version__,
+}))
+"""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class VersionsSettings:
+    """Settings of the tests under several versions.
+
+    Attributes:
+        out: Folder of the record.
+        python: Interpreters, each with PyTorch and with what the tests need; none for this one.
+        tests: Files and folders of tests, relative to the repository.
+        threads: OpenMP threads of each process.
+
+    Raises:
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/versions")
+    python: Sequence[str] = ()
+    tests: Sequence[str] = TESTS
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        check_settings(
+            "cannot test versions",
+            self,
+            at_least={1: ("threads",)},
+            not_empty=("tests",),
+            problems=[
+                f"there is no {test} in the repository; name files or folders of tests"
+                for test in self.tests
+                if not (ROOT / test).exists()
+            ],
+        )
+
+
+DEFAULTS = VersionsSettings()
+
+
+def measure_versions(settings: VersionsSettings = DEFAULTS) -> None:
+    """Run the tests under each interpreter, and write versions and counts of outcomes."""
+    record = Record.from_settings("versions", settings)
+    # All of them are asked first: none is found missing after an hour of tests.
+    found = [ask_versions(each) for each in settings.python or (sys.executable,)]
+    rows = []
+    for python, versions in found:
+        row = versions | run_tests(python, settings.tests, settings.threads)
+        print(
+            "python {python}, torch {torch}: {passed} passed, {failed} failed, "
+            "{skipped} skipped in {wall_s:.0f} s".format(**row),
+            file=sys.stderr,
+            flush=True,
+        )
+        rows.append(row)
+    record.with_rows(rows).write(settings.out)
+
+
+def ask_versions(interpreter: str) -> tuple[str, dict[str, str]]:
+    """Return the path of an interpreter, and its versions of Python, PyTorch and NumPy.
+
+    Raises:
+        HocketError: There is no such interpreter, or it cannot import what the tests need.
+    """
+    if not (program := shutil.which(interpreter)):
+        raise HocketError(
+            f"there is no interpreter {interpreter!r}; give its path, or its name on PATH"
+        )
+    ended = subprocess.run(
+        [program, "-P", "-c", PROBE], capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        reason = "".join(ended.stderr.strip().splitlines()[-1:])
+        raise HocketError(
+            f"{interpreter} cannot run the tests ({reason}); install the extra 'test' for it"
+        )
+    # Not resolved: a virtual environment is known by the path of its link.
+    return os.path.abspath(program), json.loads(ended.stdout.splitlines()[-1])
+
+
+def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]:
+    """Run tests under an interpreter; return counts of outcomes, seconds, names of failures.
+
+    Args:
+        python: Path of the interpreter.
+        tests: Files and folders, relative to the repository.
+        threads: OpenMP threads of each process.
+
+    Raises:
+        HocketError: The tests ended without a report.
+    """
+    command = [python, "-P", "-m", "pytest", "-p", "no:cacheprovider"]
+    start_s = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        ended = subprocess.run(
+            [*command, f"--junitxml={report}", *tests],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env=build_environment(threads),
+        )
+        wall_s = time.perf_counter() - start_s
+        if not report.is_file():
+            last = "".join(ended.stdout.strip().splitlines()[-1:])
+            raise HocketError(
+                f"pytest under {python} ended with {ended.returncode} and no report: {last}"
+            )
+        cases = ElementTree.parse(report).findall(".//testcase")
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    failures = [
+        f"{case.get('classname')}.{case.get('name')}"
+        for case in cases
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    return {
+        "passed": len(cases) - skipped - len(failures),
+        "failed": len(failures),
+        "skipped": skipped,
+        "wall_s": wall_s,
+        "failures": failures,
+    }

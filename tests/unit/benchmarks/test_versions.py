@@ -1,0 +1,63 @@
+"""Tests under other interpreters, and the table of what came out."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import versions as module
+from benchmarks.harness.record import Record
+from benchmarks.report.render import render
+from benchmarks.versions import VersionsSettings, ask_versions, measure_versions, run_tests
+from hocket.errors import HocketError, OptionError
+
+THREE_OUTCOMES = """
+import pytest
+def test_passes(): pass
+def test_fails(): assert False
+def test_is_skipped(): pytest.skip("no reason")
+"""
+
+
+def test_outcomes_are_counted_and_failures_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test_three.py").write_text(THREE_OUTCOMES)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    measure_versions(VersionsSettings(out=tmp_path, tests=("test_three.py",)))
+    (row,) = Record.read(tmp_path).rows
+    assert (row["passed"], row["failed"], row["skipped"]) == (1, 1, 1)
+    assert row["failures"] == ["test_three.test_fails"]
+    assert row["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().err
+    render(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert f"| {row['python']} | {row['torch']} | {row['numpy']} | 1 | 1 | 1 |" in text
+    assert "`test_three.test_fails`" in text
+
+
+def test_an_interpreter_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HocketError, match=r"no interpreter '.*'; give its path, or its name"):
+        ask_versions(str(tmp_path / "python"))
+
+
+def test_an_interpreter_without_what_the_tests_need_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PROBE", "import no_such_torch")
+    with pytest.raises(HocketError, match=r"cannot run .*no_such_torch.*install the extra"):
+        ask_versions(sys.executable)
+
+
+def test_tests_that_end_without_a_report_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conftest.py").write_text("import os; os._exit(3)")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    with pytest.raises(HocketError, match="ended with 3 and no report"):
+        run_tests(sys.executable, ["."], threads=1)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"(?s)threads is 0.*there is no tests/none"):
+        VersionsSettings(tests=("tests/none",), threads=0)
