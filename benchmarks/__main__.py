@@ -28,7 +28,7 @@ MEASUREMENTS = {
     "stages": "Time methods on several numbers of stages.",
     "startup": "Time the start of hocket's commands compared with importing torch.",
     "straggler": "Measure the throughput of all stages while one is slow.",
-    "versions": "Run tests under several versions of Python and PyTorch.",
+    "versions": "Run tests under another version of Python or PyTorch.",
     "window": "Compare the forecasts of hocket plan with times over links with latency.",
 }
 

@@ -1,12 +1,13 @@
-"""Tests under several versions of Python and PyTorch, one after the other."""
+"""Tests under other versions of Python and PyTorch, one at a time."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,27 +18,21 @@ from cyclopts import Parameter
 
 import benchmarks
 from benchmarks.harness.process import build_environment
-from benchmarks.harness.record import Record
+from benchmarks.harness.record import FILE, Record
 from benchmarks.harness.settings import check_settings
 from hocket.errors import HocketError
 
 ROOT = Path(benchmarks.__file__).resolve().parents[1]
 TESTS = (
     "tests/contract/test_against_references.py",
-    "tests/contract/test_compiled.py",
-    "tests/contract/test_distributed.py",
-    "tests/contract/test_resume.py",
+    "tests/end_to_end/test_failures.py::test_several_processes_write_the_same_run_folder_as_one",
     "tests/end_to_end/test_trainings.py",
-    "tests/unit/cli/test_cli.py",
-    "tests/unit/distributed",
-    "tests/unit/engine",
-    "tests/unit/methods",
-    "tests/unit/partition",
-    "tests/unit/remedies",
-    "tests/unit/stage",
+    "tests/unit/distributed/test_deferred_compiler.py",
+    "tests/unit/partition/test_partial_module.py",
+    "tests/unit/stage/test_linearize.py",
     "tests/unit/test_tree.py",
 )
-"""Methods beside their references, compiled and cut networks, processes, the command line."""
+"""Methods and their references, cut networks, the command line, in one process and in two."""
 PROBE = """
 import json, platform, numpy, pytest, torch
 print(json.dumps({
@@ -55,8 +50,8 @@ class VersionsSettings:
 
     Attributes:
         out: Folder of the record.
-        python: Interpreters, each with PyTorch and with what the tests need; none for this one.
-        tests: Files and folders of tests, relative to the repository.
+        python: Path or name of an interpreter that has PyTorch and what the tests need.
+        tests: What pytest shall run: files, folders and single tests of the repository.
         threads: OpenMP threads of each process.
 
     Raises:
@@ -64,7 +59,7 @@ class VersionsSettings:
     """
 
     out: Path = Path("records/versions")
-    python: Sequence[str] = ()
+    python: str = "python"
     tests: Sequence[str] = TESTS
     threads: int = 1
 
@@ -77,7 +72,7 @@ class VersionsSettings:
             problems=[
                 f"there is no {test} in the repository; name files or folders of tests"
                 for test in self.tests
-                if not (ROOT / test).exists()
+                if not (ROOT / test.split("::")[0]).exists()
             ],
         )
 
@@ -86,21 +81,32 @@ DEFAULTS = VersionsSettings()
 
 
 def measure_versions(settings: VersionsSettings = DEFAULTS) -> None:
-    """Run the tests under each interpreter, and write versions and counts of outcomes."""
+    """Run the tests under an interpreter, and write versions and counts of outcomes.
+
+    If the record has rows of other versions and the same tests already, they are kept, as few
+    disks hold all builds of PyTorch at once.
+    """
     record = Record.from_settings("versions", settings)
-    # All of them are asked first: none is found missing after an hour of tests.
-    found = [ask_versions(each) for each in settings.python or (sys.executable,)]
-    rows = []
-    for python, versions in found:
-        row = versions | run_tests(python, settings.tests, settings.threads)
-        print(
-            "python {python}, torch {torch}: {passed} passed, {failed} failed, "
-            "{skipped} skipped in {wall_s:.0f} s".format(**row),
-            file=sys.stderr,
-            flush=True,
-        )
-        rows.append(row)
-    record.with_rows(rows).write(settings.out)
+    program, versions = ask_versions(settings.python)
+    origin = {"commit": record.commit, "source": record.source, "date": record.date}
+    row = versions | run_tests(program, settings.tests, settings.threads) | origin
+    print(
+        "python {python}, torch {torch}: {passed} passed, {failed} failed, "
+        "{skipped} skipped in {wall_s:.0f} s".format(**row),
+        file=sys.stderr,
+        flush=True,
+    )
+    rows = [row]
+    if (settings.out / FILE).exists():
+        older = Record.read(settings.out)
+        if older.settings["tests"] == record.settings["tests"]:
+            rows += [each for each in older.rows if each | versions != each]
+    record.with_rows(sorted(rows, key=_version_numbers)).write(settings.out)
+
+
+def _version_numbers(row: Mapping[str, Any]) -> list[list[int]]:
+    """Return the numbers in the versions of a row, which 2.9 and 2.10 have in this order."""
+    return [[int(n) for n in re.findall(r"\d+", row[key])] for key in ("torch", "python")]
 
 
 def ask_versions(interpreter: str) -> tuple[str, dict[str, str]]:
@@ -130,7 +136,7 @@ def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]
 
     Args:
         python: Path of the interpreter.
-        tests: Files and folders, relative to the repository.
+        tests: Files, folders and single tests of the repository, as pytest names them.
         threads: OpenMP threads of each process.
 
     Raises:

@@ -19,17 +19,22 @@ def test_is_skipped(): pytest.skip("no reason")
 """
 
 
-def test_outcomes_are_counted_and_failures_are_named(
+def test_outcomes_are_counted_failures_named_and_other_versions_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_three.py").write_text(THREE_OUTCOMES)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    measure_versions(VersionsSettings(out=tmp_path, tests=("test_three.py",)))
+    settings = VersionsSettings(out=tmp_path, python=sys.executable, tests=("test_three.py",))
+    measure_versions(settings)
     (row,) = Record.read(tmp_path).rows
     assert (row["passed"], row["failed"], row["skipped"]) == (1, 1, 1)
     assert row["failures"] == ["test_three.test_fails"]
     assert row["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().err
+    older = row | {"torch": "2.9.1", "failures": []}
+    Record.read(tmp_path).with_rows([row, older]).write(tmp_path)
+    measure_versions(settings)
+    assert [each["torch"] for each in Record.read(tmp_path).rows] == ["2.9.1", row["torch"]]
     render(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert f"| {row['python']} | {row['torch']} | {row['numpy']} | 1 | 1 | 1 |" in text
