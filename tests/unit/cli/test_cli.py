@@ -343,7 +343,7 @@ BAD = {
     "two lengths": ("--updates 3 --epochs 3", "a training ends after one of the two"),
     "unknown flag": ("--epoch 3", "Unknown option: --epoch. Did you mean --epochs?"),
     "learning rate": ("--lr 0.1", "has its learning rate: --optimizer SGD:lr=0.1"),
-    "workers": ("--workers 4", "data sets of the command line are read without workers"),
+    "workers": ("--num-workers 4", "prepare batches ahead have the name --workers"),
     "clipping across stages": ("--clip network:1.0", "every stage would have to wait"),
     "a word too much": ("fdg", "['fdg'].\nevery choice has a name: --method fdg"),
 }
