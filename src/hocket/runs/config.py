@@ -57,9 +57,6 @@ class RunConfig:
     """Epochs in a row without a lower test loss after which the training ends; 0 for none."""
     keep_best: Literal["none", "test_error", "test_loss", "train_loss"] = "none"
     """Result by which the weights of the best epoch are kept, as network-best.pt."""
-    average_weights: float = 0.0
-    """Decay of a moving average of the weights, such as 0.999, which is kept as
-    network-averaged.pt and evaluated at the end; 0 for none."""
     batch_size: int = 64
     """Number of inputs in a batch."""
     optimizer: str = "SGD:lr=0.05,momentum=0.9,weight_decay=0.0005"
@@ -89,6 +86,9 @@ class RunConfig:
     clip: str = "none"
     """Largest norm of a stage's gradient: 1.0 for that of each update, batch:1.0 for that of
     each batch before it is accumulated."""
+    average_weights: float = 0.0
+    """Decay of a moving average of the weights, such as 0.999, which is kept as
+    network-averaged.pt and evaluated at the end; 0 for none."""
     seed: int = 0
     """Seed of initial weights, order of data, augmentation and dropout."""
     device: str = "cpu"
