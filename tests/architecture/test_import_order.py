@@ -42,6 +42,8 @@ OPTIONAL = (
     "pyarrow",
     "matplotlib",
     "tensorboard",
+    "wandb",
+    "mlflow",
     "datasets",
     "transformers",
 )

@@ -10,8 +10,9 @@ COMMANDS = ("train", "sweep", "report", "methods", "networks", "data", "draw", "
 COMPILER = ("torch._dynamo.eval_frame", "torch._inductor", "sympy")
 # Needed for one kind of network, data, picture or log only.
 SELDOM = (
-    "IPython", "PIL", "datasets", "matplotlib", "pandas", "pyarrow", "scipy", "sklearn",
-    "tensorboard", "torch.distributed.pipelining", "torchvision", "transformers",
+    "IPython", "PIL", "datasets", "matplotlib", "mlflow", "pandas", "pyarrow", "scipy",
+    "sklearn", "tensorboard", "torch.distributed.pipelining", "torchvision", "transformers",
+    "wandb",
 )  # fmt: skip
 REPORT = "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
 MAIN = """
@@ -118,6 +119,8 @@ print(code, errors.getvalue(), end="")
         ("matplotlib", "draw --out p.svg", "plot"),
         ("sklearn", "train", "data"),
         ("torch.utils.tensorboard", "train --tensorboard", "tensorboard"),
+        ("wandb", "train --log-to wandb", "wandb"),
+        ("mlflow", "train --log-to mlflow", "mlflow"),
         ("transformers", "train --network hf_gpt2", "transformers"),
         ("datasets", "train --data hf:dataset=x", "hf"),
     ],

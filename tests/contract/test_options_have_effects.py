@@ -27,6 +27,7 @@ from hocket import Trainer, cross_entropy
 from hocket.data import InMemory
 from hocket.errors import HocketError, OptionError
 from hocket.methods import METHODS, DGLAsync, build_method, method_options
+from hocket.runs import trackers
 from hocket.runs import train as runs_train
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
@@ -349,6 +350,29 @@ def file_names(tmp_path: Path, **choices: Any) -> object:
     return sorted(re.sub(r"\d{6,}.*", "", name) for name in names)
 
 
+def tracked(tmp_path: Path, **choices: Any) -> object:
+    notes: list[str] = []
+
+    class Notes:
+        title = "notes"
+
+        def __init__(self, *about: object) -> None:
+            notes.append("built")
+
+        def log(self, kind: str, values: Mapping[str, Any]) -> None:
+            notes.append(kind)
+
+        def close(self, *, failed: bool = False) -> None:
+            notes.append("closed")
+
+    with (
+        patch.dict(trackers.TRACKERS, mlflow=Notes),
+        patch.dict(trackers._REQUIRE, mlflow=lambda: None),
+    ):
+        ran(tmp_path, **choices)
+    return notes
+
+
 def best_epoch(tmp_path: Path, **choices: Any) -> object:
     folder = ran(tmp_path, **choices)
     number = json.loads((folder / "summary.json").read_text())["best_epoch"]
@@ -443,6 +467,7 @@ RUN = {
     "on_checkpoint_error": Row(("warn", "stop"), on_full_disk, SAVING),
     "timeline": Row((None, "trace.json"), traced),
     "tensorboard": Row((False, True), file_names),
+    "log_to": Row(("none", "mlflow"), tracked),
     "weights_format": Row(("pt", "safetensors"), file_names),
     "run_dir": Row(("here", "there"), folder_name),
 }

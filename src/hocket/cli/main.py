@@ -67,7 +67,7 @@ HINTS = {
     "--amp": "give --precision bf16, or --precision fp16",
     "--output-dir": "the folder of the run has the name --run-dir",
     "--grad-clip": "the largest norm of a gradient has the name --clip",
-    "--wandb": "give --tensorboard for event files",
+    "--wandb": "give --log-to wandb",
 }
 """Notes on options that other programs have."""
 for _name, _help in COMMANDS.items():

@@ -147,6 +147,8 @@ class RunConfig:
     """File to write a timeline to, for Perfetto and `hocket draw --timeline`."""
     tensorboard: bool = False
     """Write event files for TensorBoard."""
+    log_to: str = "none"
+    """Services that get the metrics as well: wandb, mlflow, or wandb,mlflow."""
     weights_format: Literal["pt", "safetensors"] = "pt"
     """Format of the saved weights: network.pt, or network.safetensors."""
     run_dir: Path | None = None
@@ -225,6 +227,7 @@ MAY_CHANGE = frozenset(
         "gradient_error_every",
         "timeline",
         "tensorboard",
+        "log_to",
         "weights_format",
         "checkpoint_every",
         "checkpoint_keep",

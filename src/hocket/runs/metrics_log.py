@@ -1,4 +1,4 @@
-"""Metrics of a training, written while it runs as JSON Lines and for TensorBoard."""
+"""Metrics of a training, written as JSON Lines while it runs, and for who else wants them."""
 
 import json
 import os
@@ -19,9 +19,8 @@ from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
 from hocket.stage.stage import Stage
 from hocket.training.metrics import EpochResult, EvaluationResult
-
-SCALARS = ("loss", "error", "gradient_norm", "staleness", "lr", "cosine", "ratio")
-"""Values of rows that are written for TensorBoard."""
+from hocket.training.rows import axis, event_row, scalars
+from hocket.training.tracker import Trackers
 
 
 class MetricsLog:
@@ -34,6 +33,7 @@ class MetricsLog:
         folder: The run folder; rows are added to ``metrics.jsonl`` in it.
         every: Log every n-th batch.
         tensorboard: Write event files into the folder, too.
+        trackers: Others that get the same rows, and are closed with the log.
         process: Name of this process among several, each of which writes a file of its own:
             ``metrics.stage1.jsonl``. Only one of them writes the rows of epochs.
 
@@ -42,9 +42,16 @@ class MetricsLog:
     """
 
     def __init__(
-        self, folder: Path, every: int, *, tensorboard: bool, process: str | None = None
+        self,
+        folder: Path,
+        every: int,
+        *,
+        tensorboard: bool,
+        trackers: Trackers | None = None,
+        process: str | None = None,
     ) -> None:
         self._every = every
+        self._trackers = Trackers() if trackers is None else trackers
         self._path = folder / (f"metrics.{process}.jsonl" if process else "metrics.jsonl")
         self._board: Any = None
         self._file: FileIO | None = None
@@ -97,6 +104,7 @@ class MetricsLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._trackers.close(failed=error is not None)
         with self._giving_up():
             if self._board is not None:
                 self._board.close()
@@ -105,15 +113,8 @@ class MetricsLog:
 
     def log_event(self, event: Event, stage: Stage) -> None:
         """Log a backward or an update, and for any batch that it was skipped."""
-        action, report = event.action, event.report
-        place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
-        if report.fault is not None:
-            self._write_row("skipped", **place, epoch=report.epoch, fault=report.fault)
-        elif action.kind in "BUT" and action.batch % self._every == 0 and not report.skipped:
-            values = {k: v for k, v in report.values().items() if v is not None}
-            del values["skipped"]
-            kind = {"B": "backward", "U": "update", "T": "target"}[action.kind]
-            self._write_row(kind, **place, **values)
+        if (row := event_row(event, self._every)) is not None:
+            self._write_row(row[0], **row[1])
 
     def log_gradient_error(self, comparison: GradientError) -> None:
         """Log the error of a gradient compared with the exact one."""
@@ -140,21 +141,12 @@ class MetricsLog:
                 _append_whole(self._file, row.encode())
             if self._board is not None:
                 self._write_scalars(kind, values)
+        self._trackers.log(kind, values)
 
     def _write_scalars(self, kind: str, values: dict[str, Any]) -> None:
         """Write the numbers of a row for TensorBoard."""
-        step = values.get("batch", values.get("number", values.get("updates", 0)))
-        stage = f"/stage{values['stage']}" if "stage" in values else ""
-        for name, value in values.items():
-            if name in SCALARS and isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}{stage}", value, step)
-        evaluation = values["evaluation"] if kind == "epoch" else None
-        if evaluation and evaluation["error"] is not None:
-            self._board.add_scalar("epoch/test_error", evaluation["error"], step)
-            for k, error in enumerate(evaluation["exits"]):
-                self._board.add_scalar(f"epoch/exit_error/stage{k}", error, step)
-            if evaluation["ensemble"] is not None:
-                self._board.add_scalar("epoch/ensemble_error", evaluation["ensemble"], step)
+        for name, value in scalars(kind, values):
+            self._board.add_scalar(name, value, axis(values)[1])
 
 
 def _append_whole(file: FileIO, row: bytes) -> None:

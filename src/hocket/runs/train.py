@@ -48,12 +48,14 @@ from hocket.runs.run_dir import (
 )
 from hocket.runs.skipped_batches import read_skipped_batches
 from hocket.runs.summary import Summary
+from hocket.runs.trackers import BuildTracker, parse_trackers
 from hocket.runs.training_run import TrainingRun
 from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.progress_bar import activity
 from hocket.training.state import ResumePoint
+from hocket.training.tracker import Trackers
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import parse_codec
 
@@ -94,6 +96,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         )
     if config.tensorboard:
         tensorboard_writer()
+    trackers = parse_trackers(config.log_to)
     if config.timeline is not None:
         require_writable("timeline", config.timeline)
     require_weights_format(config.weights_format)
@@ -113,7 +116,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
             data = load_data(config)
         parts["network"] = network = build(data)
         parts["optimizer"] = build_optimizer_factory(config, network)
-        return _train_in(config, method, parts, data, previous_dir, stack)
+        return _train_in(config, method, parts, data, previous_dir, trackers, stack)
 
 
 def _train_in(
@@ -122,6 +125,7 @@ def _train_in(
     parts: dict[str, Any],
     data: Data,
     previous_dir: Path | None,
+    trackers: Sequence[BuildTracker],
     stack: ExitStack,
 ) -> Summary:
     """Train in a new run folder, or continue in the previous one, which is locked.
@@ -132,6 +136,7 @@ def _train_in(
         parts: What the configuration names, built.
         data: The data set.
         previous_dir: Run folder to continue in; None for a new one.
+        trackers: Others that get the metrics, to be built with the name of the run.
         stack: Entered contexts, to which the lock of a new folder is added.
 
     Raises:
@@ -166,13 +171,15 @@ def _train_in(
             raise RunFolderError(cannot_write(run_dir, error)) from error
     else:
         run_dir.mkdir(parents=True, exist_ok=True)  # on another machine
+    process = None if trainer.is_main_process else trainer.process_name
     with (
         trainer,
         MetricsLog(
             run_dir,
             config.log_every,
             tensorboard=config.tensorboard,
-            process=None if trainer.is_main_process else trainer.process_name,
+            trackers=Trackers([b(run_dir.name, process, config.as_dict()) for b in trackers]),
+            process=process,
         ) as log,
     ):
         listener.log = log

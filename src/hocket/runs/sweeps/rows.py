@@ -22,6 +22,7 @@ WITHOUT_EFFECT_ON_RESULTS = frozenset(
         "checkpoint_every",
         "checkpoint_keep",
         "checksum",
+        "log_to",
         "on_checkpoint_error",
         "run_dir",
         "slow_timeout_s",

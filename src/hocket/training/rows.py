@@ -1,0 +1,66 @@
+"""Rows of metrics: what an event or a result tells, and the numbers in it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hocket.engine.event import Event
+
+SCALARS = ("loss", "error", "gradient_norm", "staleness", "lr", "cosine", "ratio")
+"""Values of rows that are drawn as curves."""
+_KINDS = {"B": "backward", "U": "update", "T": "target"}
+_AXES = {"batch": "batch", "number": "epoch", "updates": "updates"}
+"""Axes of curves by the value of a row that they show; the first one that a row has counts."""
+
+
+def event_row(event: Event, every: int) -> tuple[str, dict[str, Any]] | None:
+    """Return the kind and the values of the row of an event; None if it has none.
+
+    A backward, an update and learning from a target have one for every n-th batch, and a fault
+    for any batch.
+
+    Args:
+        event: The event.
+        every: Interval of batches.
+    """
+    action, report = event.action, event.report
+    place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
+    if report.fault is not None:
+        return "skipped", {**place, "epoch": report.epoch, "fault": report.fault}
+    if action.kind not in _KINDS or action.batch % every or report.skipped:
+        return None
+    values = {name: value for name, value in report.values().items() if value is not None}
+    del values["skipped"]
+    return _KINDS[action.kind], {**place, **values}
+
+
+def axis(values: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the name of the axis of a row's curves, and the row's place on it.
+
+    >>> axis({"number": 3, "updates": 40})
+    ('epoch', 3)
+    """
+    key = next(key for key in _AXES if key in values)
+    return _AXES[key], values[key]
+
+
+def scalars(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a row, each with the name of its curve.
+
+    Args:
+        kind: Kind of the row, such as ``backward``.
+        values: Its values.
+
+    >>> list(scalars("backward", {"stage": 1, "batch": 7, "loss": 0.5}))
+    [('backward/loss/stage1', 0.5)]
+    """
+    stage = f"/stage{values['stage']}" if "stage" in values else ""
+    for name, value in values.items():
+        if name in SCALARS and isinstance(value, int | float):
+            yield f"{kind}/{name}{stage}", value
+    evaluation = values["evaluation"] if kind == "epoch" else None
+    if evaluation and evaluation["error"] is not None:
+        yield "epoch/test_error", evaluation["error"]
+        for k, error in enumerate(evaluation["exits"]):
+            yield f"epoch/exit_error/stage{k}", error
+        if evaluation["ensemble"] is not None:
+            yield "epoch/ensemble_error", evaluation["ensemble"]
