@@ -5,6 +5,7 @@ gradient is zero, so that the steps become smaller.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -13,11 +14,31 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam, Optimizer
 
 Moments = Literal["steady", "decaying"]
-Displace: TypeAlias = Callable[
-    [Tensor, Mapping[str, Any], Mapping[str, Any], float, int, Moments], Tensor
-]
-"""Returns the displacement of a weight (its shape), by the state that its optimizer has for it,
-its group, learning rate, number of steps, and what becomes of the moments."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepsAhead:
+    """Steps of an optimizer that a weight has before it.
+
+    Attributes:
+        weight: The weight.
+        state: State that the optimizer has for it.
+        group: Its group of the optimizer.
+        lr: Learning rate of each step.
+        steps: Number of steps.
+        moments: ``steady`` or ``decaying``.
+    """
+
+    weight: Tensor
+    state: Mapping[str, Any]
+    group: Mapping[str, Any]
+    lr: float
+    steps: int
+    moments: Moments
+
+
+Displace: TypeAlias = Callable[[StepsAhead], Tensor]
+"""Returns the displacement of a weight by the steps before it, of its shape."""
 
 
 @runtime_checkable
@@ -57,32 +78,19 @@ def _has_moments(kind: type[Optimizer], group: Mapping[str, Any]) -> bool:
     return kind in _DISPLACEMENTS and bool(group.get("momentum", True))
 
 
-def _displace_sgd(
-    weight: Tensor,
-    state: Mapping[str, Any],
-    group: Mapping[str, Any],
-    lr: float,
-    steps: int,
-    moments: Moments,
-) -> Tensor:
+def _displace_sgd(ahead: StepsAhead) -> Tensor:
     """Displace by -lr * v for each step (SpecTrain), or by -lr * mu^j * v (MSNAG)."""
-    factor = float(steps)
-    if moments == "decaying":
+    group, factor = ahead.group, float(ahead.steps)
+    if ahead.moments == "decaying":
         first = 1 + bool(group["nesterov"])  # which looks one step further itself
-        factor = float(sum(group["momentum"] ** (first + j) for j in range(steps)))
-    velocity: Tensor = state["momentum_buffer"]
-    return velocity * (-lr * factor)
+        factor = float(sum(group["momentum"] ** (first + j) for j in range(ahead.steps)))
+    velocity: Tensor = ahead.state["momentum_buffer"]
+    return velocity * (-ahead.lr * factor)
 
 
-def _displace_adam(
-    weight: Tensor,
-    state: Mapping[str, Any],
-    group: Mapping[str, Any],
-    lr: float,
-    steps: int,
-    moments: Moments,
-) -> Tensor:
+def _displace_adam(ahead: StepsAhead) -> Tensor:
     """Displace by the steps of Adam (XPipe), or by those of its decaying moments."""
+    state, group, lr = ahead.state, ahead.group, ahead.lr
     beta1, beta2 = group["betas"]
     done = float(state["step"])
     largest = group["amsgrad"]
@@ -98,23 +106,17 @@ def _displace_adam(
         quotient: Tensor = numerator / (root + group["eps"])
         return quotient
 
-    if moments == "steady":
-        return _as_type_of(weight, step(0, decays=False) * -steps)
-    return _add_decaying(weight, group, lr, steps, partial(step, decays=True))
+    if ahead.moments == "steady":
+        return _as_type_of(ahead.weight, step(0, decays=False) * -ahead.steps)
+    return _add_decaying(ahead, partial(step, decays=True))
 
 
-def _displace_nadam(
-    weight: Tensor,
-    state: Mapping[str, Any],
-    group: Mapping[str, Any],
-    lr: float,
-    steps: int,
-    moments: Moments,
-) -> Tensor:
+def _displace_nadam(ahead: StepsAhead) -> Tensor:
     """Displace by the steps of NAdam; a steady gradient is its first moment.
 
     Dozat, 2016; the momentum of a step and the products of momenta are those of PyTorch.
     """
+    state, group, lr = ahead.state, ahead.group, ahead.lr
     beta1, beta2 = group["betas"]
     done = float(state["step"])
     product = state["mu_product"].to("cpu", copy=True)  # rounds as the optimizer's does
@@ -138,52 +140,37 @@ def _displace_nadam(
         product.mul_(momentum(number))
         return quotient(number, beta1**later * of_momentum(number), beta2**later)
 
-    if moments == "steady":
+    if ahead.moments == "steady":
         of_gradient = (1 - momentum(done)) / (1 - float(product))
-        return _as_type_of(
-            weight, quotient(done, of_gradient + of_momentum(done), 1.0) * -steps
-        )
-    return _add_decaying(weight, group, lr, steps, step)
+        steady = quotient(done, of_gradient + of_momentum(done), 1.0)
+        return _as_type_of(ahead.weight, steady * -ahead.steps)
+    return _add_decaying(ahead, step)
 
 
-def _displace_muon(
-    weight: Tensor,
-    state: Mapping[str, Any],
-    group: Mapping[str, Any],
-    lr: float,
-    steps: int,
-    moments: Moments,
-) -> Tensor:
+def _displace_muon(ahead: StepsAhead) -> Tensor:
     """Displace by steps of Muon, which stay as large as they are when its momentum decays."""
+    weight, group, lr = ahead.weight, ahead.group, ahead.lr
     options = ("ns_coefficients", "eps", "ns_steps", "adjust_lr_fn")
     moved = nn.Parameter(torch.zeros_like(weight))
-    moved.grad = state["momentum_buffer"].clone()
+    moved.grad = ahead.state["momentum_buffer"].clone()
     rule = {name: group[name] for name in options}
     Muon([moved], lr=lr, weight_decay=0.0, momentum=0.0, nesterov=False, **rule).step()
     change = moved.detach()
-    if moments == "steady":
-        return change * steps
-    return _add_up(weight, lr * group["weight_decay"], steps, lambda later: -change)
+    if ahead.moments == "steady":
+        return change * ahead.steps
+    return _add_up(weight, lr * group["weight_decay"], ahead.steps, lambda later: -change)
 
 
-def _add_decaying(
-    weight: Tensor,
-    group: Mapping[str, Any],
-    lr: float,
-    steps: int,
-    step: Callable[[int], Tensor],
-) -> Tensor:
+def _add_decaying(ahead: StepsAhead, step: Callable[[int], Tensor]) -> Tensor:
     """Add up steps of the family of Adam between which the weight decays, if it is decoupled.
 
     Args:
-        weight: The weight.
-        group: Its group of the optimizer.
-        lr: Learning rate.
-        steps: Number of steps.
-        step: Returns a step, of real numbers; see `_add_up`.
+        ahead: The steps.
+        step: Returns one of them, of real numbers; see `_add_up`.
     """
-    decay = group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
-    return _as_type_of(weight, _add_up(_as_real(weight), lr * decay, steps, step))
+    weight, group = ahead.weight, ahead.group
+    decay = ahead.lr * group["weight_decay"] if group["decoupled_weight_decay"] else 0.0
+    return _as_type_of(weight, _add_up(_as_real(weight), decay, ahead.steps, step))
 
 
 def _add_up(weight: Tensor, decay: float, steps: int, step: Callable[[int], Tensor]) -> Tensor:

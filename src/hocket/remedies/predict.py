@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from hocket.errors import OptionError
-from hocket.remedies.displacement import Displace, Moments, displacements_of
+from hocket.remedies.displacement import Displace, Moments, StepsAhead, displacements_of
 from hocket.remedies.remedy import Aid, Post, Remedy, Weights
 
 
@@ -126,9 +126,8 @@ class _FromMoments(Aid):
             for weight in group["params"]:
                 state = optimizer.state.get(weight)
                 if state and weight.requires_grad:  # it has been updated, and is not frozen
-                    found[weight] = displace(
-                        weight.detach(), state, group, lr, due, self._moments
-                    )
+                    steps = StepsAhead(weight.detach(), state, group, lr, due, self._moments)
+                    found[weight] = displace(steps)
         return [found.get(weight) for weight in self._weights.parameters]
 
     def stepped(self, lrs: Sequence[float], changes: Sequence[Tensor]) -> None:

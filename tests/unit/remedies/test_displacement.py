@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 
 from hocket.remedies import Post, Predict, Weights
-from hocket.remedies.displacement import displacements_of
+from hocket.remedies.displacement import StepsAhead, displacements_of
 from hocket.stage.muon import MuonAdamW
 
 MOMENTUM = [
@@ -61,7 +61,7 @@ def displaced(weight, optimizer, steps, moments) -> Tensor:
     group = optimizer.param_groups[0]
     [displace] = displacements_of(optimizer)
     state = optimizer.state[weight]
-    return displace(weight.detach(), state, group, group["lr"], steps, moments)
+    return displace(StepsAhead(weight.detach(), state, group, group["lr"], steps, moments))
 
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.complex128])
