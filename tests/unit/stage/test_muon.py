@@ -9,22 +9,12 @@ from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import StepLR
 
 from contract.small import different
-from hocket import Trainer, zoo
+from hocket import Trainer
 from hocket.methods import FDG
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.stage.muon import MuonAdamW, hidden_matrices, muon
-
-
-def gpt():
-    torch.manual_seed(0)
-    return zoo.gpt(vocab=7, context=4, width=8, depth=2, heads=2)
-
-
-def batches(count):
-    make = torch.Generator().manual_seed(1)
-    texts = [torch.randint(7, (3, 5), generator=make) for _ in range(count)]
-    return [(text[:, :-1], text[:, 1:]) for text in texts]
+from unit.stage.small_gpt import gpt, texts
 
 
 def gradients(network, batch):
@@ -63,7 +53,7 @@ def test_steps_are_those_of_muon_and_adamw_alone():
         AdamW([p for name, p in named if name not in hidden], **both, betas=(0.8, 0.9)),
     ]
     schedulers = [StepLR(each, 2, 0.5) for each in (optimizer, *parts)]
-    for number, batch in enumerate(batches(6)):
+    for number, batch in enumerate(texts(6)):
         if number == 3:
             state = copy.deepcopy(optimizer.state_dict())
             optimizer = build(list(ours.named_parameters()))
@@ -83,7 +73,7 @@ def test_a_training_on_stages_resumes_also_on_others(tmp_path):
 
     networks = [gpt(), gpt(), gpt()]
     whole = build(networks[0], 2)
-    for number, batch in enumerate(batches(4)):
+    for number, batch in enumerate(texts(4)):
         if number == 2:
             whole.save(tmp_path)
         whole.step(*batch)
@@ -94,7 +84,7 @@ def test_a_training_on_stages_resumes_also_on_others(tmp_path):
         else:
             with pytest.warns(UserWarning, match="are not those of this training"):
                 resumed.resume(tmp_path)
-        for batch in batches(4)[2:]:
+        for batch in texts(4)[2:]:
             resumed.step(*batch)
         assert different(networks[0].parameters(), network.parameters()) == []
 
@@ -116,7 +106,7 @@ def test_shrink_under_it_is_warned_of():
     network = gpt()
     trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=muon(network))
     with pytest.warns(UserWarning, match="cancels under MuonAdamW"):
-        trainer.prepare(batches(1)[0][0])
+        trainer.prepare(texts(1)[0][0])
 
 
 def test_by_name_it_decays_what_it_is_told():

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from contract.small import different, far
-from hocket import Trainer, zoo
+from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.remedies import Predict
@@ -17,6 +17,7 @@ from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
 from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
 from reference import rotated_adam as reference
+from unit.stage.small_gpt import gpt, texts
 
 # A first gradient is diagonal in its own bases, but for rounding: eps has to be far above it.
 ADAM = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3}
@@ -89,17 +90,6 @@ def test_it_goes_on_from_its_state():
         weight.grad = gradient
         optimizer.step()
     assert torch.equal(weight.detach(), whole[-1])
-
-
-def gpt():
-    torch.manual_seed(0)
-    return zoo.gpt(vocab=7, context=4, width=8, depth=2, heads=2)
-
-
-def texts(count):
-    make = torch.Generator().manual_seed(1)
-    made = [torch.randint(7, (3, 5), generator=make) for _ in range(count)]
-    return [(text[:, :-1], text[:, 1:]) for text in made]
 
 
 def test_a_training_rotates_hidden_matrices_and_resumes(tmp_path):
