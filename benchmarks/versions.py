@@ -59,7 +59,7 @@ class VersionsSettings:
     """
 
     out: Path = Path("records/versions")
-    python: str = "python"
+    python: Path = Path("python")
     tests: Sequence[str] = TESTS
     threads: int = 1
 
@@ -109,7 +109,7 @@ def _version_numbers(row: Mapping[str, Any]) -> list[list[int]]:
     return [[int(n) for n in re.findall(r"\d+", row[key])] for key in ("torch", "python")]
 
 
-def ask_versions(interpreter: str) -> tuple[str, dict[str, str]]:
+def ask_versions(interpreter: Path) -> tuple[str, dict[str, str]]:
     """Return the path of an interpreter, and its versions of Python, PyTorch and NumPy.
 
     Raises:
@@ -117,7 +117,7 @@ def ask_versions(interpreter: str) -> tuple[str, dict[str, str]]:
     """
     if not (program := shutil.which(interpreter)):
         raise HocketError(
-            f"there is no interpreter {interpreter!r}; give its path, or its name on PATH"
+            f"there is no interpreter {str(interpreter)!r}; give its path, or its name on PATH"
         )
     ended = subprocess.run(
         [program, "-P", "-c", PROBE], capture_output=True, text=True, check=False
@@ -157,9 +157,10 @@ def run_tests(python: str, tests: Sequence[str], threads: int) -> dict[str, Any]
         )
         wall_s = time.perf_counter() - start_s
         if not report.is_file():
-            last = "".join(ended.stdout.strip().splitlines()[-1:])
+            last = "\n".join(ended.stdout.strip().splitlines()[-5:])
             raise HocketError(
-                f"pytest under {python} ended with {ended.returncode} and no report: {last}"
+                f"pytest under {python} ended with {ended.returncode} and no report; "
+                f"install the extra 'test' for it, or correct the names of the tests:\n{last}"
             )
         cases = ElementTree.parse(report).findall(".//testcase")
     skipped = sum(case.find("skipped") is not None for case in cases)

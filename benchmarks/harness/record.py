@@ -15,7 +15,7 @@ from hocket.files import write_text_atomically
 from hocket.runs.environment import commit, machine, source_digest, versions
 
 FILE = "record.json"
-FOLDERS = ("out", "data_dir")
+FOLDERS = ("out", "data_dir", "python")
 """Settings that locate files and do not influence results."""
 
 

@@ -24,7 +24,9 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
 ) -> None:
     (tmp_path / "test_three.py").write_text(THREE_OUTCOMES)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    settings = VersionsSettings(out=tmp_path, python=sys.executable, tests=("test_three.py",))
+    settings = VersionsSettings(
+        out=tmp_path, python=Path(sys.executable), tests=("test_three.py",)
+    )
     measure_versions(settings)
     (row,) = Record.read(tmp_path).rows
     assert (row["passed"], row["failed"], row["skipped"]) == (1, 1, 1)
@@ -43,7 +45,7 @@ def test_outcomes_are_counted_failures_named_and_other_versions_kept(
 
 def test_an_interpreter_that_does_not_exist_is_told(tmp_path: Path) -> None:
     with pytest.raises(HocketError, match=r"no interpreter '.*'; give its path, or its name"):
-        ask_versions(str(tmp_path / "python"))
+        ask_versions(tmp_path / "python")
 
 
 def test_an_interpreter_without_what_the_tests_need_is_told(
@@ -51,7 +53,7 @@ def test_an_interpreter_without_what_the_tests_need_is_told(
 ) -> None:
     monkeypatch.setattr(module, "PROBE", "import no_such_torch")
     with pytest.raises(HocketError, match=r"cannot run .*no_such_torch.*install the extra"):
-        ask_versions(sys.executable)
+        ask_versions(Path(sys.executable))
 
 
 def test_tests_that_end_without_a_report_are_told(
@@ -59,7 +61,7 @@ def test_tests_that_end_without_a_report_are_told(
 ) -> None:
     (tmp_path / "conftest.py").write_text("import os; os._exit(3)")
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    with pytest.raises(HocketError, match="ended with 3 and no report"):
+    with pytest.raises(HocketError, match=r"ended with 3 and no report; install the extra"):
         run_tests(sys.executable, ["."], threads=1)
 
 
