@@ -131,7 +131,7 @@ def test_staleness_is_the_number_of_updates_in_between(method, stages, batches):
             before = sum(a.kind == "U" for a in of_stage[:start])
             seen = of_stage[start].version
             seen = before if seen is None else seen
-            assert seen == method.forward_version(k, stages, b)
+            assert seen == method.forward_versions(k, stages)(b)
             updates = sum(a.kind == "U" for a in of_stage[:end])
             assert updates - seen == method.staleness(k, stages, b)
 

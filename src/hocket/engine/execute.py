@@ -25,7 +25,8 @@ def execute(
         watchers: Called afterwards.
         do: Does the action to the batch of this number; None for ``stage.execute``.
     """
-    stage.late_check.before(action, tick)
+    if stage.late_check.postpones:
+        stage.late_check.before(action, tick)
     try:
         with stage.recorder.span(action.kind, action.batch, tick):
             report = do(action.batch) if do is not None else stage.execute(action)

@@ -11,7 +11,7 @@ from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.stage_streams import StageStreams
 from hocket.methods.method import Method
-from hocket.program import Action, Program, Tick, drain, enter
+from hocket.program import Program, Tick, drain, enter
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.source import Source
@@ -139,21 +139,17 @@ class SerialEngine:
             self._meter.load_state_dict(parts[0].get("gradient_error", {}))
 
     def _execute(self, number: int, tick: Tick) -> list[Event]:
-        events = []
+        stages, watchers = self.stages, self._watchers
         if self._meter is not None:
             self._meter.before(tick)
-        if self._streams is not None:
-            with self._streams.tick():
-                for action in tick:
-                    with self._streams.stage(action.stage):
-                        events.append(self._do(action, number))
-            return events
-        for action in tick:
-            events.append(self._do(action, number))
+        if self._streams is None:
+            return [execute(stages[action.stage], action, number, watchers) for action in tick]
+        events = []
+        with self._streams.tick():
+            for action in tick:
+                with self._streams.stage(action.stage):
+                    events.append(execute(stages[action.stage], action, number, watchers))
         return events
-
-    def _do(self, action: Action, tick: int) -> Event:
-        return execute(self.stages[action.stage], action, tick, self._watchers)
 
 
 def predict_in_order(stages: Sequence[Stage], batches: Iterable[Batch]) -> Iterator[Prediction]:

@@ -4,6 +4,7 @@ Nothing depends on a method's name. Stages are counted from 0; papers count modu
 stage k here is module k+1 there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Literal
@@ -239,22 +240,26 @@ class Method:
         """Return the batches between a forward and its backward whose gradients it misses."""
         return 0 if self.flushes else self._batches_between(stage, stages)
 
-    def forward_version(self, stage: int, stages: int, batch: int) -> int:
-        """Return the number of updates that the weights of a forward have seen.
+    def forward_versions(self, stage: int, stages: int) -> Callable[[int], int]:
+        """Return the function from a batch to the updates that its forward's weights have seen.
+
+        The batch is its number, from 0, if no epoch has been drained before.
 
         Args:
             stage: Number of the stage, from 0.
             stages: Number of stages.
-            batch: Number of the batch, from 0, if no epoch has been drained before.
 
         >>> from hocket.methods import PipeDream2BW
-        >>> [PipeDream2BW(accumulate=2).forward_version(0, stages=3, batch=b) for b in range(8)]
+        >>> version = PipeDream2BW(accumulate=2).forward_versions(0, stages=3)
+        >>> [version(batch) for batch in range(8)]
         [0, 0, 0, 0, 1, 1, 2, 2]
         """
+        accumulate = self.accumulate
         if self.hold == "double" and self.holds(stages):
-            return max(batch // self.accumulate - 1, 0)
+            return lambda batch: max(batch // accumulate - 1, 0)
         last = 0 if self.hold == "vertical" else stage  # the stage that is last to update
-        return max(batch - self._gradients_missed(last, stages), 0) // self.accumulate
+        missed = self._gradients_missed(last, stages)
+        return lambda batch: max(batch - missed, 0) // accumulate
 
     def held_back(self, stage: int, stages: int) -> int:
         """Return the most updates by which a stage's forward is older than its newest weights.
@@ -310,7 +315,7 @@ class Method:
         [1.0, 0.5, 0.0]
         """
         if batch is not None:
-            return batch // self.accumulate - self.forward_version(stage, stages, batch)
+            return batch // self.accumulate - self.forward_versions(stage, stages)(batch)
         if self.hold == "double":
             return float(self.holds(stages))
         last = 0 if self.hold == "vertical" else stage

@@ -62,11 +62,11 @@ class Program:
         depends on the differences between batches, which soon repeat.
         """
         actions = [action for column in columns for action in column]
-        base = min((action.batch for action in actions), default=0)
-        pattern = tuple((a.kind, a.stage, a.batch - base) for a in actions)
+        base = min([action.batch for action in actions], default=0)
+        pattern = tuple([(a.kind, a.stage, a.batch - base) for a in actions])
         if pattern not in self._orders:
             self._orders[pattern] = list(map(actions.index, self._ordered(columns)))
-        return tuple(actions[place] for place in self._orders[pattern])
+        return tuple([actions[place] for place in self._orders[pattern]])
 
     def _ordered(self, columns: list[list[Action]]) -> list[Action]:
         """Return the actions of all columns, which are emptied, in an order that works."""

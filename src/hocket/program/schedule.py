@@ -38,6 +38,7 @@ class StageSchedule:
         self._answer_delay = sum(method.edge_delay(stage)) if has_next else 0
         self._holds = method.holds(stages)
         self._flushed_updates = method.flushed_updates
+        self._forward_version = method.forward_versions(stage, stages)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the batches in flight, as plain values."""
@@ -125,10 +126,9 @@ class StageSchedule:
     def _forward(self, batch: int) -> Action:
         """Return the forward of a batch."""
         batches, updates = self._drained
-        place = self.stage, self.stages, batch - batches
-        version = updates + self.method.forward_version(*place) if self._holds else None
-        due = int(self.method.staleness(*place))
-        return Action("F", self.stage, batch, version, due)
+        seen = self._forward_version(batch - batches)
+        due = (batch - batches) // self.method.accumulate - seen
+        return Action("F", self.stage, batch, updates + seen if self._holds else None, due)
 
     def final_update(self) -> list[Action]:
         """Return the update with the remaining gradients, once no batch is in flight."""

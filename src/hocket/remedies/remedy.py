@@ -219,7 +219,7 @@ class Aids(Aid):
         """
         if not self.act_on(update):
             return 1.0
-        return prod(aid.rate(update - self._flushed_updates) for aid in self._aids)
+        return prod([aid.rate(update - self._flushed_updates) for aid in self._aids])
 
     def act_on(self, update: int) -> bool:
         """Return whether the pipeline was not flushed before an update.

@@ -57,14 +57,12 @@ class Delayed:
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the outputs with the gradients received for them."""
-        pairs = [
-            (root, gradient if self.shrink == 1 else gradient * self.shrink)
-            for root, gradient in zip(tensors(inputs.output), inputs.received, strict=True)
-            if gradient is not None
-        ]
-        return BackwardRoots(
-            tuple(root for root, _ in pairs), tuple(gradient for _, gradient in pairs)
-        )
+        roots, gradients = [], []
+        for root, gradient in zip(tensors(inputs.output), inputs.received, strict=True):
+            if gradient is not None:
+                roots.append(root)
+                gradients.append(gradient if self.shrink == 1 else gradient * self.shrink)
+        return BackwardRoots(tuple(roots), tuple(gradients))
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Return None: the signal knows gradients, not targets."""

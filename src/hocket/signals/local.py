@@ -138,8 +138,8 @@ class Local:
         return head if output_shape else nn.Sequential(head, nn.Flatten(0))
 
     def may_draw(self, loss: Loss) -> bool:
-        """Return True: the head may have dropout."""
-        return True
+        """Return True if the loss may draw random numbers."""
+        return may_draw(loss)
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the loss of the head's prediction."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hocket.errors import DataError, HocketError, OptionError
-from hocket.signals.targets import label_errors_as_data_errors
+from hocket.signals.targets import label_error
 from hocket.tree import Tree, count_samples
 
 IGNORED = -100
@@ -105,13 +105,15 @@ def compute_loss(loss: Loss, output: Tree, targets: Tree) -> Tensor:
         targets: Targets of the batch.
 
     Raises:
-        HocketError: A target is no index of an output, or the loss refuses them.
+        label_error: A target is no index of an output, which is an error of the data.
+        HocketError: The loss refuses them.
         OptionError: The loss is not one number.
         Exception: The loss raised it.
     """
     try:
-        with label_errors_as_data_errors(output):
-            value = loss(output, targets)
+        value = loss(output, targets)
+    except IndexError as error:
+        raise label_error(error, output) from error
     except HocketError:
         raise
     except Exception as error:

@@ -93,7 +93,7 @@ class Signal(Protocol):
         """
 
     def may_draw(self, loss: Loss) -> bool:
-        """Return True if computing the roots may draw random numbers.
+        """Return True if anything but the layers of the network may draw random numbers.
 
         Args:
             loss: Loss of the network.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hocket.errors import OptionError
 from hocket.options import wrong_fields
 from hocket.signals.local import Local
-from hocket.signals.losses import Loss
+from hocket.signals.losses import Loss, may_draw
 from hocket.signals.matching import build_matching
 from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.tree import Tree
@@ -60,8 +60,8 @@ class Similarity:
         return nn.ModuleDict({"head": head, "matching": matching})
 
     def may_draw(self, loss: Loss) -> bool:
-        """Return True: the networks may have dropout."""
-        return True
+        """Return True if the loss may draw random numbers."""
+        return may_draw(loss)
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the weighted sum of both losses.

@@ -10,7 +10,7 @@ from hocket.options import wrong_fields
 from hocket.signals.losses import Loss
 from hocket.signals.signal import UNKNOWN_LAYERS, BackwardRoots, LaterLayers, SignalInput
 from hocket.signals.synthesizers import build_synthesizer
-from hocket.signals.targets import label_errors_as_data_errors
+from hocket.signals.targets import label_error
 from hocket.tree import Tree, tensors
 
 
@@ -63,8 +63,8 @@ class Synthetic:
         return build_synthesizer(shape, classes)
 
     def may_draw(self, loss: Loss) -> bool:
-        """Return True: a network predicts, which may have dropout."""
-        return True
+        """Return False: nothing is computed but by the network."""
+        return False
 
     def backward_roots(self, network: nn.Module, inputs: SignalInput) -> BackwardRoots:
         """Return the output, its predicted gradient, and the synthesizer's deferred loss."""
@@ -73,8 +73,10 @@ class Synthetic:
         labels = inputs.targets if self.labels else None
 
         def predict() -> Tensor:
-            with label_errors_as_data_errors(detached):
+            try:
                 prediction: Tensor = network(detached, labels)
+            except IndexError as error:
+                raise label_error(error, detached) from error
             return prediction
 
         def deferred_loss(target: tuple[Tensor | None, ...]) -> Tensor:

@@ -25,19 +25,18 @@ def back_propagate(
         guard: Context manager for the backward, if layers must not be forwarded in it.
         scale: Factor on all gradients.
     """
-    gradients = [
-        _start(root, gradient, share, scale)
-        for root, gradient in zip(roots.roots, roots.gradients, strict=True)
-    ]
-    # A root without a graph: nothing of this stage or before it is trained.
-    live = [pair for pair in zip(roots.roots, gradients, strict=True) if pair[0].requires_grad]
+    live, given = [], []
+    for root, gradient in zip(roots.roots, roots.gradients, strict=True):
+        # A root without a graph: nothing of this stage or before it is trained.
+        if root.requires_grad:
+            live.append(root)
+            given.append(_start(root, gradient, share, scale))
     if not live:
         return
-    given = [gradient for _, gradient in live]
     if guard is None:
-        torch.autograd.backward([root for root, _ in live], given)
+        torch.autograd.backward(live, given)
         return
-    edges = [get_gradient_edge(root) for root, _ in live]
+    edges = [get_gradient_edge(root) for root in live]
     with torch.no_grad(), guard:
         torch.autograd.backward(edges, given)
 
@@ -70,7 +69,7 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
     Raises:
         OptionError: The loss has no graph, although some of the leaves need a gradient.
     """
-    if roots.loss is None or any(root.requires_grad for root in roots.roots):
+    if roots.loss is None or any([root.requires_grad for root in roots.roots]):
         return
     if any(leaf.requires_grad for leaf in leaves):
         raise OptionError(

@@ -58,8 +58,10 @@ class Clipping:
 
         Copies, as others hold the gradients: a neighbour, which is sent a view, and watchers.
         """
+        if self.norm == math.inf or self.what != what:
+            return gradients
         present = [gradient for gradient in gradients if gradient is not None]
-        if self.norm == math.inf or self.what != what or not present:
+        if not present:
             return gradients
         scale = (self.norm / (total_norm(present) + _EPSILON)).clamp(max=1.0)
         scaled = [gradient.clone() for gradient in present]

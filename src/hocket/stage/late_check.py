@@ -93,12 +93,14 @@ class LateCheck:
     def before(self, action: Action, tick: int) -> None:
         """Take note of the next action, and keep the state before the first one.
 
+        It is called only if norms are read later.
+
         Args:
             action: The action.
             tick: Number of its tick.
         """
         self._action, self._tick = action, tick
-        if self.postpones and self._kept is None:
+        if self._kept is None:
             self._copy(f"before tick {tick}")
 
     def add(self, names: Names, norms: Sequence[Tensor]) -> None:

@@ -56,9 +56,15 @@ def first_nonfinite(
 
 
 def _are_moderate(norms: list[Tensor]) -> bool:
-    """Return True if all norms are finite, and the norm of them as well."""
-    together = torch.stack(norms)
-    return math.hypot(*together.tolist()) <= torch.finfo(together.dtype).max
+    """Return True if all norms are finite, and the norm of them as well.
+
+    Some that are may be taken for others if their types differ.
+    """
+    if norms[0].device.type == "cpu":  # by the shortest way, as this is done in every tick
+        values = [norm.item() for norm in norms]
+    else:
+        values = torch.stack(norms).tolist()
+    return math.hypot(*values) <= torch.finfo(norms[0].dtype).max
 
 
 def are_finite(values: Sequence[Tensor]) -> bool:
@@ -196,13 +202,16 @@ class NonFiniteCheck:
         if not self._finite_buffers:
             return None
         present = self._tensors.named_buffers()
-        buffers = {f"buffer {name!r}": present.get(name) for name in self._finite_buffers}
-        if not self._late.postpones:
-            return first_nonfinite(buffers)
-        inexact = {k: b for k, b in buffers.items() if b is not None and is_inexact(b)}
-        if inexact:
-            names = list(inexact)
+        inexact = {
+            name: present[name]
+            for name in self._finite_buffers
+            if name in present and is_inexact(present[name])
+        }
+        if self._late.postpones and inexact:
+            names = [f"buffer {name!r}" for name in inexact]
             self._late.add(lambda: names, tensor_norms(inexact.values()))
+        elif not are_finite(list(inexact.values())):
+            return first_nonfinite({f"buffer {name!r}": b for name, b in inexact.items()})
         return None
 
     def fault_in_gradients(

@@ -62,6 +62,7 @@ class Stage:
         self.signal_network = parts.signal_network
         self.to_previous = parts.to_previous
         self.to_next = parts.to_next
+        self._is_last = parts.index == parts.count - 1
         self.recorder = parts.recorder
         self.send_stats = parts.send_stats
         self.receive_stats = parts.receive_stats
@@ -69,7 +70,8 @@ class Stage:
         self.in_flight = InFlight(self.index)
         self.deferred_targets = DeferredTargets(self.index)
         self.epochs: dict[int, int] = {}  # of batches whose update is to come
-        self.gradients: list[Tensor | None] = []  # of the last backward, for watchers
+        # Of the last backward, for watchers; the update lets them go.
+        self.gradients: list[Tensor | None] = []
         self._layers = KnownLayers(self.module)
         self.linearizer = build_linearizer(
             method.linearize,
@@ -85,7 +87,7 @@ class Stage:
             method, parts, self.updater, self.linearizer, self.in_flight
         )
         self._loss = setup.loss
-        self._signal_draws: Draws = "anything" if signal.may_draw(setup.loss) else "nothing"
+        self._signal_may_draw = signal.may_draw(setup.loss)
         self._seed = setup.seed + parts.seed_offset
         self._autocast = setup.autocast
         self._autocast_enabled = setup.precision != "fp32"
@@ -224,7 +226,8 @@ class Stage:
         """
         if self.signal.needs_gradient:  # what has come is only passed on
             return self.backward_roots(output, targets, received)
-        with self.computing(batch, "backward", self._signal_draws):
+        draws = "anything" if self._signal_may_draw else self._signal_layers.draws
+        with self.computing(batch, "backward", draws):
             return self.backward_roots(output, targets, received)
 
     @property
@@ -252,7 +255,8 @@ class Stage:
             expects and is_inexact(tensor) and not mask
             for tensor, mask in zip(tensors(output), masks, strict=True)
         )
-        self._send(activation, output, differentiable)
+        if not self._is_last:
+            self._send(activation, output, differentiable)
         version = self.weights.version
         self.in_flight.add(
             ForwardedBatch(
@@ -299,11 +303,14 @@ class Stage:
         leaves = tensors(forwarded.leaves)
         require_graph(roots, self.index, chain(self.updater.parameters, leaves))
         del output
+        targets: Number = None
+        if roots.loss is not None:
+            targets = count_averaged(activation.targets, activation.values)
         # Before anything is sent: the stage where a fault began has to be the one to report it.
         fault = self.check.fault_in_loss(roots.loss) or self._signal_check.fault_in_buffers()
         overflowed = False
         if fault is None:
-            plain = self._layers.plain and self._signal_layers.plain
+            plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
             guard, scale = None if plain else self._guard, self.loss_scale
             back_propagate(roots, activation.share, guard, scale.factor)
             sent = scale.unscale(self.updater.parameters, leaves)
@@ -313,7 +320,7 @@ class Stage:
             self.check.restore_buffers()
             self._signal_check.restore_buffers()
             return skip_backward(self, activation, fault, overflowed=overflowed)
-        if any(leaf.requires_grad for leaf in leaves):
+        if any([leaf.requires_grad for leaf in leaves]):
             # A gradient may share its memory with that of a weight, as both are views of one.
             weights = (*self.updater.parameters, *self.signal_updater.parameters)
             gradients = to_outgoing(sent, [p.grad for p in weights])
@@ -329,9 +336,7 @@ class Stage:
             version=self.updater.version,
             staleness=staleness,
             loss=roots.loss,
-            targets=None
-            if roots.loss is None
-            else count_averaged(activation.targets, activation.values),
+            targets=targets,
             gradient_norm=self._require_finite(norm),
         )
 
@@ -352,6 +357,7 @@ class Stage:
         self.weights.before_update()
         if not self.updater.accumulated_count:
             return ActionReport(epoch, version, skipped=True)
+        self.gradients = []
         lr = self.updater.update(epoch)
         self.untrained.warn_of_unfrozen()
         self.linearizer.after_update()

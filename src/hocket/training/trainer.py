@@ -331,15 +331,16 @@ class Trainer:
             DataError: There is no tensor among the inputs.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
         """
-        if not self._session.cut.network.training:
+        session = self._session
+        if not session.cut.network.training:
             self._warn_once(
                 "the network trains in evaluation mode, so that dropout and BatchNorm do not "
                 "work as in training; call its train(), which only fit does by itself"
             )
-        self._session.prepare(inputs)
-        with self._session.reporting_failures():
-            self._fit_state.enter(self._session.setup.method.accumulate)
-            events = self._session.step(inputs, targets, self.epoch)
+        session.prepare(inputs)
+        with session.reporting_failures():
+            self._fit_state.enter(session.setup.method.accumulate)
+            events = session.step(inputs, targets, self.epoch)
         last = self.stage_count - 1
         losses = [
             event.report.loss

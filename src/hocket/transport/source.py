@@ -37,7 +37,7 @@ class Source:
             batch=batch,
             epoch=epoch,
             values=values,
-            differentiable=tuple(False for _ in tensors(inputs)),
+            differentiable=(False,) * len(tensors(inputs)),
             targets=targets,
             share=share,
         )
