@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.program import Action
+from hocket.stage import forward_only
 from hocket.stage.stage import Stage
 from hocket.transport.replay_buffer import BufferToPrevious
 from hocket.tree import Tree
@@ -121,5 +123,5 @@ class AsyncStage:
         return [self._execute(Action("U", self.stage.index, self.turns - 1), tick)]
 
     def _execute(self, action: Action, tick: int, *, pass_on: bool = False) -> Event:
-        do = self.stage.pass_on if pass_on else None
+        do = partial(forward_only.pass_on, self.stage) if pass_on else None
         return execute(self.stage, action, tick, self._watchers, do)

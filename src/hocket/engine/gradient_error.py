@@ -18,6 +18,7 @@ from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.program import Tick
 from hocket.signals.losses import Loss
+from hocket.stage.forward_only import forward_again
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
 
@@ -124,7 +125,7 @@ class GradientErrorMeter:
         """Compute the true gradients of one batch at some stages."""
         value, targets = self._batches[batch]
         for each in self.stages:
-            value = each.replay(batch, value)
+            value = forward_again(each, batch, value)
         trained = [_trained(stage) for stage in stages]
         weights = [weight for group in trained for weight in group]
         loss = self._loss(value, targets)

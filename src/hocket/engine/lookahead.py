@@ -8,6 +8,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from hocket.engine.engine import Batch
+from hocket.stage.forward_only import predict_batch
 from hocket.stage.prediction import Prediction
 from hocket.stage.stage import Stage
 from hocket.transport.connection import Connection
@@ -95,7 +96,7 @@ def predict_stage(
             values: Evaluated = (*batch, None)
         else:
             values = _receive(previous, number, lookahead)
-        prediction = stage.predict(*values)
+        prediction = predict_batch(stage, *values)
         if following is not None:
             following.send(
                 "evaluation",

@@ -104,3 +104,8 @@ class Signal(Protocol):
 
     def predict(self, network: nn.Module, output: Tree) -> Tensor | None:
         """Return the prediction of the targets, (B, ...); None if the signal predicts none."""
+
+
+def expects_answer(signal: Signal) -> bool:
+    """Return True if a gradient or a target comes back for every output."""
+    return signal.needs_gradient or signal.learns_from_gradient

@@ -18,7 +18,7 @@ from hocket.stage.accumulate import dense_values, norm_of_norms, tensor_norms, t
 from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import ModuleTensors
 from hocket.stage.optimizer import Updater
-from hocket.stage.report import LazyScalar
+from hocket.stage.report import LazyScalar, Number
 from hocket.tree import Tree, is_inexact, tensors
 
 OnNaN = Literal["stop", "skip"]
@@ -291,20 +291,26 @@ class NonFiniteCheck:
                 "lower the learning rate, warm up, or look at the batch"
             )
 
-    def require_finite_norm(self, norm: Tensor) -> Tensor:
-        """Return the norm of gradients that were reduced over replicas.
+    def norm_over_replicas(
+        self, norm: LazyScalar, gradients: Sequence[Tensor | None]
+    ) -> Number:
+        """Return the norm of a batch's gradients, over all replicas.
 
         Args:
-            norm: The norm, a scalar.
+            norm: Norm of this replica's gradients, which is finite.
+            gradients: Gradients after their reduction.
 
         Raises:
             NonFiniteError: It is not finite, because that of another replica was not.
         """
-        if self._late.postpones:
-            self._late.add(lambda: ["gradient norm"], [norm])
+        if not self._updater.reduces:
             return norm
-        value = norm.item()
+        whole = total_norm(gradients)
+        if self._late.postpones:
+            self._late.add(lambda: ["gradient norm"], [whole])
+            return whole
+        value = whole.item()
         self.require_skippable(
             None if math.isfinite(value) else f"gradient norm became {value}"
         )
-        return norm
+        return whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hocket.signals.signal import expects_answer
 from hocket.stage.in_flight import ForwardedBatch
 from hocket.stage.report import ActionReport
 from hocket.transport.packet import Activation, Gradient
@@ -32,7 +33,9 @@ def skip_forward(
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
     report = send_skipped(stage, activation, fault)
-    skipped = ForwardedBatch.skipped(activation, (stage.expects_answer,), report.version)
+    skipped = ForwardedBatch.skipped(
+        activation, (expects_answer(stage.signal),), report.version
+    )
     stage.in_flight.add(skipped)
     return report
 
@@ -50,7 +53,7 @@ def send_skipped(stage: Stage, activation: Activation, fault: str | None) -> Act
     """
     stage.check.require_skippable(fault)
     empty = activation.without_values()
-    stage.to_next.send(replace(empty, differentiable=(stage.expects_answer,)))
+    stage.to_next.send(replace(empty, differentiable=(expects_answer(stage.signal),)))
     return ActionReport(activation.epoch, stage.updater.version, skipped=True, fault=fault)
 
 

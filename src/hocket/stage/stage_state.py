@@ -86,7 +86,7 @@ def _repeat_forward(stage: Stage, state: Tree) -> None:
         stage.in_flight.add(ForwardedBatch.skipped(activation, differentiable, version))
         return
     forward_state, leaves = ForwardState(**state["past"]), graph_leaves(activation)
-    with stage.computing(activation.batch, "forward"):
+    with stage.passes.computing(activation.batch, "forward"):
         get_output = stage.linearizer.rebuild_output(stage.module, leaves, forward_state)
     stage.in_flight.add(
         ForwardedBatch(activation, leaves, get_output, differentiable, version, forward_state)
@@ -100,7 +100,6 @@ def _defer_target(stage: Stage, activation: Activation, output: Tree) -> None:
         stage.deferred_targets.skip(activation)
         return
     unknown = (None,) * len(tensors(output))
-    with stage.computing(activation.batch, "backward"):
-        roots = stage.backward_roots(output, activation.targets, unknown)
+    roots = stage.backward_roots(activation.batch, output, activation.targets, unknown)
     assert roots.deferred is not None, "it was one of the same signal"
     stage.deferred_targets.add(DeferredTarget(roots.deferred, activation, output))

@@ -1,0 +1,75 @@
+"""Forwards that a stage does not train on: for evaluation, for others, and once more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hocket.modes import evaluation_mode
+from hocket.signals.losses import class_dimension
+from hocket.stage.prediction import Prediction, add_to_ensemble
+from hocket.stage.report import ActionReport
+from hocket.stage.rng import forward_without_buffer_updates
+from hocket.stage.skipping import send_skipped
+from hocket.tree import Tree, copy_tensors, tensors
+
+if TYPE_CHECKING:
+    from hocket.stage.stage import Stage
+
+
+def predict_batch(
+    stage: Stage, values: Tree, targets: Tree, ensemble: Tensor | None
+) -> Prediction:
+    """Forward a batch for evaluation, in the precision of training.
+
+    Args:
+        stage: The stage.
+        values: Output of the stage before, with tensors of shape (B, ...).
+        targets: Targets of the batch. Only class indices have exits.
+        ensemble: Class scores of the exits of the stages before, (B, C) or (B, T, C).
+    """
+    with evaluation_mode(stage.signal_network), stage.passes.autocast():
+        output = stage.to_outgoing(stage.module(copy_tensors(values)))
+        scores = stage.signal.predict(stage.signal_network, output)
+    # If stages before have exits, the end of the network is one more.
+    if scores is None and ensemble is not None:
+        scores = output
+    if scores is None or class_dimension(scores, targets) is None:
+        return Prediction(stage.index, output, targets, None, None)
+    together = add_to_ensemble(ensemble, scores)
+    return Prediction(stage.index, output, targets, scores, together)
+
+
+def pass_on(stage: Stage, batch: int) -> ActionReport:
+    """Forward a batch for the stages behind, as a stage that has finished training.
+
+    Args:
+        stage: The stage.
+        batch: Number of the batch.
+
+    Raises:
+        PacketError: The batch has not come.
+        NonFiniteError: The output is NaN or infinite, and that is to stop the training.
+    """
+    activation = stage.to_previous.receive(batch)
+    with torch.no_grad(), evaluation_mode(stage.module), stage.passes.autocast():
+        output = stage.module(copy_tensors(activation.values))
+    fault, _ = stage.check.fault_in_output(output, lambda: [True] * len(tensors(output)))
+    if fault is not None:
+        return send_skipped(stage, activation, fault)
+    stage.send(activation, output, (False,) * len(tensors(output)))
+    return ActionReport(activation.epoch, stage.updater.version)
+
+
+def forward_again(stage: Stage, batch: int, values: Tree) -> Tree:
+    """Forward a batch once more, at the present weights, leaving no trace.
+
+    Args:
+        stage: The stage.
+        batch: Number of the batch.
+        values: Output of the stage before, with tensors of shape (B, ...).
+    """
+    with stage.passes.computing(batch, "forward"):
+        return forward_without_buffer_updates(stage.module, copy_tensors(values))
