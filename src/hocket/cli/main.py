@@ -47,6 +47,7 @@ COMMANDS = {
     "train": "Train a network; everything it leaves is in a new run folder.",
     "sweep": "Run the trainings of a study, and compare them in one record.",
     "report": "Compare runs or a study in one HTML file.",
+    "watch": "Show the report of runs in a browser while they train.",
     "methods": "List the methods: delays, staleness, memory, locks, paper and options.",
     "networks": "List the networks: parameters, layers and options.",
     "data": "List the data sets: their files and options.",

@@ -51,6 +51,8 @@ ELSEWHERE = {
     "--out records/gpt-characters-500": "tests/unit/benchmarks/test_studies.py",
     "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt "
     "--out records/gpt-characters-2000": "tests/unit/benchmarks/test_studies.py",
+    "hocket watch runs": "tests/unit/runs/report/test_live.py",
+    "hocket watch runs/*": "tests/unit/runs/report/test_live.py",
     "hocket report": "tests/unit/runs/report/test_report.py",
     "hocket report sweeps/mine --out study.html": "tests/unit/runs/report/test_report.py",
     "hocket draw --method new": "docs/add-a-method.md",  # of a method that the reader writes

@@ -34,26 +34,44 @@ def write_report(found: FoundRuns, file: Path) -> None:
         ) from error
 
 
-def build_page(found: FoundRuns) -> str:
-    """Build the page, which holds no date and no random name: equal runs, equal pages."""
+def build_page(found: FoundRuns, version: str | None = None) -> str:
+    """Build the page, which holds no date and no random name: equal runs, equal pages.
+
+    Args:
+        found: The runs, and what was left out.
+        version: State of the files that the runs were read from, for a page that is loaded
+            again once its server tells another; None for a page that stays.
+    """
     groups = group_runs(found.runs)
     count = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
     style, script = _read("page.css"), _read("page.js")
+    if version is not None:
+        script = Markup(script + _read("follow.js"))
     # Nothing is loaded, and nothing runs but this script: run folders may be of unknown origin.
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
+    if version is not None:
+        policy += "; connect-src 'self'"
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="version", content=version) if version is not None else None,
         element("title", f"Hocket: {count}"),
         element("style", style),
     )
-    main = element("main", _header(found, groups, count), list(_sections(found, groups)))
+    ended = "hocket watch has ended, and this page stays as it is."
+    note = element("p", ended, class_="note", id="follow", hidden="")
+    main = element(
+        "main",
+        note if version is not None else None,
+        _header(found, groups, count),
+        list(_sections(found, groups)),
+    )
     body = element("body", main, element("script", script))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 

@@ -81,7 +81,7 @@ class Browser:
         return json.loads(text)
 
     def open(self, file, width=1200, height=900, scheme="light", media=""):
-        """Load a page at a width, in a colour scheme."""
+        """Load a file or an address at a width, in a colour scheme."""
         self._events.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -89,7 +89,7 @@ class Browser:
         )  # fmt: skip
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
-        self.call("Page.navigate", url=file.as_uri())
+        self.call("Page.navigate", url=file if isinstance(file, str) else file.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
             self._events.append(self._next())
 
@@ -98,6 +98,13 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_until(self, expression):
+        """Wait until an expression is true in the page, which may be loaded again meanwhile."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.run(f"document.readyState === 'complete' && ({expression})"):
+            assert time.monotonic() < end, f"not true: {expression}"
+            time.sleep(0.1)
 
     def click(self, selector, number=0):
         """Press the mouse on an element, as a user does."""

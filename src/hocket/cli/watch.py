@@ -1,0 +1,32 @@
+"""``hocket watch``: a report in the browser that follows its runs."""
+
+from pathlib import Path
+
+from hocket.cli.output import messages
+
+
+def watch_command(*folders: Path, port: int = 8470) -> int:
+    """Show the report of runs in a browser of this machine while they train.
+
+    The page is loaded again when the files of the runs change. Ctrl-C ends the server; the
+    trainings go on.
+
+    Args:
+        folders: Folders of runs, folders of such folders, or folders of studies.
+        port: Port of 127.0.0.1 to listen on; 0 for any that is free.
+    """
+    from hocket.runs.report.find_runs import find_runs
+    from hocket.runs.report.live import LiveReport
+
+    find_runs(folders)  # refused here, and not first in the browser
+    with LiveReport(folders, port) as server:
+        messages.print(
+            f"the report is at {server.address} and follows its runs; Ctrl-C ends it",
+            highlight=False,
+            soft_wrap=True,
+        )
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            messages.print("the report is no longer served")
+    return 0

@@ -1,0 +1,94 @@
+"""Server of a report that follows its runs, for browsers of this machine."""
+
+import hashlib
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from hocket.errors import HocketError, OptionError
+from hocket.runs.report.find_runs import find_runs
+from hocket.runs.report.page import build_page
+
+ADDRESS = "127.0.0.1"
+
+
+class LiveReport(ThreadingHTTPServer):
+    """Server of a page that is built from the files of runs whenever it is asked for.
+
+    Only this machine reaches it. A browser that was sent here under the name of another host
+    is refused, so that no page of another site can read the runs.
+
+    Args:
+        paths: Folders of runs, folders of such folders, or folders of studies.
+        port: Port to listen on; 0 for any that is free.
+
+    Raises:
+        OptionError: The port cannot be had.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, paths: Sequence[Path], port: int) -> None:
+        self._paths = paths
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise OptionError(
+                f"cannot listen on port {port} of {ADDRESS}: {error}; give another --port, or "
+                "0 for any that is free"
+            ) from error
+        self.address = f"http://{ADDRESS}:{self.server_port}/"
+        self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+
+    def version(self) -> str:
+        """Return the state of all files of the runs, without reading them."""
+        state = hashlib.sha256()
+        for path in self._paths:
+            for file in sorted({*path.glob("*"), *path.glob("*/*")}):
+                try:
+                    found = file.stat()
+                except FileNotFoundError:  # replaced by a newer one at this moment
+                    continue
+                state.update(f"{file}:{found.st_size}:{found.st_mtime_ns}\n".encode())
+        return state.hexdigest()
+
+    def page(self) -> str:
+        """Return the report of the runs as they are now.
+
+        Raises:
+            HocketError: There is no run that can be read.
+        """
+        version = self.version()  # of before the reading, so that no change is missed
+        return build_page(find_runs(self._paths), version)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveReport
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self.server.hosts:
+            self._answer(HTTPStatus.FORBIDDEN, "this server answers to its own address only")
+        elif self.path == "/version":
+            self._answer(HTTPStatus.OK, self.server.version())
+        elif self.path != "/":
+            self._answer(HTTPStatus.NOT_FOUND, "the report is at /")
+        else:
+            try:
+                self._answer(HTTPStatus.OK, self.server.page(), "text/html")
+            except HocketError as error:
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
+    def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Refresh", "2")  # a run may be about to write its first file
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print no line for a request."""

@@ -1,0 +1,110 @@
+"""The report that follows its runs: for this machine alone, and never older than its files."""
+
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from hocket.cli.main import main
+from hocket.errors import OptionError
+from hocket.runs.report.live import LiveReport
+from unit.runs.report.browser import CHROMIUM, Browser
+from unit.runs.report.made_runs import make_run
+
+
+@contextmanager
+def served(*paths):
+    with LiveReport(paths, port=0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def get(server, path="", **headers):
+    request = urllib.request.Request(server.address + path, headers=headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read().decode()
+
+
+def refusal(server, path="", **headers):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        get(server, path, **headers)
+    return refused.value.code, refused.value.read().decode()
+
+
+def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
+    run = make_run(tmp_path / "runs/fdg", state=None)
+    with served(tmp_path / "runs") as server:
+        version = get(server, "version")
+        assert f'<meta name="version" content="{version}">' in get(server)
+        assert get(server, "version") == version
+        with (run / "metrics.jsonl").open("a") as metrics:
+            metrics.write('{"kind": "epo')  # a line that is being written
+        assert get(server, "version") != version
+        assert "fdg" in get(server)
+
+
+def test_a_page_without_a_run_asks_again(tmp_path):
+    with served(tmp_path) as server:
+        code, text = refusal(server)
+        assert code == 503
+        assert "there is no run to report" in text
+        make_run(tmp_path / "bp", method="bp")
+        assert "bp" in get(server)
+
+
+def test_other_paths_names_and_words_are_refused(tmp_path):
+    make_run(tmp_path / "bp", method="bp")
+    with served(tmp_path) as server:
+        assert refusal(server, "bp/run.json") == (404, "the report is at /")
+        code, text = refusal(server, Host="evil.example")
+        assert (code, text) == (403, "this server answers to its own address only")
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(server.address, data=b"x", timeout=60)
+
+
+def test_a_port_that_is_taken_or_none_is_refused(tmp_path):
+    with served(tmp_path) as server:
+        for port in (server.server_port, 70000):
+            with pytest.raises(OptionError, match=f"cannot listen on port {port} of 127.0.0.1"):
+                LiveReport([tmp_path], port)
+
+
+def test_the_command_serves_until_ctrl_c(tmp_path, monkeypatch, capsys):
+    def interrupted(server):
+        raise KeyboardInterrupt
+
+    make_run(tmp_path / "bp", method="bp")
+    monkeypatch.setattr(LiveReport, "serve_forever", interrupted)
+    assert main(["watch", str(tmp_path), "--port", "0"]) == 0
+    said = capsys.readouterr().err
+    assert "the report is at http://127.0.0.1:" in said
+    assert said.endswith("the report is no longer served\n")
+
+
+def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
+    assert main(["watch", str(tmp_path / "none")]) == 2
+    assert "there is no run to report" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
+    make_run(tmp_path / "runs/bp", method="bp")
+    browser = Browser(tmp_path / "profile")
+    try:
+        with served(tmp_path / "runs") as server:
+            browser.open(server.address)
+            assert browser.run("document.querySelector('h1').textContent").startswith("1 run")
+            make_run(tmp_path / "runs/fdg")
+            browser.wait_until("document.querySelector('h1').textContent.startsWith('2 runs')")
+            assert browser.run("document.querySelector('#follow').hidden")
+            assert browser.complaints == []
+        browser.wait_until("!document.querySelector('#follow').hidden")
+    finally:
+        browser.close()
