@@ -127,7 +127,8 @@ def test_a_training_on_two_machines_gives_the_weights_of_one_process(
     run_here(*torchrun_arguments(blocks[0]))
     require_equal_bits(folders[0] / "run/network.pt", tmp_path / "run/network.pt")
     assert file_names(folders[0]) == [
-        ".lock", "environment.json", "metrics.jsonl", "network.pt", "run.json", "summary.json",
+        ".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json",
+        "summary.json",
     ]  # fmt: skip
     # Each stage writes its own metrics on its machine.
     assert file_names(folders[1]) == ["metrics.stage1.jsonl"]

@@ -11,7 +11,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,9 +26,10 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
+from hocket.checkpoint.verdicts import Verdicts, complete_flag, given_up_flag
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.world import World
-from hocket.errors import CheckpointError, HocketError, OptionError, format_problems
+from hocket.errors import CheckpointError, OptionError, format_problems
 from hocket.options import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
@@ -88,16 +88,6 @@ class _Job:
     flag: str
     refusal: str
 
-    @property
-    def complete(self) -> str:
-        """Flag of rank 0 once the checkpoint is complete."""
-        return f"{self.flag}/complete"
-
-    @property
-    def given_up(self) -> str:
-        """Flag of rank 0 once it has removed the checkpoint, as a part is missing."""
-        return f"{self.flag}/given-up"
-
 
 class CheckpointWriter:
     """Writer of the checkpoints of one training.
@@ -117,8 +107,7 @@ class CheckpointWriter:
         self._failure: str | None = None
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
         self._complete: SimpleQueue[Path] = SimpleQueue()
-        self._awaiting: list[threading.Thread] = []  # what rank 0 makes of written parts
-        self._closed = threading.Event()
+        self._verdicts = Verdicts(checkpoints.folder, world.flags)
         self.last_name = ""
         if world.is_main:
             remove_unfinished(checkpoints.folder)
@@ -163,19 +152,17 @@ class CheckpointWriter:
         self._thread.start()
 
     def take_complete(self) -> list[Path]:
-        """Return the checkpoints that were found complete since this was asked before."""
-        return [self._complete.get() for _ in range(self._complete.qsize())]
+        """Return the checkpoints found complete since this was asked before, in their order."""
+        complete = self._complete if self._world.is_main else self._verdicts.complete
+        return [complete.get() for _ in range(complete.qsize())]
 
     def settle(self) -> None:
         """Wait until it is known of each checkpoint whether rank 0 has completed it."""
-        for thread in self._awaiting:
-            thread.join(self._world.slow_timeout_s)
+        self._verdicts.settle(self._world.slow_timeout_s)
 
     def close(self) -> None:
-        """End the threads that ask the store whether checkpoints are complete."""
-        self._closed.set()
-        for thread in self._awaiting:
-            thread.join()
+        """End the thread that asks the store whether checkpoints are complete."""
+        self._verdicts.close()
 
     def wait(self) -> None:
         """Wait until this process's part of the checkpoint that was begun is on the disk.
@@ -222,13 +209,7 @@ class CheckpointWriter:
         flags = self._world.flags
         if reports is None:  # rank 0 finishes the checkpoint
             self._failure = report if isinstance(report, str) else None
-            if not self._learn_verdict(job):
-                thread = threading.Thread(
-                    target=self._await_verdict, args=(job,), name="hocket-verdict", daemon=True
-                )
-                self._awaiting = [each for each in self._awaiting if each.is_alive()]
-                self._awaiting.append(thread)
-                thread.start()
+            self._verdicts.await_verdict(job.name, job.flag)
             return
         failures = [text for text in reports if isinstance(text, str)]
         if not failures:
@@ -240,7 +221,7 @@ class CheckpointWriter:
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
                 self._aside += keep_newest(folder, self._checkpoints.keep, job.name)
-                flags.set(job.complete)
+                flags.set(complete_flag(job.flag))
                 self._complete.put(folder / job.name)
                 return
             except OSError as error:
@@ -250,26 +231,8 @@ class CheckpointWriter:
         self._failure = "; ".join(dict.fromkeys(failures))
         # Unfinished files would fill the disk. A part that is still being written is removed
         # by its process.
-        flags.set(job.given_up)
+        flags.set(given_up_flag(job.flag))
         shutil.rmtree(unfinished, ignore_errors=True)
-
-    def _await_verdict(self, job: _Job) -> None:
-        """Ask the store again and again, in a thread, for what rank 0 makes of a checkpoint."""
-        with suppress(HocketError):  # the store hangs; the training is told by other means
-            while not self._closed.wait(0.02):
-                if self._learn_verdict(job):
-                    return
-
-    def _learn_verdict(self, job: _Job) -> bool:
-        """Return True once rank 0 has completed a checkpoint or given it up, and act on it."""
-        flags, folder = self._world.flags, self._checkpoints.folder
-        if flags.all_set(job.complete, ranks=[0]):
-            self._complete.put(folder / job.name)
-            return True
-        if flags.all_set(job.given_up, ranks=[0]):  # perhaps before this part was written
-            shutil.rmtree(unfinished_path(folder, job.name), ignore_errors=True)
-            return True
-        return False
 
     def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:
         """Publish a report; return those of all processes at rank 0, and None elsewhere."""

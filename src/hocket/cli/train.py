@@ -72,7 +72,8 @@ def print_result(config: RunConfig, result: "Summary | HocketError") -> int:
             console.print(table)
         if result.early_stop:
             count = f"{len(result.epochs)} of {config.epochs} epochs"
-            messages.print(f"stopped early, after {count}: {result.early_stop}")
+            text = f"stopped early, after {count}: {result.early_stop}"
+            messages.print(text, highlight=False, soft_wrap=True)
     if result.state != "interrupted":
         return 1 if result.message else 0  # of the weights, of which a warning has told
     if joined_worlds.is_main():

@@ -44,6 +44,10 @@ class Plan:
                 "same options"
             )
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of its file."""
+        return {"format": FORMAT, "cuts": list(self.cuts), "signature": self.signature}
+
     def write(self, file: Path, **more: Any) -> None:
         """Write the plan as JSON, atomically.
 
@@ -54,9 +58,8 @@ class Plan:
         Raises:
             OptionError: The file cannot be written.
         """
-        content = {"format": FORMAT, "cuts": self.cuts, "signature": self.signature} | more
         try:
-            write_text_atomically(file, json.dumps(content, indent=2) + "\n")
+            write_text_atomically(file, json.dumps(self.as_dict() | more, indent=2) + "\n")
         except OSError as error:
             raise OptionError(
                 f"cannot write the plan to {str(file)!r}: {error.strerror}; name another file"

@@ -94,13 +94,26 @@ def network_name(config: RunConfig) -> str:
     return Named.parse(config.network).name
 
 
-def build_plan(config: RunConfig) -> int | Plan:
+KEPT_PLAN = "plan.json"
+"""File of a run folder with the cuts of the network, for a training that is continued."""
+
+
+def build_plan(config: RunConfig, previous_dir: Path | None = None) -> int | Plan:
     """Return the number of stages to balance, or the plan that is named, listed or in a file.
+
+    Args:
+        config: Choices of the training.
+        previous_dir: Run folder of the same training before it was stopped, whose cuts stay;
+            None for a new training.
 
     Raises:
         OptionError: The plan has another number of stages, or its file cannot be read.
     """
     if config.plan == "balanced":
+        if previous_dir is not None and (kept := previous_dir / KEPT_PLAN).exists():
+            plan = Plan.read(kept)
+            if plan.stages == config.stages:
+                return plan
         return config.stages
     if config.plan == "paper":
         if config.stages == 1:

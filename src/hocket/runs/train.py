@@ -18,6 +18,7 @@ from hocket.engine.gradient_error import GradientError
 from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.methods.method import Method
 from hocket.runs.build import (
+    KEPT_PLAN,
     build_loss,
     build_optimizer_factory,
     build_plan,
@@ -81,7 +82,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     method = build_run_method(config)
     parts: dict[str, Any] = {
         "method": method,
-        "stages": build_plan(config),
+        "stages": build_plan(config, config.run_dir if resume else None),
         "loss": build_loss(config),
         "evaluation_loss": cross_entropy,
         "optimizer": build_optimizer_factory(config),
@@ -166,6 +167,8 @@ def _train_in(
     if trainer.is_main_process:
         try:
             config.write(run_dir / "run.json")
+            if trainer.plan is not None:
+                write_json(run_dir / KEPT_PLAN, trainer.plan.as_dict())
             write_json(run_dir / "environment.json", environment())
         except OSError as error:
             raise RunFolderError(cannot_write(run_dir, error)) from error

@@ -22,7 +22,8 @@ from hocket.methods import METHODS
 from hocket.runs.config import RunConfig
 
 RUN_FILES = {
-    *(".lock", "run.json", "environment.json", "metrics.jsonl", "network.pt", "summary.json")
+    *(".lock", "run.json", "environment.json", "plan.json", "metrics.jsonl", "network.pt"),
+    "summary.json",
 }
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
 

@@ -52,7 +52,7 @@ def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full
     for words in ("cannot write metrics", "cannot write 'mine/summary.json'", "the timeline"):
         assert f"{words}" in told
     assert {file.name for file in Path("mine").iterdir()} == {
-        *(".lock", "environment.json", "metrics.jsonl", "network.pt", "run.json")
+        *(".lock", "environment.json", "metrics.jsonl", "network.pt", "plan.json", "run.json")
     }
 
 

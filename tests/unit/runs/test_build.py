@@ -11,6 +11,7 @@ from hocket import Plan, Trainer, data
 from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.runs.build import (
+    KEPT_PLAN,
     build_loss,
     build_network,
     build_optimizer_factory,
@@ -216,3 +217,14 @@ def test_stage_speeds_are_numbers_for_each_stage():
     assert refusal(parse_stage_speeds, stage_speeds="1,fast") == (
         "stage_speeds is '1,fast'; write a number for each stage: 1,1,0.5"
     )
+
+
+def test_cuts_of_a_training_that_goes_on_stay(tmp_path):
+    config = RunConfig(stages=3)
+    assert build_plan(config, tmp_path) == 3
+    kept = Plan(("hidden1", "head"), "a signature")
+    kept.write(tmp_path / KEPT_PLAN)
+    assert build_plan(config, tmp_path) == kept
+    assert build_plan(config) == 3
+    assert build_plan(RunConfig(stages=2), tmp_path) == 2
+    assert build_plan(RunConfig(stages=2, plan="head"), tmp_path) == Plan(("head",))
