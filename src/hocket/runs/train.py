@@ -153,6 +153,7 @@ def _train_in(
     else:
         with activity("building the stages", shown=trainer.is_main_process):
             _try_batch(trainer, data, config)
+        require_equal_cuts(trainer.gather(list(trainer.plan.cuts if trainer.plan else ())))
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
             _restore_logs(trainer, previous_dir, point)
@@ -189,6 +190,24 @@ def _train_in(
         history = point.history if point is not None else ()
         training = TrainingRun(config, trainer, method, run_dir, log, history, timeline_before)
         return training.run(data)
+
+
+def require_equal_cuts(gathered: Sequence[Sequence[str]]) -> None:
+    """Check that all processes have cut the network at the same layers.
+
+    Args:
+        gathered: The cuts of each process.
+
+    Raises:
+        RunFolderError: They differ.
+    """
+    for rank, cuts in enumerate(gathered):
+        if cuts != gathered[0]:
+            raise RunFolderError(
+                f"the process of rank {rank} has cut the network at {', '.join(cuts)}, and "
+                f"that of rank 0 at {', '.join(gathered[0])}; copy {KEPT_PLAN} of the run "
+                "folder from the first machine to the others, or name the layers with --plan"
+            )
 
 
 def _log_sizes(point: ResumePoint) -> dict[str, int]:

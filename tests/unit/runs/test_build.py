@@ -1,5 +1,6 @@
 """Parts built from text: the network fits the data, and the text is checked."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hocket import Plan, Trainer, data
-from hocket.errors import OptionError
+from hocket.errors import OptionError, RunFolderError
 from hocket.methods import FDG
 from hocket.runs.build import (
     KEPT_PLAN,
@@ -20,7 +21,7 @@ from hocket.runs.build import (
     parse_stage_speeds,
 )
 from hocket.runs.config import RunConfig
-from hocket.runs.train import train
+from hocket.runs.train import require_equal_cuts, train
 
 IMPOSSIBLE = "pipedream-2bw:accumulate=1"
 DIGITS = data.load("digits", batch_size=32)
@@ -228,3 +229,22 @@ def test_cuts_of_a_training_that_goes_on_stay(tmp_path):
     assert build_plan(config) == 3
     assert build_plan(RunConfig(stages=2), tmp_path) == 2
     assert build_plan(RunConfig(stages=2, plan="head"), tmp_path) == Plan(("head",))
+
+
+def test_processes_that_cut_at_different_layers_are_named():
+    require_equal_cuts([["a", "b"], ["a", "b"]])
+    with pytest.raises(
+        RunFolderError, match=r"rank 1 has cut the network at a, c.*rank 0 at a, b"
+    ):
+        require_equal_cuts([["a", "b"], ["a", "c"]])
+
+
+def test_a_resumed_run_does_not_balance_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(epochs=1, network="mlp:hidden=[8,8]", run_dir=Path("run"))
+    train(config)
+    kept = Plan.read(Path("run") / KEPT_PLAN)
+    other = next(cut for cut in ("hidden1", "head") if (cut,) != kept.cuts)
+    Plan((other,)).write(Path("run") / KEPT_PLAN)
+    summary = train(replace(config, epochs=2), resume=True)
+    assert summary.cuts == (other,)

@@ -1,16 +1,39 @@
-// Loads the page again once the runs have changed; the browser keeps its place.
+// Loads the page again once the runs have changed. The browser keeps its place; what the
+// reader has chosen is kept here: colours, hidden groups and the order of tables.
 (() => {
   const shown = document.querySelector('meta[name="version"]').content;
   const note = document.querySelector("#follow");
+  const tables = () => all("table.sortable");
+  function keep() {
+    sessionStorage.setItem("choices", JSON.stringify({
+      theme: document.documentElement.dataset.theme,
+      hidden: all('[data-toggle][aria-pressed="false"]').map((b) => b.dataset.toggle),
+      orders: tables().map((table) => all("th", table).map((th) => th.ariaSort)),
+    }));
+  }
+  function restore({ theme, hidden, orders }) {
+    if (theme) document.documentElement.dataset.theme = theme;
+    hidden.forEach((group) => document.querySelector(`[data-toggle="${group}"]`)?.click());
+    orders.forEach((order, number) => order.forEach((direction, column) => {
+      const button = tables()[number]?.querySelectorAll("thead button")[column];
+      if (direction) button?.click();
+      if (direction === "descending") button?.click();
+    }));
+  }
   async function look() {
     try {
       const answer = await fetch("version", { cache: "no-store" });
-      const ended = !answer.ok;
-      note.hidden = !ended;
-      if (!ended && (await answer.text()) !== shown) location.reload();
+      note.hidden = answer.ok;
+      if (answer.ok && (await answer.text()) !== shown) {
+        keep();
+        location.reload();
+      }
     } catch {
       note.hidden = false; // the server has ended; what is shown stays
     }
   }
+  const kept = sessionStorage.getItem("choices");
+  sessionStorage.removeItem("choices");
+  if (kept) restore(JSON.parse(kept));
   setInterval(look, 2000);
 })();

@@ -45,7 +45,8 @@ class LiveReport(ThreadingHTTPServer):
         """Return the state of all files of the runs, without reading them."""
         state = hashlib.sha256()
         for path in self._paths:
-            for file in sorted({*path.glob("*"), *path.glob("*/*")}):
+            # Of a run, of a folder of runs, and of a study, whose runs are one folder deeper.
+            for file in sorted([*path.glob("*"), *path.glob("*/*"), *path.glob("*/*/*")]):
                 try:
                     found = file.stat()
                 except FileNotFoundError:  # replaced by a newer one at this moment

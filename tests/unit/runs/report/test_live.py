@@ -39,8 +39,8 @@ def refusal(server, path="", **headers):
 
 
 def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
-    run = make_run(tmp_path / "runs/fdg", state=None)
-    with served(tmp_path / "runs") as server:
+    run = make_run(tmp_path / "study/runs/fdg", state=None)
+    with served(tmp_path / "study", tmp_path / "study/runs") as server:
         version = get(server, "version")
         assert f'<meta name="version" content="{version}">' in get(server)
         assert get(server, "version") == version
@@ -101,9 +101,17 @@ def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
         with served(tmp_path / "runs") as server:
             browser.open(server.address)
             assert browser.run("document.querySelector('h1').textContent").startswith("1 run")
+            browser.click("#theme")
+            browser.click("table.sortable thead button", 2)
+            browser.click("table.sortable thead button", 2)
+            browser.click("[data-toggle]", 0)
             make_run(tmp_path / "runs/fdg")
             browser.wait_until("document.querySelector('h1').textContent.startsWith('2 runs')")
             assert browser.run("document.querySelector('#follow').hidden")
+            assert browser.run("document.documentElement.dataset.theme") == "dark"
+            assert browser.run("document.querySelectorAll('th')[2].ariaSort") == "descending"
+            pressed = "[...document.querySelectorAll('[data-toggle]')].map(b => b.ariaPressed)"
+            assert browser.run(pressed) == ["false", "true"]
             assert browser.complaints == []
         browser.wait_until("!document.querySelector('#follow').hidden")
     finally:
