@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "newcomer": "Run the commands that a newcomer types first, and show what they print.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
     "plan": "Compare the forecasts of hocket plan with measured times and memory.",
+    "published": "Compute how long the papers' trainings take here, from a few steps each.",
     "slowdown": "Measure the test error of free-running stages, one of which is slow.",
     "speed": "Compare the samples per second of methods and baselines.",
     "stages": "Time methods on several numbers of stages.",

@@ -38,7 +38,7 @@ from benchmarks.report.tables_speed import (
     stages_table,
     startup_table,
 )
-from benchmarks.report.tables_studies import short_study_table
+from benchmarks.report.tables_studies import published_table, short_study_table
 from benchmarks.report.tables_versions import versions_table
 from hocket.errors import DataError
 from hocket.runs.sweeps.pictures import draw_curves
@@ -185,6 +185,7 @@ def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
 TABLES: Mapping[str, Callable[[Record], str]] = {
     "overhead": overhead_table,
     "accuracy": accuracy_table,
+    "published": published_table,
     "speed": speed_table,
     "link": link_table,
     "stages": stages_table,

@@ -5,15 +5,17 @@ import re
 from functools import partial
 
 import pytest
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contract.small import LINEARIZE, conv, data, different, mlp, sgd
 from contract.spoiled import BACKWARD, FORWARD, brittle, marked
 from contract.test_non_finite import state_of
-from hocket import Trainer
+from hocket import Trainer, cross_entropy
 from hocket.errors import NonFiniteError, OptionError
-from hocket.methods import METHODS, method_options
+from hocket.methods import BP, METHODS, method_options
 from hocket.remedies import REMEDIES
+from hocket.stage.setup import Setup
 
 READS = ("_local_scalar_dense", "equal", "is_nonzero", "item", "nonzero")
 """Operations for whose result the host has to wait."""
@@ -152,3 +154,23 @@ def test_nothing_is_made_of_a_training_before_somebody_has_looked(name, tmp_path
 def test_a_batch_that_was_learned_from_cannot_be_skipped():
     with pytest.raises(OptionError, match="check_every is 2 and on_nan is 'skip'"):
         build("fdg", check_every=2, on_nan="skip")
+
+
+GPU = {"device": torch.device("cuda")}
+
+
+@pytest.mark.parametrize(
+    ("options", "ticks"),
+    [
+        ({}, 1),
+        ({"check_every": 7}, 7),
+        (GPU, 50),
+        (GPU | {"check_every": 1}, 1),
+        (GPU | {"on_nan": "skip"}, 1),
+        (GPU | {"precision": "fp16"}, 1),
+    ],
+    ids=str,
+)
+def test_only_a_gpu_is_looked_at_less_often_by_itself(options, ticks):
+    setup = Setup(method=BP(), loss=cross_entropy, optimizer=sgd, **options)
+    assert setup.ticks_per_check == ticks

@@ -54,10 +54,9 @@ def displacements_of(optimizer: Optimizer) -> list[Displace] | None:
 
     Subclasses may step otherwise, so they have none.
     """
-    kinds = [_class_of(optimizer, group) for group in optimizer.param_groups]
-    if not all(map(_has_moments, kinds, optimizer.param_groups)):
-        return None
-    return [_DISPLACEMENTS[kind] for kind in kinds]
+    found = [_displacement_of(optimizer, group) for group in optimizer.param_groups]
+    known = [displace for displace in found if displace is not None]
+    return known if len(known) == len(found) else None
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
@@ -73,9 +72,16 @@ def _class_of(optimizer: Optimizer, group: Mapping[str, Any]) -> type[Optimizer]
     return type(optimizer)
 
 
-def _has_moments(kind: type[Optimizer], group: Mapping[str, Any]) -> bool:
-    """Return whether the moments of a group are known, and there are some."""
-    return kind in _DISPLACEMENTS and bool(group.get("momentum", True))
+def _displacement_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Displace | None:
+    """Return the function for the weights of a group; None if its moments are not known."""
+    kind = _class_of(optimizer, group)
+    if not group.get("momentum", True):
+        return None
+    if f"{kind.__module__}.{kind.__qualname__}" in _LIONS:
+        # Variants in which a step depends on more than the moments.
+        cautious = group.get("caution", False) or group.get("cautious_factor", 1.0) != 1.0
+        return None if cautious or getattr(optimizer, "decoupled_wd", False) else _displace_lion
+    return _DISPLACEMENTS.get(kind)
 
 
 def _displace_sgd(ahead: StepsAhead) -> Tensor:
@@ -161,6 +167,19 @@ def _displace_muon(ahead: StepsAhead) -> Tensor:
     return _add_up(weight, lr * group["weight_decay"], ahead.steps, lambda later: -change)
 
 
+def _displace_lion(ahead: StepsAhead) -> Tensor:
+    """Displace by steps of Lion, whose size is the rate however small the momentum is.
+
+    Chen et al., arXiv 2302.06675, algorithm 2, with gradients that have the momentum's signs.
+    """
+    weight = _as_real(ahead.weight)
+    change = _as_real(ahead.state["exp_avg"]).sign() * -ahead.lr
+    if ahead.moments == "steady":
+        return _as_type_of(ahead.weight, change * ahead.steps)
+    decay = ahead.lr * ahead.group["weight_decay"]
+    return _as_type_of(ahead.weight, _add_up(weight, decay, ahead.steps, lambda later: -change))
+
+
 def _add_decaying(ahead: StepsAhead, step: Callable[[int], Tensor]) -> Tensor:
     """Add up steps of the family of Adam between which the weight decays, if it is decoupled.
 
@@ -206,3 +225,5 @@ _DISPLACEMENTS: Mapping[type[Optimizer], Displace] = {
     NAdam: _displace_nadam,
     Muon: _displace_muon,
 }
+_LIONS = frozenset(["lion_pytorch.lion_pytorch.Lion", "timm.optim.lion.Lion"])
+"""Lion in other libraries, as PyTorch has none."""

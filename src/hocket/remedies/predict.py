@@ -57,9 +57,9 @@ class Predict(Remedy):
         if displacements is None:
             raise OptionError(
                 f"stage {post.stage}: direction={self.direction!r} predicts weights from the "
-                "moments of SGD or Muon with momentum, Adam, AdamW or NAdam, and the optimizer "
-                f"is another ({type(weights.optimizer).__name__}) or has no momentum; use "
-                "predict(direction=last), which needs none"
+                "moments of SGD or Muon with momentum, Adam, AdamW, NAdam or Lion, and the "
+                f"optimizer is another ({type(weights.optimizer).__name__}) or has no "
+                "momentum; use predict(direction=last), which needs none"
             )
         return _FromMoments(weights, displacements, self.direction)
 

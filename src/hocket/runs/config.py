@@ -138,9 +138,9 @@ class RunConfig:
     on_nan: Literal["stop", "skip", "restore"] = "stop"
     """Reaction to NaN and infinity: stop, skip the batch, or restore the last checkpoint and
     skip the batch from there on."""
-    check_every: int = 1
+    check_every: int | None = None
     """Batches after which a stage looks for NaN and infinity; with more than 1 no tick waits
-    for the device, and a fault is found later."""
+    for the device, and a fault is found later. By default 1 on a CPU, and 50 on a GPU."""
     max_restores: int = 3
     """Most times that a training restores a checkpoint for this."""
     timeline: Path | None = None

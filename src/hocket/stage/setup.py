@@ -58,7 +58,8 @@ class Setup:
         stage_speeds: Speeds of stages that run freely; equal ones if None.
         on_nan: ``stop`` the training at a batch whose numbers become NaN or infinite, or
             ``skip`` the batch.
-        check_every: Batches of a stage after which it looks for NaN and infinity.
+        check_every: Batches of a stage after which it looks for NaN and infinity; by default
+            `ticks_per_check`.
         skip_batches: Numbers of batches to skip, counted over all epochs.
 
     Raises:
@@ -91,7 +92,7 @@ class Setup:
     slow_timeout_s: float = 1800.0
     stage_speeds: StageSpeeds | None = None
     on_nan: OnNaN = "stop"
-    check_every: int = 1
+    check_every: int | None = None
     skip_batches: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -128,7 +129,7 @@ class Setup:
                 "batchnorm is 'shared', whose sums over the replicas cannot be compiled; leave "
                 "compile out, or batchnorm at 'local'"
             )
-        if self.check_every > 1 and self.on_nan == "skip":
+        if self.ticks_per_check > 1 and self.on_nan == "skip":
             raise OptionError(
                 f"check_every is {self.check_every} and on_nan is 'skip', but a batch can be "
                 "skipped only before it is learned from; leave check_every at 1, or on_nan at "
@@ -149,9 +150,9 @@ class Setup:
         """
         if self.precision != "fp16":
             return
-        if self.check_every > 1 or self.replicas > 1:
+        if self.ticks_per_check > 1 or self.replicas > 1:
             raise OptionError(
-                f"precision is 'fp16', check_every is {self.check_every} and replicas is "
+                f"precision is 'fp16', check_every is {self.ticks_per_check} and replicas is "
                 f"{self.replicas}, but a batch whose gradient overflows has to be skipped "
                 "before it is learned from, by all who share it; leave both at 1, or use "
                 "'bf16', which needs no loss scale"
@@ -179,6 +180,18 @@ class Setup:
                 f"{stages} in this process, which {free}, on device {str(self.device)!r}; "
                 "leave streams out"
             )
+
+    @property
+    def ticks_per_check(self) -> int:
+        """Batches of a stage after which it looks for NaN and infinity.
+
+        By default one where the numbers are at hand, or where a batch has to be skipped before
+        it is learned from; otherwise a device would wait for the host at each look.
+        """
+        if self.check_every is not None:
+            return self.check_every
+        skips = self.on_nan == "skip" or self.precision == "fp16"
+        return 1 if skips or self.device.type == "cpu" else 50
 
     def warmup_lr_factor(self, epoch: int, update: int) -> float:
         """Return the factor of the warm-up on the learning rates of an update.

@@ -91,7 +91,7 @@ class Stage:
         self.skip_batches = setup.skip_batches
         modules = self.module, self.signal_network
         updaters = self.updater, self.signal_updater
-        self.late_check = LateCheck(setup.check_every, modules, updaters)
+        self.late_check = LateCheck(setup.ticks_per_check, modules, updaters)
         self.check, self.signal_check = (
             NonFiniteCheck(*pair, setup.on_nan, self.late_check)
             for pair in zip(modules, updaters, strict=True)

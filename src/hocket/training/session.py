@@ -195,7 +195,7 @@ class Session:
         else:
             inputs = targets = None
         self.collected = self.world.size == 1
-        ticks, every = self.engine.tick_count, self.setup.check_every
+        ticks, every = self.engine.tick_count, self.setup.ticks_per_check
         events = self.engine.step(inputs, targets, epoch)
         if every > 1 and self.engine.tick_count // every > ticks // every:
             self.look()

@@ -102,7 +102,8 @@ class Trainer:
             ``skip`` that batch.
         check_every: Batches of a stage after which it looks for NaN and infinity. With 1 a
             fault is found at once; with more no tick waits for the device, and the stage goes
-            back to its weights of the look before.
+            back to its weights of the look before. By default 1 on a CPU, with
+            ``on_nan="skip"`` and with ``precision="fp16"``, and 50 on a GPU.
         skip_batches: Batches to skip in any case, by their number over all epochs.
         split_batch: Returns the inputs and targets of what a loader gives for a batch; needed
             unless that is a pair, or a mapping with ``labels``.
@@ -155,7 +156,7 @@ class Trainer:
         stage_speeds: Sequence[float] | None = None,
         stage_timing: StageTiming = "regular",
         on_nan: OnNaN = "stop",
-        check_every: int = 1,
+        check_every: int | None = None,
         skip_batches: Iterable[int] = (),
         split_batch: SplitBatch | None = None,
         metrics: Mapping[str, Metric] | None = None,

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from lion_pytorch import Lion
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 
@@ -34,6 +35,10 @@ MUON = [
     partial(Muon, lr=0.1, momentum=0.5, weight_decay=0.0),
     partial(Muon, lr=0.1, momentum=0.5, weight_decay=0.5, adjust_lr_fn="match_rms_adamw"),
     partial(Muon, lr=0.1, momentum=0.5, weight_decay=0.0, nesterov=False, ns_steps=3),
+]
+LION = [
+    partial(Lion, lr=0.1, betas=(0.8, 0.9)),
+    partial(Lion, lr=0.1, betas=(0.8, 0.9), weight_decay=0.5),
 ]
 
 
@@ -66,10 +71,12 @@ def displaced(weight, optimizer, steps, moments) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.complex128])
 @pytest.mark.parametrize("steps", [1, 2, 7])
-@pytest.mark.parametrize("build", [*MOMENTUM, *ADAM, NESTEROV, DECAY, *NADAM, *MUON], ids=label)
+@pytest.mark.parametrize(
+    "build", [*MOMENTUM, *ADAM, NESTEROV, DECAY, *NADAM, *MUON, *LION], ids=label
+)
 def test_decaying_moments_are_exact_if_later_gradients_are_zero(build, steps, dtype):
-    if build.func is Muon and dtype.is_complex:
-        return  # it refuses complex weights
+    if build.func in (Muon, Lion) and dtype.is_complex:
+        return  # they refuse complex weights
     weight, optimizer = optimized(build, dtype)
     wanted = -weight.detach()
     moved = displaced(weight, optimizer, steps, "decaying")
@@ -111,6 +118,17 @@ def test_steady_moments_of_muon_are_exact_if_they_are_stationary(nesterov):
     weight, optimizer = optimized(partial(Muon, momentum=0.5, weight_decay=0.0))
     optimizer.param_groups[0]["nesterov"] = nesterov
     gradient = optimizer.state[weight]["momentum_buffer"].clone()
+    wanted = -weight.detach()
+    moved = displaced(weight, optimizer, 5, "steady")
+    for _ in range(5):
+        weight.grad = gradient.clone()
+        optimizer.step()
+    assert torch.allclose(moved, wanted + weight.detach(), rtol=1e-10)
+
+
+def test_steady_moments_of_lion_are_exact_if_they_are_stationary():
+    weight, optimizer = optimized(LION[0])
+    gradient = optimizer.state[weight]["exp_avg"].clone()
     wanted = -weight.detach()
     moved = displaced(weight, optimizer, 5, "steady")
     for _ in range(5):
@@ -167,7 +185,7 @@ def test_each_weight_is_displaced_by_the_optimizer_that_steps_it():
         assert torch.allclose(old + change, weight.detach(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("build", [DECAY, NADAM[1], MUON[1]], ids=label)
+@pytest.mark.parametrize("build", [DECAY, NADAM[1], MUON[1], LION[1]], ids=label)
 def test_no_state_is_touched(build):
     weight, optimizer = optimized(build)
     before = copy.deepcopy(optimizer.state[weight])
@@ -182,17 +200,38 @@ class OwnSGD(SGD):
     """A user's optimizer, whose steps may be others."""
 
 
+class TimmLion(Lion):
+    """The class of `timm`, which tests do not install."""
+
+
+TimmLion.__module__, TimmLion.__qualname__ = "timm.optim.lion", "Lion"
+
+
 class OwnMuon(MuonAdamW):
     """A user's optimizer, whose steps may be others."""
 
 
 @pytest.mark.parametrize(
     "build",
-    [OwnSGD, torch.optim.Adagrad, SGD, partial(Muon, momentum=0.0), partial(OwnMuon, [])],
-    ids=["OwnSGD", "Adagrad", "SGD", "Muon", "OwnMuon"],
+    [
+        OwnSGD,
+        torch.optim.Adagrad,
+        SGD,
+        partial(Muon, momentum=0.0),
+        partial(OwnMuon, []),
+        partial(Lion, decoupled_weight_decay=True),
+    ],
+    ids=["OwnSGD", "Adagrad", "SGD", "Muon", "OwnMuon", "Lion"],
 )
 def test_optimizers_without_known_moments_have_no_displacement(build):
     assert displacements_of(build([torch.zeros(1, 1)])) is None
+
+
+@pytest.mark.parametrize("option", [{"caution": True}, {"cautious_factor": 0.5}], ids=str)
+def test_a_lion_that_looks_at_the_gradient_has_no_displacement(option):
+    groups = [{"params": [torch.zeros(1)], **option}]
+    assert displacements_of(TimmLion([{"params": [torch.zeros(1)]}])) is not None
+    assert displacements_of(TimmLion(groups)) is None
 
 
 def test_one_group_without_momentum_is_enough_to_have_none():

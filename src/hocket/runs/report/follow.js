@@ -1,17 +1,20 @@
 // Loads the page again once the runs have changed. The browser keeps its place; what the
-// reader has chosen is kept here: colours, hidden groups and the order of tables.
+// reader has chosen is kept here: colours, hidden groups, the order of tables and zooms.
 (() => {
   const shown = document.querySelector('meta[name="version"]').content;
   const note = document.querySelector("#follow");
+  // A page of many runs takes long to make: to load it again takes at most a part of the time.
+  const pause = Math.min(20000, Math.max(2000, 5 * performance.now()));
   const tables = () => all("table.sortable");
   function keep() {
     sessionStorage.setItem("choices", JSON.stringify({
       theme: document.documentElement.dataset.theme,
       hidden: all('[data-toggle][aria-pressed="false"]').map((b) => b.dataset.toggle),
       orders: tables().map((table) => all("th", table).map((th) => th.ariaSort)),
+      windows: Object.fromEntries(spanViews.map((each) => [each.name, each.chosen])),
     }));
   }
-  function restore({ theme, hidden, orders }) {
+  function restore({ theme, hidden, orders, windows }) {
     if (theme) document.documentElement.dataset.theme = theme;
     hidden.forEach((group) => document.querySelector(`[data-toggle="${group}"]`)?.click());
     orders.forEach((order, number) => order.forEach((direction, column) => {
@@ -19,6 +22,7 @@
       if (direction) button?.click();
       if (direction === "descending") button?.click();
     }));
+    for (const each of spanViews) each.chosen = windows[each.name];
   }
   async function look() {
     try {
@@ -35,5 +39,5 @@
   const kept = sessionStorage.getItem("choices");
   sessionStorage.removeItem("choices");
   if (kept) restore(JSON.parse(kept));
-  setInterval(look, 2000);
+  setInterval(look, pause);
 })();

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,7 +50,7 @@ class LiveReport(ThreadingHTTPServer):
             for file in sorted([*path.glob("*"), *path.glob("*/*"), *path.glob("*/*/*")]):
                 try:
                     found = file.stat()
-                except FileNotFoundError:  # replaced by a newer one at this moment
+                except OSError:  # replaced at this moment, or not to be seen by this user
                     continue
                 state.update(f"{file}:{found.st_size}:{found.st_mtime_ns}\n".encode())
         return state.hexdigest()
@@ -86,10 +87,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
         if status is HTTPStatus.SERVICE_UNAVAILABLE:
             self.send_header("Refresh", "2")  # a run may be about to write its first file
-        self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # the browser asks no more, or is closed
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Print no line for a request."""

@@ -98,6 +98,7 @@ function roundStep(rough) {
 class SpanView {
   constructor(root) {
     this.view = root.querySelector(".view");
+    this.name = this.view.ariaLabel;
     this.boxes = root.querySelector(".boxes");
     this.labels = root.querySelector(".labels");
     this.output = root.querySelector(":scope > output");
@@ -106,6 +107,7 @@ class SpanView {
     this.rows = this.stages.length;
     this.measured = "microseconds" in this.view.dataset;
     this.microseconds = Number(this.view.dataset.microseconds) / this.length;
+    this.unit = this.measured ? this.microseconds : 1;
     this.spans = all("rect", this.boxes).map((rect) => ({
       rect,
       x: rect.x.baseVal.value,
@@ -122,6 +124,7 @@ class SpanView {
     const [first, last] = [(count - shown) >> 1, (count + shown - 1) >> 1];
     const end = shown < count ? this.spans[last].x + this.spans[last].width : this.length;
     this.show(this.spans[first].x, end - this.spans[first].x);
+    this.opened = [this.start, this.width];
     this.listen(root);
   }
 
@@ -198,6 +201,17 @@ class SpanView {
     this.labels.replaceChildren(...texts);
   }
 
+  // The window in microseconds, or in ticks of a program; null unless the reader has moved it.
+  get chosen() {
+    const [start, width] = this.opened;
+    if (this.start === start && this.width === width) return null;
+    return [this.start * this.unit, this.width * this.unit];
+  }
+
+  set chosen(window) {
+    if (window) this.show(window[0] / this.unit, Math.min(this.length, window[1] / this.unit));
+  }
+
   share(time) {
     return (time - this.start) / this.width;
   }
@@ -235,4 +249,4 @@ class SpanView {
     return marks;
   }
 }
-all(".spans").forEach((root) => new SpanView(root));
+const spanViews = all(".spans").map((root) => new SpanView(root));

@@ -1,5 +1,11 @@
 """The report that follows its runs: for this machine alone, and never older than its files."""
 
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -76,16 +82,37 @@ def test_a_port_that_is_taken_or_none_is_refused(tmp_path):
                 LiveReport([tmp_path], port)
 
 
-def test_the_command_serves_until_ctrl_c(tmp_path, monkeypatch, capsys):
-    def interrupted(server):
-        raise KeyboardInterrupt
-
+def test_the_command_serves_until_ctrl_c(tmp_path):
     make_run(tmp_path / "bp", method="bp")
-    monkeypatch.setattr(LiveReport, "serve_forever", interrupted)
-    assert main(["watch", str(tmp_path), "--port", "0"]) == 0
-    said = capsys.readouterr().err
-    assert "the report is at http://127.0.0.1:" in said
-    assert said.endswith("the report is no longer served\n")
+    words = [sys.executable, "-m", "hocket", "watch", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        said = command.stderr.readline()
+        address = re.search(r"the report is at (http://127\.0\.0\.1:\d+/)", said)[1]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "bp" in answer.read().decode()
+        command.send_signal(signal.SIGINT)
+        _, said = command.communicate(timeout=60)
+    assert (command.returncode, said) == (0, "the report is no longer served\n")
+
+
+def test_a_browser_that_is_closed_while_it_waits_is_no_error(tmp_path, capfd):
+    make_run(tmp_path / "bp", method="bp")
+    with served(tmp_path) as server:
+        for _ in range(20):
+            with socket.create_connection(server.server_address) as asking:
+                host = f"Host: 127.0.0.1:{server.server_port}"
+                asking.sendall(f"GET / HTTP/1.1\r\n{host}\r\n\r\n".encode())
+                # No parting: what the server sends from here on is answered by a reset.
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert "bp" in get(server)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_no_other_page_can_frame_it(tmp_path):
+    make_run(tmp_path / "bp", method="bp")
+    with served(tmp_path) as server, urllib.request.urlopen(server.address) as answer:
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
@@ -105,6 +132,10 @@ def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
             browser.click("table.sortable thead button", 2)
             browser.click("table.sortable thead button", 2)
             browser.click("[data-toggle]", 0)
+            browser.click('[data-zoom="in"]', 0)
+            window = "spanViews.find((view) => view.name.includes('bp')).chosen"
+            zoomed = browser.run(window)
+            assert zoomed[0] > 0
             make_run(tmp_path / "runs/fdg")
             browser.wait_until("document.querySelector('h1').textContent.startsWith('2 runs')")
             assert browser.run("document.querySelector('#follow').hidden")
@@ -112,6 +143,7 @@ def test_the_browser_loads_the_page_again_when_a_run_goes_on(tmp_path):
             assert browser.run("document.querySelectorAll('th')[2].ariaSort") == "descending"
             pressed = "[...document.querySelectorAll('[data-toggle]')].map(b => b.ariaPressed)"
             assert browser.run(pressed) == ["false", "true"]
+            assert browser.run(window) == zoomed
             assert browser.complaints == []
         browser.wait_until("!document.querySelector('#follow').hidden")
     finally:
