@@ -18,9 +18,8 @@ FETCHED = re.compile(
 )
 
 
-@pytest.mark.longer
 def test_the_site_is_built_without_a_warning(tmp_path):
-    pytest.importorskip("mkdocs", reason="needs the extra docs (./hocket test --longer)")
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
         cwd=ROOT,

@@ -98,9 +98,12 @@ def test_uv_is_used_where_it_is_there(tmp_path):
     assert train == "python train"
 
 
-def test_the_longer_form_of_the_tests_brings_its_tools(tmp_path):
-    _, calls = set_up(tmp_path, "test --longer")
-    assert any(".[test,docs,package]" in call for call in calls)
+@pytest.mark.parametrize(
+    ("words", "extras"), [("test", "test,docs"), ("test --longer", "test,docs,package")]
+)
+def test_the_tests_bring_their_tools(words, extras, tmp_path):
+    _, calls = set_up(tmp_path, words)
+    assert any(f".[{extras}]" in call for call in calls)
 
 
 def test_an_old_python_is_refused(tmp_path):

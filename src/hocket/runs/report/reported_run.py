@@ -51,6 +51,8 @@ class ReportedRun:
         stages: Results of its stages; nothing unless it has ended.
         cuts: First layers of stages 1, 2, ...
         processes: Number of processes that it was trained in; 0 if unknown.
+        averaged_loss: Test loss of its averaged weights; None without such.
+        averaged_error: Test error of its averaged weights, a fraction; None without such.
         environment: Versions, commit and machine.
     """
 
@@ -64,6 +66,8 @@ class ReportedRun:
     stages: Sequence[StageSummary] = ()
     cuts: Sequence[str] = ()
     processes: int = 0
+    averaged_loss: float | None = None
+    averaged_error: float | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -98,6 +102,7 @@ def read_run(folder: Path) -> ReportedRun:
         state, message, stages = _end(
             summary, sum(1 for _ in metric_rows(folder / METRICS, "epoch"))
         )
+        averaged = summary.get("averaged") or {}
         return ReportedRun(
             name=folder.name,
             folder=folder,
@@ -108,7 +113,9 @@ def read_run(folder: Path) -> ReportedRun:
             metrics=_read_batch_metrics(sorted(files), config.stages),
             stages=stages,
             cuts=tuple(map(str, summary.get("cuts", ()))),
-            processes=len(files),
+            processes=int(environment.get("processes", 0)),
+            averaged_loss=_number(averaged.get("loss")),
+            averaged_error=_number(averaged.get("error")),
             environment=environment,
         )
     except (OSError, HocketError, *DAMAGED) as error:
@@ -117,6 +124,15 @@ def read_run(folder: Path) -> ReportedRun:
             f"cannot read the run in {str(folder)!r} ({reason or type(error).__name__}); leave "
             "it out, or restore its files"
         ) from error
+
+
+def _number(value: Any) -> float | None:
+    """Return a number that may be missing.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    return None if value is None else float(value)
 
 
 def _read_object(file: Path) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """Sections of a report with tables: results, settings side by side, stages, and runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from statistics import fmean
+from typing import TypeAlias
 
 from hocket.runs.report.groups import Group, Setting
 from hocket.runs.report.markup import Markup, element
@@ -17,26 +20,27 @@ from hocket.runs.report.tables import (
 )
 from hocket.runs.summary import StageSummary
 
+Measure: TypeAlias = Callable[[ReportedRun], float | None]
+"""Returns a number of a run; None if it is not known."""
 STATES = ("finished", "interrupted", "diverged", "failed", "unfinished")
 
 
 def sortable_results(groups: Sequence[Group]) -> Markup:
     """Build the table of groups: means and standard deviations over their runs."""
-    columns = [
-        "settings", "runs", "test error, %", "test loss", "training loss", "updates", "seconds",
-        "samples/s", "peak memory, MiB",
-    ]  # fmt: skip
-    return sortable_table(columns, [_result(group) for group in groups])
+    measures = _measures(groups)
+    rows = [[*_result(group), *_measured(measures, group.runs)] for group in groups]
+    return sortable_table(["settings", "runs", *measures], rows)
 
 
 def runs_table(groups: Sequence[Group]) -> Markup:
     """Build the table of all runs."""
-    columns = [
-        "run", "settings", "seed", "state", "test error, %", "test loss", "training loss",
-        "updates", "seconds", "samples/s", "peak memory, MiB",
-    ]  # fmt: skip
-    rows = [_run(group, run) for group in groups for run in group.runs]
-    return sortable_table(columns, rows)
+    measures = _measures(groups)
+    rows = [
+        [*_run(group, run), *_measured(measures, [run])]
+        for group in groups
+        for run in group.runs
+    ]
+    return sortable_table(["run", "settings", "seed", "state", *measures], rows)
 
 
 def settings_table(groups: Sequence[Group], settings: Sequence[Setting]) -> Markup:
@@ -80,22 +84,26 @@ def stages_table(groups: Sequence[Group]) -> Markup | None:
     return sortable_table(columns, rows) if rows else None
 
 
-def _measures(runs: Sequence[ReportedRun]) -> list[Cell]:
-    """Return the cells of the measurements of runs, which several tables have."""
-    peaks = [max((s.peak_mib for s in run.stages), default=None) for run in runs]
+def _measures(groups: Sequence[Group]) -> dict[str, Measure]:
+    """Return the measures that several tables have, by the heads of their columns."""
+    averages = any(run.averaged_loss is not None for group in groups for run in group.runs)
+    return {**MEASURES, **(AVERAGED_MEASURES if averages else {})}
+
+
+def _measured(measures: Mapping[str, Measure], runs: Sequence[ReportedRun]) -> list[Cell]:
+    """Return the cells of the measures of runs."""
     return [
-        spread(_last_values(runs, "test_error"), 100),
-        spread(_last_values(runs, "test_loss")),
-        spread([_last_training_loss(run) for run in runs]),
-        spread(_last_values(runs, "updates")),
-        spread(_last_values(runs, "seconds")),
-        spread([run.samples_per_s for run in runs]),
-        spread(peaks),
+        spread([measure(run) for run in runs], 100 if head.endswith("%") else 1)
+        for head, measure in measures.items()
     ]
 
 
-def _last_values(runs: Sequence[ReportedRun], metric: str) -> list[float | None]:
-    return [None if run.last is None else run.last.value(metric) for run in runs]
+def _last_value(metric: str, run: ReportedRun) -> float | None:
+    return None if run.last is None else run.last.value(metric)
+
+
+def _peak_mib(run: ReportedRun) -> float | None:
+    return max((stage.peak_mib for stage in run.stages), default=None)
 
 
 def _last_training_loss(run: ReportedRun) -> float | None:
@@ -110,7 +118,7 @@ def _result(group: Group) -> Row:
     states = [run.state for run in group.runs]
     counts = [f"{states.count(s)} {s}" for s in STATES if s in states and s != "finished"]
     runs = f"{len(states)}" + (f" ({', '.join(counts)})" if counts else "")
-    return [group_cell(group), Cell(runs, len(states)), *_measures(group.runs)]
+    return [group_cell(group), Cell(runs, len(states))]
 
 
 def _run(group: Group, run: ReportedRun) -> Row:
@@ -120,7 +128,6 @@ def _run(group: Group, run: ReportedRun) -> Row:
         group_cell(group),
         number(run.config.seed),
         Cell(state, run.state),
-        *_measures([run]),
     ]
 
 
@@ -150,3 +157,20 @@ def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
         number(first.parameters, 7),
         number(first.extra_parameters, 7),
     ]
+
+
+MEASURES: Mapping[str, Measure] = {
+    "test error, %": partial(_last_value, "test_error"),
+    "test loss": partial(_last_value, "test_loss"),
+    "training loss": _last_training_loss,
+    "updates": partial(_last_value, "updates"),
+    "seconds": partial(_last_value, "seconds"),
+    "samples/s": attrgetter("samples_per_s"),
+    "peak memory, MiB": _peak_mib,
+}
+"""Measures by the heads of their columns."""
+AVERAGED_MEASURES: Mapping[str, Measure] = {
+    "averaged weights: test error, %": attrgetter("averaged_error"),
+    "averaged weights: test loss": attrgetter("averaged_loss"),
+}
+"""Measures of `--average-weights`, shown where a run has some."""

@@ -13,12 +13,17 @@ STAGE = {
 }  # fmt: skip
 
 
-def make_run(folder, epochs=3, error=0.5, state="finished", **options):
+def make_run(
+    folder, epochs=3, error=0.5, state="finished", processes=1, averaged=None, **options
+):
     """Make the folder of a run, whose test error falls by a tenth in each epoch."""
     folder.mkdir(parents=True)
     config = RunConfig(**{"method": "fdg", "stages": 2, "epochs": 3, **options})
     config.write(folder / "run.json")
-    environment = {"commit": "c" * 40, "versions": {"torch": "2.13"}, "machine": {"cores": 2}}
+    environment = {
+        "commit": "c" * 40, "versions": {"torch": "2.13"}, "machine": {"cores": 2},
+        "processes": processes,
+    }  # fmt: skip
     (folder / "environment.json").write_text(json.dumps(environment))
     rows = [
         {"kind": "epoch", "number": n, "loss": 2.0 - n / 2, "seconds": 1.0 + error,
@@ -43,7 +48,7 @@ def make_run(folder, epochs=3, error=0.5, state="finished", **options):
     if state is not None:
         summary = {
             "state": state, "message": "", "epochs": rows, "stages": [STAGE] * config.stages,
-            "cuts": ["hidden1"], "seconds": 3.0, "samples_per_s": 640.0,
+            "cuts": ["hidden1"], "seconds": 3.0, "samples_per_s": 640.0, "averaged": averaged,
         }  # fmt: skip
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder

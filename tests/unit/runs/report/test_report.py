@@ -87,6 +87,16 @@ def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
     assert re.search(r"time of a batch, ms\s+50\s+150\s+3\b", page.text)
 
 
+def test_averaged_weights_and_processes_are_shown_where_a_run_has_them(tmp_path):
+    plain = page_of(make_run(tmp_path / "one", processes=2))
+    assert re.search(r"processes</th><td>2</td>", plain)
+    assert "averaged" not in plain
+    averaged = {"loss": 0.9, "error": 0.125, "samples": 100, "exits": [], "ensemble": None}
+    both = page_of(make_run(tmp_path / "two", processes=2, averaged=averaged), tmp_path / "one")
+    assert both.count("averaged weights: test error, %") == 2  # of settings, and of runs
+    assert both.count('data-value="12.5"') == 1  # no mean with the run that has none
+
+
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
     page = Page(page_of(make_run(tmp_path / "run")))
     (policy,) = [
