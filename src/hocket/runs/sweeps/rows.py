@@ -168,10 +168,10 @@ def expand(
             cells.append((dict(zip(axes, values, strict=True)), rates))
     every = [{**_shown_defaults(), **base, **cell} for cell, _ in cells]
     names = list(dict.fromkeys(name for cell, _ in cells for name in cell))
-    varied = [n for n in names if any(row[n] != every[0][n] for row in every)]
+    labels = _labels(every, names)
     return [
-        Row(_label(options, varied or names), {**base, **cell}, rates)
-        for options, (cell, rates) in zip(every, cells, strict=True)
+        Row(label, {**base, **cell}, rates)
+        for label, (cell, rates) in zip(labels, cells, strict=True)
     ]
 
 
@@ -184,15 +184,40 @@ def _shown_defaults() -> dict[str, Any]:
     return {**vars(RunConfig()), **DEFAULTS}
 
 
-def _label(options: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the options of a row as text, its method first."""
-    parts = [plain_option(options["method"])] if "method" in names else []
-    parts += [
-        f"{name.replace('_', ' ')} {plain_option(options[name])}"
-        for name in names
-        if name != "method"
-    ]
-    return ", ".join(parts)
+def _labels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return the options in which rows differ, as a text for each row.
+
+    Method and stages come first. Options that follow from those before them are left out, and
+    the options of an option, such as an optimizer's, if its name is enough.
+
+    Args:
+        rows: All options of each row.
+        names: Names of the options that tables list.
+    """
+    varied = [n for n in names if any(row[n] != rows[0][n] for row in rows)] or list(names)
+    first = [name for name in ("method", "stages") if name in varied]
+    shown: list[str] = []
+    for name in dict.fromkeys([*first, *varied]):
+        if name in first or not _follows(rows, shown, name):
+            shown.append(name)
+    texts = [_texts(name, [row[name] for row in rows]) for name in shown]
+    return [", ".join(text[number] for text in texts) for number in range(len(rows))]
+
+
+def _follows(rows: Sequence[Mapping[str, Any]], shown: Sequence[str], name: str) -> bool:
+    """Return whether rows that agree in the shown options agree in another one."""
+    values = {(tuple(str(row[n]) for n in shown), str(row[name])) for row in rows}
+    return len(values) == len({before for before, _ in values}) and len(rows) > 1
+
+
+def _texts(name: str, values: Sequence[Any]) -> list[str]:
+    """Return an option as text for each of its values: ``stages 4``, ``optimizer Muon``."""
+    if name == "method":
+        return [plain_option(value) for value in values]
+    short = {str(value): str(value).split(":")[0] for value in values}
+    if len(set(short.values())) < len(short):
+        short = {str(value): plain_option(value) for value in values}
+    return [f"{name.replace('_', ' ')} {short[str(value)]}" for value in values]
 
 
 def plain_option(value: Any) -> str:

@@ -36,6 +36,24 @@ def test_a_label_names_what_differs():
     assert [row.label for row in rows] == ["batch size 8", "batch size 16"]
 
 
+def test_a_label_leaves_out_what_follows_from_the_rest_of_it():
+    tables = [
+        {"method": "bp", "stages": 1, "batch_size": 8, "optimizer": ["Adam:lr=0.1", "SGD"]},
+        {"plan": "head", "method": "fdg", "stages": 2, "batch_size": [4, 8]},
+    ]
+    assert [row.label for row in expand({"optimizer": "SGD"}, tables, ())] == [
+        "bp, stages 1, batch size 8, optimizer Adam",
+        "bp, stages 1, batch size 8, optimizer SGD",
+        "fdg, stages 2, batch size 4, optimizer SGD",
+        "fdg, stages 2, batch size 8, optimizer SGD",
+    ]
+    same = [{"method": "bp", "optimizer": ["Adam:lr=0.1", "Adam:lr=0.2"]}]
+    assert [row.label for row in expand({}, same, ())] == [
+        "optimizer Adam lr=0.1",
+        "optimizer Adam lr=0.2",
+    ]
+
+
 def test_runs_have_one_thread_and_checkpoints_unless_the_study_says_otherwise():
     config = Row("row", {}, ()).run(None, 3).config
     assert (config.threads, config.checkpoint_every, config.seed) == (1, 500, 3)
