@@ -12,13 +12,14 @@ from benchmarks.harness.workload import Workload
 from benchmarks.peers.baseline import Baseline
 from benchmarks.peers.ddp import DDP
 from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.local_updates import LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
-from hocket.options import Named, argument_hints, wrong_options
+from hocket.options import Named, Range, argument_hints, wrong_options
 from hocket.transport.codecs import Codec, parse_codec
 
 Builder = Callable[..., Baseline]
@@ -71,6 +72,49 @@ def build_ddp(
         bucket_mib=bucket_mib,
         broadcast_buffers=broadcast_buffers,
     )
+
+
+def build_local_sgd(work: Workload, balance: Balancer, *, steps: int = 16) -> Baseline:
+    """Build data parallelism whose processes take the mean of their weights now and then.
+
+    Args:
+        work: The workload.
+        balance: Not used.
+        steps: Steps between two means.
+
+    Raises:
+        OptionError: The batch cannot be shared evenly, or there are no steps.
+    """
+    _check_equal_parts(work, work.stages, "processes")
+    _check_range("steps", steps, Range(least=1))
+    return LocalUpdates(work.stages, work.threads, steps)
+
+
+def build_diloco(
+    work: Workload,
+    balance: Balancer,
+    *,
+    steps: int = 16,
+    outer_lr: float = 0.7,
+    outer_momentum: float = 0.9,
+) -> Baseline:
+    """Build data parallelism with an outer step of Nesterov momentum now and then.
+
+    Args:
+        work: The workload.
+        balance: Not used.
+        steps: Inner steps between two outer ones.
+        outer_lr: Learning rate of the outer step.
+        outer_momentum: Its momentum.
+
+    Raises:
+        OptionError: The batch cannot be shared evenly, or a number is out of range.
+    """
+    _check_equal_parts(work, work.stages, "processes")
+    _check_range("steps", steps, Range(least=1))
+    _check_range("outer_lr", outer_lr, Range(above=0))
+    _check_range("outer_momentum", outer_momentum, Range(least=0, below=1))
+    return LocalUpdates(work.stages, work.threads, steps, outer_lr, outer_momentum)
 
 
 def build_pipeline(
@@ -138,7 +182,14 @@ def parse_method_row(row: Named) -> tuple[Method, Codec, bool]:
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
-    {"bp": build_bp, "bp-all": build_bp_all, "independent": build_independent, "ddp": build_ddp}
+    {
+        "bp": build_bp,
+        "bp-all": build_bp_all,
+        "independent": build_independent,
+        "ddp": build_ddp,
+        "local-sgd": build_local_sgd,
+        "diloco": build_diloco,
+    }
     | {name: partial(build_pipeline, schedule=name) for name in SCHEDULES}
 )
 
@@ -192,6 +243,16 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
     """
     parsed = parse_row(row)
     return find_builder(parsed.name)(work, balance, **parsed.options)
+
+
+def _check_range(name: str, value: float, limits: Range) -> None:
+    """Refuse a number that is out of range.
+
+    Raises:
+        OptionError: It is.
+    """
+    if value not in limits:
+        raise OptionError(f"{name} is {value}; use {limits}")
 
 
 def _check_equal_parts(work: Workload, parts: int, kind: str) -> None:

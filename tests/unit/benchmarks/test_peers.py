@@ -70,6 +70,50 @@ def test_shared_batches_train_the_same(row: str) -> None:
             torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
 
 
+def trained_locally(work: Exact, steps: int, lr: float, momentum: float) -> list[Tensor]:
+    """Return the weights after 2 * steps inner steps of two replicas in this process.
+
+    Douillard et al., arXiv 2311.08105, algorithm 1: outer gradients are the mean of the ways,
+    the outer optimizer is SGD with Nesterov momentum.
+    """
+    replicas = [work.build_network() for _ in range(2)]
+    shares = zip(*(part.chunk(2) for part in work.noise_batch()), strict=True)
+    loops = [work.loop_step(each, share) for each, share in zip(replicas, shares, strict=True)]
+    common = [p.detach().clone() for p in replicas[0].parameters()]
+    velocities = [torch.zeros_like(p) for p in common]
+    for _ in range(2):
+        for loop in loops:
+            for _ in range(steps):
+                loop()
+        ends = zip(*(each.parameters() for each in replicas), strict=True)
+        for at, v, (one, two) in zip(common, velocities, ends, strict=True):
+            g = at - (one.detach() + two.detach()) / 2
+            v.mul_(momentum).add_(g)
+            at.sub_(lr * (g + momentum * v))
+            one.data.copy_(at)
+            two.data.copy_(at)
+    return common
+
+
+@pytest.mark.parametrize(
+    ("row", "lr", "momentum"),
+    [("local-sgd:steps=2", 1.0, 0.0), ("diloco:steps=2,outer_momentum=0.8", 0.7, 0.8)],
+)
+def test_local_updates_are_those_of_replicas_in_one_process(
+    row: str, lr: float, momentum: float
+) -> None:
+    work = exact()
+    wanted = trained_locally(work, 2, lr, momentum)
+    with RowProcesses(
+        row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
+    ) as world:
+        world.query(TimedSteps(3))  # and one before
+        for own in world.query(weights):
+            for numbers, weight in zip(own.values(), wanted, strict=True):
+                found = torch.tensor(numbers, dtype=torch.float64)
+                torch.testing.assert_close(found, weight, rtol=0, atol=1e-12)
+
+
 def require_same(row: str, work: Exact) -> None:
     plain = trained_plainly(work)
     found = trained_by(row, work)
@@ -128,6 +172,9 @@ def test_a_row_says_what_was_chosen() -> None:
         ("bp:microbatches=2", "unknown option 'microbatches'; there are: none"),
         ("zbv:schedule=gpipe", "unknown option 'schedule'"),
         ("ddp:static_graph=1", "static_graph is 1; wanted true or false"),
+        ("local-sgd:steps=0", "steps is 0; use a number of at least 1"),
+        ("diloco:outer_lr=0.0", "outer_lr is 0.0; use a number above 0"),
+        ("diloco:outer_momentum=1.0", r"outer_momentum is 1.0; use a number in \[0, 1\)"),
         ("1f1b:microbatches=5", "a batch of 12 has no 5 equal parts for micro-batches"),
         ("1f1b:microbatches=0", "a batch of 12 has no 0 equal parts for micro-batches"),
     ],
@@ -137,9 +184,10 @@ def test_what_is_no_row_is_refused(row: str, match: str) -> None:
         build_baseline(row, exact(), Balancer(exact()))
 
 
-def test_a_batch_that_cannot_be_shared_is_refused() -> None:
+@pytest.mark.parametrize("row", ["ddp", "local-sgd", "diloco"])
+def test_a_batch_that_cannot_be_shared_is_refused(row: str) -> None:
     with pytest.raises(OptionError, match="no 5 equal parts for processes; choose a batch"):
-        build_baseline("ddp", exact(stages=5), Balancer(exact(stages=5)))
+        build_baseline(row, exact(stages=5), Balancer(exact(stages=5)))
 
 
 def test_more_stages_than_layers_are_refused() -> None:
