@@ -233,7 +233,8 @@ class Hidden(nn.Module):
 def script() -> nn.Module:
     """Build a module whose forward does not call Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        for category in (DeprecationWarning, FutureWarning):  # the second one in PyTorch 2.14
+            warnings.simplefilter("ignore", category)
         return torch.jit.script(Hidden())
 
 
