@@ -114,10 +114,13 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
     >>> unknown_name("method", "fgd", ["bp", "fdg"])
     "unknown method 'fgd' (did you mean 'fdg'?); there are: bp, fdg"
+    >>> unknown_name("optimizer", "adamW", ["Adam", "AdamW"])
+    "unknown optimizer 'adamW' (did you mean 'AdamW'?); there are: Adam, AdamW"
     """
     names = list(known)
     folded = {each.casefold(): each for each in names}
-    similar = [folded[each] for each in get_close_matches(name.casefold(), folded)]
+    alike = [each for each in folded if each == name.casefold()]
+    similar = [folded[each] for each in alike or get_close_matches(name.casefold(), folded)]
     hint = f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
     return f"unknown {kind} {name!r}{hint}; there are: {', '.join(names) or 'none'}"
 

@@ -16,7 +16,7 @@ from cyclopts import App, Parameter, Token
 
 from hocket.cli.output import console, end_with_error, messages, print_error, print_warning
 from hocket.cli.train_help import GroupedFormatter
-from hocket.errors import HocketError, OptionError, format_problems
+from hocket.errors import HocketError, OptionError, format_problems, unknown_name
 from hocket.runs.config import parse_config, read_values
 from hocket.runs.recipes import recipe
 
@@ -60,17 +60,24 @@ HINTS = {
     "--learning-rate": "an optimizer has its learning rate: --optimizer SGD:lr=0.1",
     "--momentum": "an optimizer has its momentum: --optimizer SGD:lr=0.1,momentum=0.9",
     "--weight-decay": "an optimizer has its weight decay: --optimizer AdamW:weight_decay=0.1",
+    "--wd": "an optimizer has its weight decay: --optimizer AdamW:weight_decay=0.1",
     "--num-workers": "threads that prepare batches ahead have the name --workers",
     "--model": "the network has the name --network; `hocket networks` lists them",
     "--arch": "the network has the name --network; `hocket networks` lists them",
     "--dataset": "the data set has the name --data; `hocket data` lists them",
     "--gpus": "give --device cuda, and --processes with one process for each GPU",
     "--amp": "give --precision bf16, or --precision fp16",
+    "--bf16": "give --precision bf16",
+    "--fp16": "give --precision fp16",
+    "--ema": "averages of the weights have the name --average-weights",
+    "--patience": "give the number of epochs to --early-stopping",
     "--output-dir": "the folder of the run has the name --run-dir",
+    "--output": "the folder of the run has the name --run-dir",
     "--grad-clip": "the largest norm of a gradient has the name --clip",
     "--wandb": "give --log-to wandb",
 }
 """Notes on options that other programs have."""
+ALL_NAMED = "every choice has a name: --method fdg --network resnet20 --data digits"
 for _name, _help in COMMANDS.items():
     app.command(
         f"hocket.cli.{_name}:{_name}_command",
@@ -110,9 +117,13 @@ def run_app(app: App, words: Sequence[str]) -> int:
         flag = error.token.keyword or ""
         hint = HINTS.get(flag)
         return print_error(OptionError(f"there is no {flag}; {hint}") if hint else error)
+    except cyclopts.UnknownCommandError as error:
+        known = [name for name in app if not name.startswith("-")]
+        (word, *_) = error.unused_tokens or [""]
+        return print_error(OptionError(unknown_name("command", word, known)))
     except cyclopts.UnusedCliTokensError as error:
-        error.add_note("every choice has a name: --method fdg --network resnet20 --data digits")
-        return print_error(error)
+        words = " ".join(error.unused_tokens or [])
+        return print_error(OptionError(f"there is no place for {words!r}; {ALL_NAMED}"))
     except cyclopts.CycloptsError as error:
         return print_error(error)
     except HocketError as error:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ CHECKPOINT_GRACE_S = 30.0
 
 Report = Callable[[RunConfig, Summary | HocketError], int]
 """Reports what a training ended with, and returns the exit code of its process."""
+ShowWarning = Callable[..., None]
+"""Shows a warning, as `warnings.showwarning` does."""
 
 
 def start_training(
@@ -103,6 +106,14 @@ def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
     return report(config, summary)
 
 
+def _train_launched(
+    show_warning: ShowWarning, config: RunConfig, resume: bool, report: Report
+) -> int:
+    """Train in a launched process, which shows warnings as the launching one does."""
+    warnings.showwarning = show_warning
+    return train_in_process(config, resume, report)
+
+
 def _launch_training(
     config: RunConfig, report: Report, resume: bool, processes: int, budget: RestartBudget
 ) -> int:
@@ -121,7 +132,8 @@ def _launch_training(
 
     def start(resume: bool) -> int:
         return launch(
-            train_in_process,
+            _train_launched,
+            warnings.showwarning,
             config,
             resume,
             report,

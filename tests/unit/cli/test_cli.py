@@ -277,6 +277,7 @@ def test_help_names_the_commands(call):
 
 BAD = {
     "unknown method": ("--method fgd", "unknown method 'fgd' (did you mean 'fdg'?)"),
+    "optimizer in other letters": ("--optimizer Adamw", "'Adamw' (did you mean 'AdamW'?)"),
     "unknown option of a method": ("--method fdg:shrnk=1", "'shrnk' (did you mean 'shrink'?)"),
     "unknown network": ("--network mlpp", "unknown network 'mlpp' (did you mean 'mlp'?)"),
     "unknown option of a network": ("--network mlp:hiden=[3]", "did you mean 'hidden'?"),
@@ -346,7 +347,7 @@ BAD = {
     "learning rate": ("--lr 0.1", "has its learning rate: --optimizer SGD:lr=0.1"),
     "workers": ("--num-workers 4", "prepare batches ahead have the name --workers"),
     "clipping across stages": ("--clip network:1.0", "every stage would have to wait"),
-    "a word too much": ("fdg", "['fdg'].\nevery choice has a name: --method fdg"),
+    "a word too much": ("fdg", "there is no place for 'fdg'; every choice has a name"),
 }
 
 
@@ -371,7 +372,7 @@ def test_bad_choices_are_refused_before_anything_is_made(call, here, words, said
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("trian", 'Unknown command "trian". Did you mean "train"?'),
+        ("trian", "unknown command 'trian' (did you mean 'train'?); there are: train, sweep,"),
         ("--method fdg", "--method"),
         ("draw --method fgd", "did you mean 'fdg'?"),
         ("draw --stages 0", "has 0 stages; use at least 1"),
