@@ -113,7 +113,7 @@ def read_run(folder: Path) -> ReportedRun:
             metrics=_read_batch_metrics(sorted(files), config.stages),
             stages=stages,
             cuts=tuple(map(str, summary.get("cuts", ()))),
-            processes=int(environment.get("processes", 0)),
+            processes=int(environment.pop("processes", 0)),  # a setting, and no part of it
             averaged_loss=_number(averaged.get("loss")),
             averaged_error=_number(averaged.get("error")),
             environment=environment,
