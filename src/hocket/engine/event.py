@@ -1,16 +1,14 @@
 """Events of a training: one for every action that an engine has executed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from hocket.program import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """An executed action, its tick and its report."""
 
     tick: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -30,8 +30,7 @@ class LaterLayers:
 UNKNOWN_LAYERS = LaterLayers()
 
 
-@dataclass(frozen=True)
-class SignalInput:
+class SignalInput(NamedTuple):
     """Values that a signal may compute the error of one batch from.
 
     Attributes:
@@ -48,8 +47,7 @@ class SignalInput:
     loss: Loss
 
 
-@dataclass(frozen=True)
-class BackwardRoots:
+class BackwardRoots(NamedTuple):
     """Roots of a stage's backward, and the gradients along which they are differentiated.
 
     Attributes:

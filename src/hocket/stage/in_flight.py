@@ -4,7 +4,7 @@ They are stored by number, so that the error for a lost or doubled batch names i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hocket.errors import CheckpointError, PacketError
 from hocket.stage.forward_state import ForwardState
@@ -13,8 +13,7 @@ from hocket.transport.packet import Activation
 from hocket.tree import Tree
 
 
-@dataclass(frozen=True)
-class ForwardedBatch:
+class ForwardedBatch(NamedTuple):
     """One batch between its forward and its backward.
 
     Attributes:

@@ -1,6 +1,11 @@
 """Weights and buffers of a module, found without a walk through its layers in every tick."""
 
+from typing import TypeAlias
+
 from torch import Tensor, nn
+
+LayerBuffers: TypeAlias = dict[str, Tensor | None]
+"""Buffers of a layer by its own names, as they are now."""
 
 
 class ModuleTensors:
@@ -17,25 +22,21 @@ class ModuleTensors:
 
     def __init__(self, module: nn.Module) -> None:
         self.parameters = list(module.parameters())
-        self._owners = [
-            (f"{prefix}." if prefix else "", layer._buffers)
-            for prefix, layer in module.named_modules()
-        ]
-        self._buffers = [buffers for _, buffers in self._owners]
+        self._buffers: list[LayerBuffers] = [layer._buffers for layer in module.modules()]
 
     def all(self) -> list[Tensor]:
         """Return the parameters and the present buffers."""
-        return [*self.parameters, *self.named_buffers().values()]
+        return [*self.parameters, *[buffer for _, _, buffer in self.buffers()]]
 
-    def named_buffers(self) -> dict[str, Tensor]:
-        """Return the present buffers by name, each once."""
-        found: dict[str, Tensor] = {}
-        if not any(self._buffers):
-            return found
-        seen: set[int] = set()
-        for prefix, buffers in self._owners:
-            for name, buffer in buffers.items():
-                if buffer is not None and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    found[prefix + name] = buffer
-        return found
+    def buffers(self) -> list[tuple[LayerBuffers, str, Tensor]]:
+        """Return the present buffers, each with all of its layer and its own name there.
+
+        One that several layers share is there for each of them.
+        """
+        return [
+            (buffers, name, buffer)
+            for buffers in self._buffers
+            if buffers
+            for name, buffer in buffers.items()
+            if buffer is not None
+        ]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hocket.errors import NonFiniteError
 from hocket.stage.accumulate import dense_values, norm_of_norms, tensor_norms, total_norm
 from hocket.stage.late_check import LateCheck
-from hocket.stage.module_tensors import ModuleTensors
+from hocket.stage.module_tensors import LayerBuffers, ModuleTensors
 from hocket.stage.optimizer import Updater
 from hocket.stage.report import LazyScalar, Number
 from hocket.tree import Tree, is_inexact, tensors
@@ -72,7 +72,7 @@ def are_finite(values: Sequence[Tensor]) -> bool:
     inexact = [value for value in values if is_inexact(value)]
     if len(inexact) == 1 and not inexact[0].is_sparse:
         return math.isfinite(torch.linalg.vector_norm(inexact[0].detach()).item())
-    return math.isfinite(total_norm(inexact).item())
+    return not inexact or _are_moderate(tensor_norms(inexact))
 
 
 def _norms(values: Sequence[Tensor]) -> list[Tensor]:
@@ -114,27 +114,30 @@ class NonFiniteCheck:
         self._tensors = ModuleTensors(module)
         self._updater = updater
         self._on_nan = on_nan
+        buffer_names = {id(buffer): name for name, buffer in module.named_buffers()}
         self._finite_buffers = [
-            name
-            for name, buffer in module.named_buffers()
-            if first_nonfinite({name: buffer}) is None
+            (buffer_names[id(buffer)], buffers, key)
+            for buffers, key, buffer in self._tensors.buffers()
+            if is_inexact(buffer) and first_nonfinite({key: buffer}) is None
         ]
-        self._saved_buffers: dict[str, Tensor] = {}
+        self._saved_buffers: list[tuple[LayerBuffers, str, Tensor]] = []
         self._parameter_names = {id(p): repr(name) for name, p in module.named_parameters()}
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
         if self._late.postpones:
             return  # it has copies of its own
-        if buffers := self._tensors.named_buffers():
-            self._saved_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        self._saved_buffers = [
+            (buffers, key, buffer.clone()) for buffers, key, buffer in self._tensors.buffers()
+        ]
 
     def restore_buffers(self) -> None:
         """Restore the buffers, as after a forward with a fault."""
-        for name, buffer in self._tensors.named_buffers().items():
+        for buffers, key, saved in self._saved_buffers:
             # As data, for graphs in flight hold the buffers and no version is to count:
             # BatchNorm's kernels change their statistics in the same way.
-            buffer.data.copy_(self._saved_buffers[name])
+            if (buffer := buffers.get(key)) is not None:
+                buffer.data.copy_(saved)
 
     def fault_in_output(
         self, output: Tree, needs_gradient: Callable[[], Sequence[bool]]
@@ -201,18 +204,20 @@ class NonFiniteCheck:
         """Return the fault in the buffers."""
         if not self._finite_buffers:
             return None
-        present = self._tensors.named_buffers()
-        inexact = {
-            name: present[name]
-            for name in self._finite_buffers
-            if name in present and is_inexact(present[name])
-        }
-        if self._late.postpones and inexact:
-            names = [f"buffer {name!r}" for name in inexact]
-            self._late.add(lambda: names, tensor_norms(inexact.values()))
-        elif not are_finite(list(inexact.values())):
-            return first_nonfinite({f"buffer {name!r}": b for name, b in inexact.items()})
-        return None
+        if self._late.postpones:
+            named = self._described_buffers()
+            names = list(named)
+            self._late.add(lambda: names, tensor_norms(named.values()))
+            return None
+        present = [buffers.get(key) for _, buffers, key in self._finite_buffers]
+        if are_finite([buffer for buffer in present if buffer is not None]):
+            return None
+        return first_nonfinite(self._described_buffers())
+
+    def _described_buffers(self) -> dict[str, Tensor]:
+        """Return the buffers in which infinity is a fault, by descriptions."""
+        present = [(name, buffers.get(key)) for name, buffers, key in self._finite_buffers]
+        return {f"buffer {name!r}": b for name, b in present if b is not None and is_inexact(b)}
 
     def fault_in_gradients(
         self, input_gradients: Sequence[Tensor | None]
@@ -226,7 +231,7 @@ class NonFiniteCheck:
             The fault, and the Euclidean norm of the gradients of the weights, a scalar that is
             computed when somebody asks for it.
         """
-        of_weights = [p.grad for p in self._updater.parameters if p.grad is not None]
+        of_weights = [g for p in self._updater.parameters if (g := p.grad) is not None]
         of_inputs = [gradient for gradient in input_gradients if gradient is not None]
         norms = tensor_norms(of_weights + of_inputs)
         norm = partial(norm_of_norms, norms[: len(of_weights)])
@@ -268,11 +273,9 @@ class NonFiniteCheck:
             f"weight {self._parameter_names.get(id(p), f'{n} of the auxiliary network')}": p
             for n, p in enumerate(self._updater.parameters)
         }
-        present = self._tensors.named_buffers()
-        buffers = {f"buffer {name!r}": present.get(name) for name in self._finite_buffers}
         return (
             first_nonfinite(weights)
-            or first_nonfinite(buffers)
+            or first_nonfinite(self._described_buffers())
             or first_nonfinite(self._updater.optimizer_tensors())
         )
 
