@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from functools import partial
 
 from torch.distributed.distributed_c10d import Store
@@ -360,7 +359,7 @@ class FailureDetector:
                 return
             status = self._activity.now  # and the clock is read
             if requested > answered:
-                answer = json.dumps([requested, asdict(status)])
+                answer = json.dumps([requested, status._asdict()])
                 if self._store.set(f"status/{self._rank}", answer):
                     answered = requested
             if first is not None:

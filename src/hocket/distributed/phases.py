@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 LimitName: TypeAlias = Literal["timeout_s", "slow_timeout_s"]
 """Name of the option that limits a phase."""
@@ -45,8 +45,7 @@ class TimeLimits:
         return self.timeout_s if name == "timeout_s" else self.slow_timeout_s
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """Activity of a process, as it tells others of it.
 
     Attributes:
@@ -168,7 +167,7 @@ class CurrentActivity:
     def now(self) -> Status:
         """The activity, with the seconds without progress."""
         status, since_s = self._begun
-        return replace(status, seconds=self._clock.seconds - since_s)
+        return status._replace(seconds=self._clock.seconds - since_s)
 
 
 def others(ranks: Iterable[int], rank: int) -> tuple[int, ...]:

@@ -192,6 +192,5 @@ class DistributedEngine:
             failures.set_activity(activity, slow=first)
             events.append(execute(stage, action, tick, self._watchers))
             self._executed.add(action.kind)
-            failures.set_activity(f"continuing after {action} in tick {tick}")
         failures.set_activity(f"between tick {tick} and the next one", slow=True)
         return events
