@@ -65,7 +65,7 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
             output, targets, ignore_index=IGNORED, label_smoothing=label_smoothing
         )
         return zero_without_targets(mean, targets)
-    reduction = "mean" if numpy.any(targets.numpy() >= 0) else "sum"
+    reduction = "mean" if (targets.numpy() >= 0).any() else "sum"
     return F.cross_entropy(
         output,
         targets,

@@ -33,10 +33,11 @@ class ModuleTensors:
 
         One that several layers share is there for each of them.
         """
+        if not any(self._buffers):
+            return []
         return [
             (buffers, name, buffer)
             for buffers in self._buffers
-            if buffers
             for name, buffer in buffers.items()
             if buffer is not None
         ]
