@@ -12,6 +12,8 @@ from hocket import zoo
 from hocket.methods.method import Method
 from hocket.options import Named
 from hocket.partition import Plan
+from hocket.runs.build import build_optimizer_factory
+from hocket.runs.config import RunConfig
 from hocket.signals.losses import cross_entropy
 from hocket.training.trainer import Trainer
 from hocket.transport.codecs import Codec
@@ -37,6 +39,8 @@ class Workload:
         rate: Learning rate of SGD with momentum 0.9; small, as the batch is always the same.
         vocab: Number of different tokens; None for inputs that are not tokens.
         compile: Compile the network of a plain loop, and the stages of a trainer.
+        optimizer_rule: An optimizer of torch.optim with its options, as `hocket train` takes
+            it; None for SGD with momentum 0.9.
     """
 
     network: str
@@ -48,6 +52,7 @@ class Workload:
     rate: float = 0.01
     vocab: int | None = None
     compile: bool = False
+    optimizer_rule: str | None = None
 
     def noise_batch(self) -> tuple[Tensor, Tensor]:
         """Return inputs (B, *shape) and targets (B,) of 10 classes, always the same.
@@ -87,6 +92,8 @@ class Workload:
 
     def optimizer(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
         """Build the optimizer, the same for engines and baselines."""
+        if self.optimizer_rule is not None:
+            return build_optimizer_factory(RunConfig(optimizer=self.optimizer_rule))(parameters)
         return optim.SGD(parameters, lr=self.rate, momentum=0.9)
 
     def plain_step(self) -> Step:

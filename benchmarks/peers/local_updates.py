@@ -1,15 +1,17 @@
 """Data parallelism that communicates once in several steps: local SGD and DiLoCo."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
 from benchmarks.harness.workload import Workload
 from benchmarks.peers.baseline import PreparedTraining
+from hocket.signals.losses import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,31 @@ class OuterStep:
         self._common = nn.Parameter(self._flat())  # at the last outer step
         self._optimizer = SGD([self._common], lr, momentum=momentum, nesterov=momentum > 0)
 
-    @torch.no_grad()
     def after_inner_step(self) -> None:
         """Make the outer step if it is time, which all processes make together."""
+        if self.is_due():
+            way = self.way()
+            distributed.all_reduce(way)
+            self.take(way / distributed.get_world_size())
+
+    def is_due(self) -> bool:
+        """Count an inner step; return True if an outer one follows it."""
         self._done += 1
-        if self._done % self._steps:
-            return
-        way = self._common - self._flat()
-        distributed.all_reduce(way)
-        self._common.grad = way / distributed.get_world_size()
+        return self._done % self._steps == 0
+
+    @torch.no_grad()
+    def way(self) -> Tensor:
+        """Return the way (N,) from the weights of this process to the common ones."""
+        return self._common - self._flat()
+
+    @torch.no_grad()
+    def take(self, mean_way: Tensor) -> None:
+        """Make the outer step, and set the weights to the common ones.
+
+        Args:
+            mean_way: Mean of the ways of all processes, (N,).
+        """
+        self._common.grad = mean_way
         self._optimizer.step()
         sizes = [weight.numel() for weight in self._weights]
         for weight, values in zip(self._weights, self._common.split(sizes), strict=True):
@@ -99,3 +117,53 @@ class OuterStep:
     def _flat(self) -> Tensor:
         """Return all weights as one vector (N,)."""
         return torch.cat([weight.detach().reshape(-1) for weight in self._weights])
+
+
+class LocalReplicas:
+    """The same processes as replicas in one process, for studies of what they learn.
+
+    Args:
+        network: The network at its initial weights; it becomes the first replica.
+        settings: The processes.
+        build_optimizer: Builds the inner optimizer of a replica.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: LocalUpdates,
+        build_optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    ) -> None:
+        copies = (copy.deepcopy(network) for _ in range(settings.processes - 1))
+        self.networks = [network, *copies]
+        weights = [list(replica.parameters()) for replica in self.networks]
+        self.optimizers = [build_optimizer(own) for own in weights]
+        self._outers = [settings.outer_step(own) for own in weights]
+
+    def step(self, inputs: Tensor, targets: Tensor) -> None:
+        """Let each replica take a step on its share of a batch.
+
+        Args:
+            inputs: Inputs (B, ...); the number of replicas divides B.
+            targets: Targets (B, ...).
+        """
+        count = len(self.networks)
+        shares = zip(inputs.chunk(count), targets.chunk(count), strict=True)
+        replicas = zip(self.networks, self.optimizers, shares, strict=True)
+        for network, optimizer, (own_inputs, own_targets) in replicas:
+            optimizer.zero_grad(set_to_none=True)
+            cross_entropy(network(own_inputs), own_targets).backward()
+            optimizer.step()
+        if all([outer.is_due() for outer in self._outers]):  # each counts
+            mean_way = sum(outer.way() for outer in self._outers) / count
+            for outer in self._outers:
+                outer.take(mean_way)
+
+    @torch.no_grad()
+    def mean_network(self) -> nn.Module:
+        """Return a copy of the first replica, with the mean of the weights of all."""
+        mean = copy.deepcopy(self.networks[0])
+        weights = (network.parameters() for network in self.networks)
+        for weight, *own in zip(mean.parameters(), *weights, strict=True):
+            weight.copy_(torch.stack(own).mean(dim=0))
+        return mean
