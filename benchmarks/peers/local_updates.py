@@ -155,7 +155,7 @@ class LocalReplicas:
             cross_entropy(network(own_inputs), own_targets).backward()
             optimizer.step()
         if all([outer.is_due() for outer in self._outers]):  # each counts
-            mean_way = sum(outer.way() for outer in self._outers) / count
+            mean_way = torch.stack([outer.way() for outer in self._outers]).mean(dim=0)
             for outer in self._outers:
                 outer.take(mean_way)
 

@@ -181,6 +181,8 @@ def parse_method_row(row: Named) -> tuple[Method, Codec, bool]:
     return method, codec, checksum
 
 
+HOCKET = "hocket-"
+"""Beginning of rows of Hocket's methods whose names are those of schedules, too."""
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {
         "bp": build_bp,
@@ -191,7 +193,29 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "diloco": build_diloco,
     }
     | {name: partial(build_pipeline, schedule=name) for name in SCHEDULES}
+    | {f"{HOCKET}{name}": partial(build_decoupled, name=name) for name in ("gpipe", "1f1b")}
 )
+
+
+LOCAL = ("local-sgd", "diloco")
+"""Rows whose processes train alone for some steps."""
+
+
+def local_updates(row: str, processes: int) -> LocalUpdates:
+    """Return the local updates of a row, with one thread in each process.
+
+    Args:
+        row: A row whose name is in `LOCAL`.
+        processes: Number of processes.
+    """
+    options = parse_row(row).options
+    defaults = inspect.signature(BUILDERS[Named.parse(row).name]).parameters
+    values = {
+        name: options.get(name, parameter.default)
+        for name, parameter in defaults.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    return LocalUpdates(processes, 1, **values)
 
 
 def find_builder(name: str) -> Builder:
@@ -216,7 +240,7 @@ def parse_row(row: str) -> Named:
     parsed = Named.parse(row)
     builder = find_builder(parsed.name)
     if isinstance(builder, partial) and builder.func is build_decoupled:
-        parse_method_row(parsed)
+        parse_method_row(Named(builder.keywords["name"], parsed.options))
         return parsed
     bound = builder.keywords if isinstance(builder, partial) else {}
     known = [

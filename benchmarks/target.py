@@ -1,0 +1,382 @@
+"""Time to a test loss on two nodes over links: updates to it, times seconds of an update."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cyclopts import Parameter
+
+from benchmarks.harness.balance import Balancer
+from benchmarks.harness.kept_results import KeptResults
+from benchmarks.harness.link_times import (
+    NODES,
+    TimedRow,
+    joined_nodes,
+    link_problems,
+    parse_link,
+    time_over_link,
+)
+from benchmarks.harness.real_training import RealTraining, query_test_loss
+from benchmarks.harness.record import Record
+from benchmarks.harness.settings import check_settings
+from benchmarks.harness.target_rows import (
+    BASE,
+    accumulated,
+    is_method,
+    shorten_text,
+    trained_row,
+)
+from benchmarks.harness.threads import torch_threads
+from benchmarks.harness.updates_to_target import StoppedError, Trainings
+from benchmarks.harness.workers import RowProcesses
+from benchmarks.harness.workload import Workload
+from benchmarks.link import TimedFlow
+from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.rows import (
+    LOCAL,
+    build_baseline,
+    parse_row,
+)
+from hocket.errors import OptionError
+from hocket.options import Named
+from hocket.partition import Plan
+from hocket.planner.predict import predict_all
+from hocket.planner.rehearsals import Candidate
+from hocket.runs.build import build_run_method, load_data
+from hocket.runs.config import parse_config
+
+SYNCHRONOUS = (
+    "bp-all", "ddp", "gpipe:microbatches=4", "1f1b:microbatches=4",
+    "hocket-gpipe:accumulate=4", "hocket-1f1b:accumulate=4",
+)  # fmt: skip
+LOCAL_ROWS = tuple(f"{name}:steps={steps}" for name in LOCAL for steps in (4, 16, 64))
+DECOUPLED = (
+    "fdg", "fdg:codec=int8", "adl:accumulate=4", "adl:accumulate=4,codec=int8",
+    "pipedream-2bw:accumulate=4", "pipedream-2bw:accumulate=4,codec=int8",
+    "paci:accumulate=4", "paci:accumulate=4,codec=int8", "dgl", "dgl:codec=int8",
+)  # fmt: skip
+KEPT = (
+    "network", "data", "characters", "batch", "updates", "every", "optimizer", "warmup", "seed",
+    "threads",
+)  # fmt: skip
+"""Settings on which trainings depend that are kept."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TargetSettings:
+    """Settings of the measurement of times to a loss.
+
+    Attributes:
+        out: Folder of the record, of the trainings, and of times that were measured already.
+        data_dir: Folder of the data, or its file, for data sets that read files.
+        rows: Rows; those of methods with their own options and ``codec``. The extra delays
+            that hide a link are added by the planner. Rows of baselines that wait for all
+            gradients have the updates of back-propagation.
+        links: Links between the nodes, as for `hocket plan`; ``none`` for no limit.
+        target: Test loss to reach.
+        updates: Updates of each training.
+        every: Updates between evaluations.
+        rates: Learning rates, of which each row takes its best.
+        warmup: Updates in which the rate rises to its value, linearly, from a tenth.
+        seed: Seed of weights and batches.
+        batch: Samples of an update; a method that accumulates M gradients gets batch / M a
+            tick.
+        network: Name in the zoo, with options.
+        data: Data set, with options.
+        characters: Characters of a text that are used, the test's tenth among them; None for
+            all, and for data that are no text.
+        optimizer: An optimizer of torch.optim, without its rate.
+        threads: PyTorch threads of each process.
+        jobs: Trainings at a time.
+        repetitions: Rounds in which every row has one turn, for each link.
+        seconds: Length of a turn.
+        confirm: A row of the record, with its extra delay, that is run over the last link to
+            its target; None for none.
+
+    Raises:
+        OptionError: A setting is out of range.
+    """
+
+    out: Path = Path("records/target")
+    data_dir: Path | None = None
+    rows: Sequence[str] = (*SYNCHRONOUS, *LOCAL_ROWS, *DECOUPLED)
+    links: Sequence[str] = ("none", "1Gbit,20ms", "100Mbit,20ms")
+    target: float = 2.3
+    updates: int = 300
+    every: int = 20
+    rates: Sequence[float] = (0.0005, 0.001)
+    warmup: int = 30
+    seed: int = 0
+    batch: int = 16
+    network: str = "gpt:depth=6,heads=6,width=384"
+    data: str = "text:context=64"
+    characters: int | None = 200_000
+    optimizer: str = "AdamW:betas=[0.9,0.99],weight_decay=0.1"
+    threads: int = 1
+    jobs: int = 2
+    repetitions: int = 5
+    seconds: float = 4
+    confirm: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = link_problems(self.links)
+        for row in self.rows:
+            parse_row(row)
+            if self.batch % (parts := accumulated(row)):
+                problems.append(
+                    f"{row!r} accumulates {parts} gradients; give a batch that is a multiple "
+                    f"of it instead of {self.batch}"
+                )
+            if "extra_delay" in Named.parse(row).options:
+                problems.append(f"{row!r} has an extra delay, which the planner chooses")
+        check_settings(
+            "cannot measure times to a loss",
+            self,
+            at_least={1: ("updates", "every", "batch", "threads", "jobs", "repetitions")},
+            not_empty=("rows", "links", "rates"),
+            problems=problems,
+        )
+
+
+DEFAULTS = TargetSettings()
+
+
+def measure_target(settings: TargetSettings = DEFAULTS) -> int:
+    """Train every row to a loss, time its updates over every link, and write the record.
+
+    Finished trainings and the times of a link are kept in ``out``; called again, the
+    measurement goes on with what is missing. Times over a link need root.
+
+    Returns:
+        The exit code; 130 after a stop.
+
+    Raises:
+        OptionError: ``out`` has results of other settings.
+        NodesError: This machine cannot provide two nodes.
+        HocketError: A training or process failed.
+    """
+    record = Record.from_settings("target", settings)
+    measurement = TargetMeasurement(settings)
+    try:
+        rows = measurement.rows()
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        return 130
+    parameters = measurement.work(BASE).parameter_count()
+    record = dataclasses.replace(
+        record, settings=record.settings | {"parameters": parameters}
+    ).with_rows(rows)
+    record.write(settings.out)
+    if settings.confirm is not None:
+        record.with_rows(measurement.confirm(settings.confirm, rows)).write(settings.out)
+    return 0
+
+
+class TargetMeasurement:
+    """The parts of the measurement, with what its folder has of them.
+
+    Args:
+        settings: The settings.
+
+    Raises:
+        OptionError: The folder has results of other settings.
+    """
+
+    def __init__(self, settings: TargetSettings) -> None:
+        self._settings = settings
+        self._results = KeptResults(settings.out)
+        self._results.require_same({name: getattr(settings, name) for name in KEPT})
+        self._base = {
+            "network": settings.network,
+            "data": settings.data,
+            "data_dir": shorten_text(settings.data_dir, settings.characters, settings.out),
+            "batch_size": settings.batch,
+            "updates": settings.updates,
+            "evaluate_every": settings.every,
+            "optimizer": settings.optimizer,
+            "scheduler": f"LinearLR:start_factor=0.1,total_iters={settings.warmup}",
+            "scheduler_unit": "update",
+            "threads": settings.threads,
+        }
+        if settings.data_dir is None:
+            del self._base["data_dir"]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the record: every row, and its extra delays, over every link."""
+        settings = self._settings
+        over = {link: self._with_delays(link) for link in settings.links}
+        needed = [BASE, *(trained_row(row) for rows in over.values() for row in rows)]
+        trained = self.trainings.run(list(dict.fromkeys(needed)))
+        found = []
+        for link, rows in over.items():
+            times = self._times(link, rows)
+            of_link = [
+                self._row(row, link, times[row], trained[trained_row(row)]) for row in rows
+            ]
+            best = min(
+                (row["seconds"] for row in of_link if row["synchronous"] and row["seconds"]),
+                default=None,
+            )
+            for row in of_link:
+                known = best is not None and row["seconds"] is not None
+                row["beside_best"] = row["seconds"] / best if known else None
+            found += of_link
+        return found
+
+    def confirm(self, row: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Run a row over the last link for its updates; return the rows with its result.
+
+        Args:
+            row: The row, with its extra delay.
+            rows: The rows of the record.
+
+        Raises:
+            OptionError: The row is none of a method that reached the target over that link.
+            HocketError: A process failed.
+        """
+        link = self._settings.links[-1]
+        label = Named.parse(row).label
+        chosen = [one for one in rows if one["row"] == label and one["link"] == link]
+        if not chosen or not is_method(row) or chosen[0]["updates"] is None:
+            raise OptionError(
+                f"cannot confirm {row!r}: no row of a method of Hocket with this name has "
+                f"reached the target over {link}"
+            )
+        config = self.trainings.config(row, chosen[0]["learning_rate"])
+        real = RealTraining(config, self._settings.threads)
+        # The pipeline is filled first, which the product leaves out.
+        delay = build_run_method(config).delay(0, NODES)
+        steps = chosen[0]["updates"] * accumulated(row) + delay
+        with (
+            joined_nodes(parse_link(link)) as nodes,
+            RowProcesses(row, real, self.work(row), nodes=nodes) as world,
+        ):
+            seconds = max(one.wall_s for one in world.query(TimedFlow(0, steps)))
+            loss = world.query(query_test_loss)[0]
+        confirmed = {"seconds": seconds, "test_loss": loss}
+        confirmed["beside_product"] = seconds / chosen[0]["seconds"]
+        return [one | {"confirmed": confirmed} if one is chosen[0] else one for one in rows]
+
+    @cached_property
+    def trainings(self) -> Trainings:
+        """The trainings, with the cut that all rows of methods have."""
+        settings = self._settings
+        return Trainings(
+            folder=settings.out / "trainings",
+            base=self._base,
+            cuts=self.cuts,
+            rates=settings.rates,
+            seed=settings.seed,
+            target=settings.target,
+            jobs=settings.jobs,
+        )
+
+    @cached_property
+    def cuts(self) -> tuple[str, ...]:
+        """Cut of the network by measured times, which stays when the measurement goes on."""
+        return tuple(self._results.find("cuts.json", {}, self._balance))
+
+    def work(self, row: str) -> Workload:
+        """Return the workload of a tick of a row."""
+        settings = self._settings
+        rule = Named.parse(settings.optimizer).with_option("lr", min(settings.rates))
+        return dataclasses.replace(
+            self._work, batch=settings.batch // accumulated(row), optimizer_rule=str(rule)
+        )
+
+    @cached_property
+    def _work(self) -> Workload:
+        settings = self._settings
+        data = load_data(parse_config({**self._base, "method": BASE, "stages": 1}, "the data"))
+        return Workload(
+            network=settings.network,
+            shape=tuple(data.shape),
+            batch=settings.batch,
+            stages=NODES,
+            threads=settings.threads,
+            channels_last=False,
+            vocab=data.classes if data.kind == "tokens" else None,
+        )
+
+    def _balance(self) -> list[str]:
+        plan = Balancer(self.work(BASE)).plan(range(NODES), microbatches=1)
+        return list(plan.cuts)
+
+    def _with_delays(self, link: str) -> list[str]:
+        """Return all rows, with those of extra delays that hide a link from methods."""
+        rows = list(dict.fromkeys(self._settings.rows))
+        methods = [row for row in rows if is_method(row)]
+        asked = {"link": link, "methods": methods}
+        name = f"delays-{Named(link).slug}.json"
+        delays = self._results.find(name, asked, lambda: self._hiding_delays(link, methods))
+        pairs = zip(methods, delays, strict=True)
+        hidden = {
+            row: str(Named.parse(row).with_option("extra_delay", delay))
+            for row, delay in pairs
+            if delay
+        }
+        return [one for row in rows for one in (row, hidden.get(row)) if one is not None]
+
+    def _hiding_delays(self, link: str, methods: Sequence[str]) -> list[int]:
+        """Return the extra delay of each method that hides a link, as the planner finds it.
+
+        Codecs are not forecast: a row with one has the delay of the same row without it.
+        """
+        if (known := parse_link(link)) is None:
+            return [0] * len(methods)
+        found = []
+        with torch_threads(self._settings.threads):
+            for row in methods:
+                method = self.trainings.options(row)["method"]
+                (forecast,) = predict_all(
+                    self.work(row).network_and_batch,
+                    [Candidate(method, self.cuts)],
+                    link=known,
+                    contended=True,
+                )
+                found.append(max(forecast.hiding_delay, default=0))
+        return found
+
+    def _times(self, link: str, rows: Sequence[str]) -> dict[str, Any]:
+        """Return the times of rows over a link, measured once."""
+        settings = self._settings
+        asked: dict[str, Any] = {"link": link, "rows": list(rows)}
+        asked |= {"repetitions": settings.repetitions, "seconds": settings.seconds}
+        timed: dict[str, Any] = self._results.find(
+            f"times-{Named(link).slug}.json",
+            asked,
+            lambda: time_over_link(
+                link,
+                [self._timed_row(row) for row in rows],
+                repetitions=settings.repetitions,
+                seconds=settings.seconds,
+            ),
+        )
+        return timed
+
+    def _timed_row(self, row: str) -> TimedRow:
+        work = self.work(row)
+        baseline = build_baseline(row, work, Balancer(work))
+        if isinstance(baseline, Decoupled):
+            baseline = dataclasses.replace(baseline, plan=Plan(self.cuts))
+        return TimedRow(row, baseline, work)
+
+    def _row(
+        self, row: str, link: str, times: Mapping[str, float], trained: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a row of the record."""
+        updates = trained["updates"]
+        return {
+            "row": Named.parse(row).label,
+            "link": link,
+            "synchronous": trained_row(row) == BASE,
+            **trained,
+            **times,
+            "seconds": None if updates is None else updates * times["update_s"],
+            "confirmed": None,
+        }

@@ -1,0 +1,146 @@
+"""Times to a loss: one small measurement, its continuation, its table and its refusals."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness import updates_to_target
+from benchmarks.harness.balance import Balancer
+from benchmarks.harness.link_times import TimedRow
+from benchmarks.harness.record import Record
+from benchmarks.harness.target_rows import shorten_text
+from benchmarks.peers import build_baseline
+from benchmarks.report.render import render
+from benchmarks.target import TargetSettings, measure_target
+from hocket.errors import OptionError
+from unit.benchmarks.small_workloads import exact
+from unit.runs.sweeps.in_process import run_here
+
+ROWS = ("bp-all", "local-sgd:steps=2", "diloco:steps=4", "paci:accumulate=2,codec=bf16")
+SETTINGS = partial(
+    TargetSettings,
+    rows=ROWS,
+    links=("none",),
+    target=2.0,
+    updates=20,
+    every=5,
+    rates=(0.003, 0.01),
+    warmup=2,
+    network="mlp:hidden=[32,32]",
+    data="digits",
+    characters=None,
+    optimizer="AdamW",
+    jobs=1,
+    repetitions=2,
+    seconds=0.02,
+)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the trainings of methods in this process, and draw nothing of a sweep."""
+    run_here(monkeypatch)
+    monkeypatch.setattr("hocket.runs.sweeps.sweep.draw_curves", lambda _, file: file.touch())
+
+
+def pretend_times(_: str, rows: list[Any], **__: Any) -> dict[str, Any]:
+    """Return times that grow from row to row, in the place of processes."""
+    return {
+        one.row: {"update_s": 0.1 * number, "min_s": 0.05, "max_s": 9.0}
+        for number, one in enumerate(rows, start=1)
+    }
+
+
+def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.target.time_over_link", pretend_times)
+    trained = updates_to_target.train_replicas
+    calls = []
+
+    def stop_at_the_second(*arguments: Any) -> Any:
+        calls.append(arguments[1])
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return trained(*arguments)
+
+    monkeypatch.setattr(updates_to_target, "train_replicas", stop_at_the_second)
+    settings = SETTINGS(out=tmp_path)
+    assert measure_target(settings) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not (tmp_path / "record.json").exists()
+    assert measure_target(settings) == 0
+    assert len(calls) == 5  # four trainings of replicas, one of which was begun twice
+    record = Record.read(tmp_path)
+    assert [row["row"] for row in record.rows] == [
+        "bp-all", "local-sgd steps=2", "diloco steps=4", "paci accumulate=2 codec=bf16",
+    ]  # fmt: skip
+    bp, *others = record.rows
+    assert bp["synchronous"]
+    assert not any(row["synchronous"] for row in others)
+    for row in record.rows:
+        assert [point["updates"] for point in row["curve"]] == [5, 10, 15, 20]
+        first = next(p["updates"] for p in row["curve"] if p["test_loss"] <= 2.0)
+        assert row["updates"] == first
+        assert row["seconds"] == first * row["update_s"]
+        assert row["beside_best"] == row["seconds"] / bp["seconds"]
+    render(tmp_path)
+    assert "| diloco steps=4 | none |" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "target.svg").is_file()
+    # What is there is measured no more, and other settings do not mix with it.
+    monkeypatch.setattr("benchmarks.target.time_over_link", None)
+    assert measure_target(settings) == 0
+    assert len(calls) == 5
+    with pytest.raises(OptionError, match=r"other settings \(every 5 != 4\); choose another"):
+        measure_target(SETTINGS(out=tmp_path, every=4))
+    with pytest.raises(OptionError, match="cannot confirm 'bp-all': no row of a method"):
+        measure_target(SETTINGS(out=tmp_path, confirm="bp-all"))
+
+
+def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path: Path) -> None:
+    rows = ("bp-all", "diloco:steps=4", "paci:accumulate=2")
+    chosen = {"rates": (0.01,), "rows": rows, "confirm": "paci:accumulate=2", "seconds": 0.01}
+    assert measure_target(SETTINGS(out=tmp_path, repetitions=1, **chosen)) == 0
+    record = Record.read(tmp_path)
+    for row in record.rows:
+        assert 0 < row["min_s"] <= row["update_s"] <= row["max_s"]
+    *others, paci = record.rows
+    assert [row["confirmed"] for row in others] == [None, None]
+    assert paci["confirmed"]["test_loss"] <= 2.0
+    ratio = paci["confirmed"]["seconds"] / paci["seconds"]
+    assert paci["confirmed"]["beside_product"] == ratio
+
+
+def test_periods_are_those_of_updates_and_outer_steps() -> None:
+    work = exact()
+    ticks = {}
+    for row in ("ddp", "diloco:steps=8", "paci:accumulate=4", "hocket-gpipe:accumulate=2"):
+        timed = TimedRow(row, build_baseline(row, work, Balancer(work)), work)
+        ticks[row] = (timed.ticks, timed.period)
+    assert list(ticks.values()) == [(1, 1), (1, 8), (4, 4), (2, 2)]
+
+
+def test_all_settings_out_of_range_are_told_at_once() -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"(?s)updates is 0; give.*rates is empty.*the link is 'fast'; write.*"
+        r"accumulates 3 gradients; give a batch.*'fdg:extra_delay=1' has an extra delay, which",
+    ):
+        SETTINGS(
+            links=("none", "fast"),
+            updates=0,
+            rates=(),
+            rows=("adl:accumulate=3", "fdg:extra_delay=1"),
+        )
+
+
+def test_the_beginning_of_a_text_is_used(tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("abcdef")
+    place = shorten_text(tmp_path, 3, tmp_path / "out")
+    assert Path(place or "").read_text() == "abc"
+    assert shorten_text(tmp_path, None, tmp_path) == str(tmp_path)
+    assert shorten_text(None, 3, tmp_path) is None
