@@ -1,4 +1,4 @@
-"""The code of the tutorial, and of the pages on networks, remedies and evaluations, runs."""
+"""The code of README.md, of the tutorial and of other pages runs."""
 
 import re
 from pathlib import Path
@@ -6,18 +6,50 @@ from pathlib import Path
 import pytest
 import torch
 
+import hocket
+from unit.runs.sweeps.in_process import pretend_runs, run_here
+
 DOCS = Path(__file__).parents[2] / "docs"
+# Parts of programs, whose names tests/architecture/test_stable_names.py looks up.
+FRAGMENTS = {"add-a-method.md", "reliability.md"}
+
+
+def blocks_of(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def run_page(name, least):
     """Run the blocks of Python on a page, of which there are some, and return their names."""
     page = DOCS / name
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    blocks = blocks_of(page)
     assert len(blocks) >= least
-    found = {"__name__": "page"}
+    found = {"__name__": "page", "hocket": hocket}
     with torch.random.fork_rng():
         exec(compile("\n".join(blocks), str(page), "exec"), found)
     return found
+
+
+def test_each_page_with_code_is_run_here_or_has_fragments_only():
+    pages = {page.name for page in DOCS.rglob("*.md") if blocks_of(page)}
+    run = set(re.findall(r'run_page\("([\w.-]+)"', Path(__file__).read_text()))
+    assert pages == run | FRAGMENTS
+    assert not run & FRAGMENTS
+
+
+def test_the_code_of_the_readme_runs():
+    """Trainings of 300 epochs have one here, on the data of the first block."""
+    first, *others = blocks_of(DOCS.parent / "README.md")
+    assert len(others) == 2
+    found = {"__name__": "readme"}
+    with torch.random.fork_rng():
+        exec(first, found)
+        assert 0 < found["trainer"].evaluate(found["digits"].test).error < 0.2
+        found |= {"train_loader": found["digits"].train, "val_loader": found["digits"].test}
+        for block in others:
+            assert "300" in block
+            exec(block.replace("300", "1"), found)
+    assert found["trainer"].state_dict().keys() == found["network"].state_dict().keys()
+    assert found["trainer"].epoch == 2
 
 
 def test_the_code_of_the_page_on_remedies_runs():
@@ -67,3 +99,17 @@ def test_the_code_of_the_page_on_evaluation_runs(capsys):
     assert sum(len(output) for output in found["outputs"]) == found["result"].samples
     top3 = found["result"].metrics["top3_error"]
     assert 0 < top3 < found["result"].error
+
+
+def test_the_code_of_the_page_on_methods_runs():
+    method = run_page("methods.md", 1)["method"]
+    assert [method.staleness(k, 4) for k in range(4)] == [7, 5, 2, 0]
+
+
+def test_the_code_of_the_page_on_studies_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_here(monkeypatch)
+    pretend_runs(monkeypatch, lambda config: 1.5 if "shrink" in config.method else 1.25)
+    run_page("sweeps.md", 1)
+    losses = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert losses == ["1.25", "1.5"]
