@@ -329,18 +329,21 @@ class TargetMeasurement:
         """
         if (known := parse_link(link)) is None:
             return [0] * len(methods)
-        found = []
+        names = {row: self.trainings.options(row)["method"] for row in methods}
+        ticks = {name: accumulated(name) for name in names.values()}
+        delays: dict[str, int] = {}
         with torch_threads(self._settings.threads):
-            for row in methods:
-                method = self.trainings.options(row)["method"]
-                (forecast,) = predict_all(
-                    self.work(row).network_and_batch,
-                    [Candidate(method, self.cuts)],
+            for count in set(ticks.values()):  # what is rehearsed together has equal batches
+                together = [name for name in ticks if ticks[name] == count]
+                forecasts = predict_all(
+                    self.work(together[0]).network_and_batch,
+                    [Candidate(name, self.cuts) for name in together],
                     link=known,
                     contended=True,
                 )
-                found.append(max(forecast.hiding_delay, default=0))
-        return found
+                for name, forecast in zip(together, forecasts, strict=True):
+                    delays[name] = max(forecast.hiding_delay, default=0)
+        return [delays[names[row]] for row in methods]
 
     def _times(self, link: str, rows: Sequence[str]) -> dict[str, Any]:
         """Return the times of rows over a link, measured once."""
