@@ -9,7 +9,7 @@ import torch
 
 from contract.small import LINEARIZE, LOCKSTEP, bits, different, far
 from contract.spoiled import BACKWARD, FORWARD
-from contract.worlds import NETS, Case, Left, trained, trained_apart
+from contract.worlds import NETS, Case, LeavingOut, Left, trained, trained_apart
 from hocket.remedies import (
     T1,
     T2,
@@ -178,6 +178,8 @@ REPLICATED = [
     Case("fdg", dropout=0.0, last=3, remedies=(Predict(direction="last"),)),
     # The first replica has ignored targets only, or most of them.
     *(Case(name, "conv", dropout=0.0, last=3, ignored=2) for name in ("fdg", "dgl")),
+    # The loss leaves out a class, of which the replicas have different numbers.
+    Case("fdg", "conv", dropout=0.0, last=3, trainer=(("loss", LeavingOut(1)),)),
 ]
 
 

@@ -176,7 +176,8 @@ class DistributedEngine:
             return tensor[first:last] if shared else tensor
 
         own = map_tensors(part, batch)
-        counted, all_counted = count_targets(own[1]), count_targets(batch[1])
+        ignored = self.stages[0].ignored_target
+        counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
         if counted is not None and all_counted:
             return int(counted) / int(all_counted), own
         return (last - first) / whole, own

@@ -166,7 +166,16 @@ def count_errors(output: Tree, targets: Tree) -> tuple[int, int] | None:
     return int(wrong.sum()), int(counted.sum())
 
 
-def count_targets(targets: Tree) -> int | Tensor | None:
+def ignored_index(loss: Loss) -> int:
+    """Return the class index that a loss leaves out: its ``ignore_index``, or -100.
+
+    >>> ignored_index(torch.nn.CrossEntropyLoss(ignore_index=255)), ignored_index(cross_entropy)
+    (255, -100)
+    """
+    return int(getattr(loss, "ignore_index", IGNORED))
+
+
+def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
     """Return the number of class indices that are not ignored; None for other targets.
 
     That of targets on a GPU is a scalar there, for which nobody has waited.
@@ -174,18 +183,19 @@ def count_targets(targets: Tree) -> int | Tensor | None:
     if not isinstance(targets, Tensor) or targets.dtype not in (torch.int64, torch.int32):
         return None
     if targets.device.type == "cpu":  # by the shortest way, as this is done in every tick
-        return int(numpy.count_nonzero(targets.numpy() != IGNORED))
-    return (targets != IGNORED).sum()
+        return int(numpy.count_nonzero(targets.numpy() != ignored))
+    return (targets != ignored).sum()
 
 
-def count_averaged(targets: Tree, inputs: Tree) -> int | Tensor:
+def count_averaged(targets: Tree, inputs: Tree, ignored: int = IGNORED) -> int | Tensor:
     """Return the number of class indices or samples that the mean loss of a batch is over.
 
     Args:
         targets: Targets of the batch.
         inputs: Its inputs, with tensors of shape (B, ...), for targets without samples.
+        ignored: Class index that the loss leaves out.
     """
-    counted = count_targets(targets)
+    counted = count_targets(targets, ignored)
     if counted is not None:
         return counted
     return count_samples(targets) or count_samples(inputs)

@@ -11,7 +11,7 @@ from itertools import chain
 from torch import Tensor
 
 from hocket.program import Action
-from hocket.signals.losses import count_averaged
+from hocket.signals.losses import count_averaged, ignored_index
 from hocket.signals.signal import BackwardRoots, SignalInput, expects_answer
 from hocket.stage.back_propagate import back_propagate, graph_leaves, require_graph
 from hocket.stage.build_linearizer import build_linearizer
@@ -80,7 +80,7 @@ class Stage:
         self.weights = build_weights(
             method, parts, self.updater, self.linearizer, self.in_flight
         )
-        self._loss = setup.loss
+        self._loss, self.ignored_target = setup.loss, ignored_index(setup.loss)
         self._signal_may_draw = signal.may_draw(setup.loss)
         self.passes = Passes(setup, parts)
         self.loss_scale = setup.build_loss_scale()
@@ -236,7 +236,7 @@ class Stage:
         del output
         targets: Number = None
         if roots.loss is not None:
-            targets = count_averaged(activation.targets, activation.values)
+            targets = count_averaged(activation.targets, activation.values, self.ignored_target)
         # Before anything is sent: the stage where a fault began has to be the one to report it.
         fault = self.check.fault_in_loss(roots.loss) or self.signal_check.fault_in_buffers()
         overflowed = False
