@@ -1,11 +1,12 @@
 """``hocket train``: one training from its options."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hocket.cli.output import console, end_with_error, messages
+from hocket.cli.output import console, end_with_error, messages, print_warning
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
 
@@ -53,31 +54,38 @@ def train_command(
     defer_compiler()
     return start_training(
         config,
-        print_result,
+        PrintedReport(),
         resume_from=resume,
         processes=processes,
         max_restarts=max_restarts,
     )
 
 
-def print_result(config: RunConfig, result: "Summary | HocketError") -> int:
-    """Print what a training in this process ended with, and return the exit code."""
-    if isinstance(result, HocketError):
-        return end_with_error(result)
-    from hocket.distributed import joined_worlds
-    from hocket.runs.tables import summary_tables
+class PrintedReport:
+    """Report of a training on the terminal, the same from each of its processes."""
 
-    if joined_worlds.is_main():
-        for table in summary_tables(result):
-            console.print(table)
-        if result.early_stop:
-            count = f"{len(result.epochs)} of {config.epochs} epochs"
-            text = f"stopped early, after {count}: {result.early_stop}"
-            messages.print(text, highlight=False, soft_wrap=True)
-    if result.state != "interrupted":
-        return 1 if result.message else 0  # of the weights, of which a warning has told
-    if joined_worlds.is_main():
-        messages.print(f"interrupted: {result.message}; the weights reached are saved")
-        if config.checkpoint_every:
-            messages.print(f"resume with: hocket train --resume {result.folder}")
-    return 128 + result.signal
+    def begin(self) -> None:
+        """Let warnings of a launched process look like those of this one."""
+        warnings.showwarning = print_warning
+
+    def __call__(self, config: RunConfig, result: "Summary | HocketError", /) -> int:
+        """Print what a training in this process ended with, and return the exit code."""
+        if isinstance(result, HocketError):
+            return end_with_error(result)
+        from hocket.distributed import joined_worlds
+        from hocket.runs.tables import summary_tables
+
+        if joined_worlds.is_main():
+            for table in summary_tables(result):
+                console.print(table)
+            if result.early_stop:
+                count = f"{len(result.epochs)} of {config.epochs} epochs"
+                text = f"stopped early, after {count}: {result.early_stop}"
+                messages.print(text, highlight=False, soft_wrap=True)
+        if result.state != "interrupted":
+            return 1 if result.message else 0  # of the weights, of which a warning has told
+        if joined_worlds.is_main():
+            messages.print(f"interrupted: {result.message}; the weights reached are saved")
+            if config.checkpoint_every:
+                messages.print(f"resume with: hocket train --resume {result.folder}")
+        return 128 + result.signal

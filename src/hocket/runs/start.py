@@ -2,10 +2,10 @@
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from hocket.distributed import identity
 from hocket.distributed.launch import launch
@@ -28,15 +28,24 @@ GRACE_S = 5.0
 CHECKPOINT_GRACE_S = 30.0
 """The same where they write a last checkpoint."""
 
+
 Report = Callable[[RunConfig, Summary | HocketError], int]
 """Reports what a training ended with, and returns the exit code of its process."""
-ShowWarning = Callable[..., None]
-"""Shows a warning, as `warnings.showwarning` does."""
+
+
+class ReportOfAll(Protocol):
+    """Report of a training from each of its processes, to which it is pickled."""
+
+    def begin(self) -> None:
+        """Prepare a process that was launched for the training."""
+
+    def __call__(self, config: RunConfig, result: Summary | HocketError, /) -> int:
+        """Report what the training ended with, and return the exit code of the process."""
 
 
 def start_training(
     config: RunConfig,
-    report: Report,
+    report: ReportOfAll,
     *,
     resume_from: Path | None = None,
     processes: int = 1,
@@ -46,7 +55,7 @@ def start_training(
 
     Args:
         config: Choices of the training.
-        report: Called in each process at the end; a function of a module, as it is pickled.
+        report: Reports on the training.
         resume_from: Folder of a run to resume from its last checkpoint.
         processes: Processes of this machine to train in.
         max_restarts: Number of restarts after a process was lost, of all processes or of a
@@ -82,7 +91,7 @@ def start_training(
 
 
 def _start(
-    config: RunConfig, report: Report, resume: bool, processes: int, budget: RestartBudget
+    config: RunConfig, report: ReportOfAll, resume: bool, processes: int, budget: RestartBudget
 ) -> int:
     """Train in this process or in several, and return the exit code."""
     if processes > 1:
@@ -106,16 +115,13 @@ def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
     return report(config, summary)
 
 
-def _train_launched(
-    show_warning: ShowWarning, config: RunConfig, resume: bool, report: Report
-) -> int:
-    """Train in a launched process, which shows warnings as the launching one does."""
-    warnings.showwarning = show_warning
+def _train_launched(config: RunConfig, resume: bool, report: ReportOfAll) -> int:
+    report.begin()
     return train_in_process(config, resume, report)
 
 
 def _launch_training(
-    config: RunConfig, report: Report, resume: bool, processes: int, budget: RestartBudget
+    config: RunConfig, report: ReportOfAll, resume: bool, processes: int, budget: RestartBudget
 ) -> int:
     """Train in processes of this machine, and return the exit code of the last start.
 
@@ -133,7 +139,6 @@ def _launch_training(
     def start(resume: bool) -> int:
         return launch(
             _train_launched,
-            warnings.showwarning,
             config,
             resume,
             report,

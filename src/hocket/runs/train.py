@@ -162,8 +162,7 @@ def _train_in(
         if trainer.is_main_process and is_new:
             own_dir = create_run_dir(config)
             stack.enter_context(lock_run_dir(own_dir))
-        run_dirs = trainer.gather(str(own_dir))
-        run_dir = Path(run_dirs[0])
+        run_dir = Path(trainer.gather(str(own_dir))[0])
     timeline_before = _read_timeline(config, point)
     config = dataclasses.replace(config, run_dir=run_dir)
     if trainer.is_main_process:
@@ -171,8 +170,9 @@ def _train_in(
             config.write(run_dir / "run.json")
             if trainer.plan is not None:
                 write_json(run_dir / KEPT_PLAN, trainer.plan.as_dict())
-            described = environment() | {"processes": len(run_dirs)}
-            write_json(run_dir / "environment.json", described)
+            several = trainer.process_name is not None
+            processes = config.stages * config.replicas if several else 1
+            write_json(run_dir / "environment.json", environment() | {"processes": processes})
         except OSError as error:
             raise RunFolderError(cannot_write(run_dir, error)) from error
     else:

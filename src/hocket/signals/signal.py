@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -30,7 +30,8 @@ class LaterLayers:
 UNKNOWN_LAYERS = LaterLayers()
 
 
-class SignalInput(NamedTuple):
+@dataclass(frozen=True)
+class SignalInput:
     """Values that a signal may compute the error of one batch from.
 
     Attributes:
@@ -47,7 +48,8 @@ class SignalInput(NamedTuple):
     loss: Loss
 
 
-class BackwardRoots(NamedTuple):
+@dataclass(frozen=True)
+class BackwardRoots:
     """Roots of a stage's backward, and the gradients along which they are differentiated.
 
     Attributes:
