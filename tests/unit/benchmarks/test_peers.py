@@ -12,8 +12,9 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.local_updates import LocalReplicas
 from benchmarks.peers.pipeline import SCHEDULES
-from benchmarks.peers.rows import BUILDERS, find_builder, parse_row
+from benchmarks.peers.rows import BUILDERS, find_builder, local_updates, parse_row
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
 from hocket.methods import METHODS
@@ -70,48 +71,20 @@ def test_shared_batches_train_the_same(row: str) -> None:
             torch.testing.assert_close(own[name], plain[name].detach(), rtol=0, atol=1e-12)
 
 
-def trained_locally(work: Exact, steps: int, lr: float, momentum: float) -> list[Tensor]:
-    """Return the weights after 2 * steps inner steps of two replicas in this process.
-
-    Douillard et al., arXiv 2311.08105, algorithm 1: outer gradients are the mean of the ways,
-    the outer optimizer is SGD with Nesterov momentum.
-    """
-    replicas = [work.build_network() for _ in range(2)]
-    shares = zip(*(part.chunk(2) for part in work.noise_batch()), strict=True)
-    loops = [work.loop_step(each, share) for each, share in zip(replicas, shares, strict=True)]
-    common = [p.detach().clone() for p in replicas[0].parameters()]
-    velocities = [torch.zeros_like(p) for p in common]
-    for _ in range(2):
-        for loop in loops:
-            for _ in range(steps):
-                loop()
-        ends = zip(*(each.parameters() for each in replicas), strict=True)
-        for at, v, (one, two) in zip(common, velocities, ends, strict=True):
-            g = at - (one.detach() + two.detach()) / 2
-            v.mul_(momentum).add_(g)
-            at.sub_(lr * (g + momentum * v))
-            one.data.copy_(at)
-            two.data.copy_(at)
-    return common
-
-
-@pytest.mark.parametrize(
-    ("row", "lr", "momentum"),
-    [("local-sgd:steps=2", 1.0, 0.0), ("diloco:steps=2,outer_momentum=0.8", 0.7, 0.8)],
-)
-def test_local_updates_are_those_of_replicas_in_one_process(
-    row: str, lr: float, momentum: float
-) -> None:
+@pytest.mark.parametrize("row", ["local-sgd:steps=2", "diloco:steps=2,outer_momentum=0.8"])
+def test_local_updates_are_those_of_replicas_in_one_process(row: str) -> None:
     work = exact()
-    wanted = trained_locally(work, 2, lr, momentum)
+    replicas = LocalReplicas(work.build_network(), local_updates(row, 2), work.optimizer)
+    for _ in range(4):
+        replicas.step(*work.noise_batch())
     with RowProcesses(
         row, build_baseline(row, work, Balancer(work)), work, timeout_s=30
     ) as world:
         world.query(TimedSteps(3))  # and one before
-        for own in world.query(weights):
-            for numbers, weight in zip(own.values(), wanted, strict=True):
-                found = torch.tensor(numbers, dtype=torch.float64)
-                torch.testing.assert_close(found, weight, rtol=0, atol=1e-12)
+        for own, replica in zip(world.query(weights), replicas.networks, strict=True):
+            for name, weight in replica.named_parameters():
+                found = torch.tensor(own[name], dtype=torch.float64)
+                torch.testing.assert_close(found, weight.detach(), rtol=0, atol=1e-12)
 
 
 def require_same(row: str, work: Exact) -> None:

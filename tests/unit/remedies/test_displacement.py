@@ -112,23 +112,19 @@ def test_steady_moments_are_exact_if_they_are_stationary():
     assert torch.allclose(moved, wanted + weight.detach(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_steady_moments_of_muon_are_exact_if_they_are_stationary(nesterov):
-    """Its momentum is a mean, so that it stays what it is if each gradient is that."""
-    weight, optimizer = optimized(partial(Muon, momentum=0.5, weight_decay=0.0))
-    optimizer.param_groups[0]["nesterov"] = nesterov
-    gradient = optimizer.state[weight]["momentum_buffer"].clone()
-    wanted = -weight.detach()
-    moved = displaced(weight, optimizer, 5, "steady")
-    for _ in range(5):
-        weight.grad = gradient.clone()
-        optimizer.step()
-    assert torch.allclose(moved, wanted + weight.detach(), rtol=1e-10)
-
-
-def test_steady_moments_of_lion_are_exact_if_they_are_stationary():
-    weight, optimizer = optimized(LION[0])
-    gradient = optimizer.state[weight]["exp_avg"].clone()
+@pytest.mark.parametrize(
+    ("build", "moment"),
+    [
+        (partial(Muon, momentum=0.5, weight_decay=0.0, nesterov=False), "momentum_buffer"),
+        (partial(Muon, momentum=0.5, weight_decay=0.0, nesterov=True), "momentum_buffer"),
+        (LION[0], "exp_avg"),
+    ],
+    ids=label,
+)
+def test_moments_that_are_means_are_exact_if_they_are_stationary(build, moment):
+    """Such a moment stays what it is if each gradient is that."""
+    weight, optimizer = optimized(build)
+    gradient = optimizer.state[weight][moment].clone()
     wanted = -weight.detach()
     moved = displaced(weight, optimizer, 5, "steady")
     for _ in range(5):
