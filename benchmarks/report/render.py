@@ -40,7 +40,7 @@ from benchmarks.report.tables_speed import (
 )
 from benchmarks.report.tables_studies import published_table, short_study_table
 from benchmarks.report.tables_versions import versions_table
-from benchmarks.report.target import target_picture, target_table
+from benchmarks.report.target import target_table
 from hocket.errors import DataError
 from hocket.runs.sweeps.pictures import draw_curves
 from hocket.runs.sweeps.record import NAME as SWEEP
@@ -73,9 +73,8 @@ def render(folder: Path, *, into: Path | None = None) -> None:
 def _write_readme(record: Record, folder: Path) -> None:
     shown = record_table(record)
     text = f"# {record.name.capitalize()}\n\n{shown}\n"
-    pictures = {**PICTURES, "target": target_picture}
-    if record.name in pictures:
-        picture = pictures[record.name](record, folder / f"{record.name}.svg")
+    if record.name in PICTURES:
+        picture = PICTURES[record.name](record, folder / f"{record.name}.svg")
         text += f"\n![{record.name}]({picture.name})\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks.harness.record import Record
+from benchmarks.report.figures import DASHES, save_svg
 from benchmarks.report.markdown import markdown_table
 
 
@@ -55,7 +55,7 @@ def target_picture(record: Record, path: Path) -> Path:
             number = labels.index(row["row"])
             seconds = [point["updates"] * row["update_s"] for point in row["curve"]]
             losses = [point["test_loss"] for point in row["curve"]]
-            dash = ("-", "--", ":", "-.")[number // 10 % 4]
+            dash = DASHES[number // 10 % len(DASHES)]
             (lines[row["row"]],) = axes.plot(seconds, losses, dash, color=f"C{number % 10}")
         axes.axhline(record.settings["target"], color="0.5", linewidth=0.8)
         axes.set_xscale("log")
@@ -66,9 +66,7 @@ def target_picture(record: Record, path: Path) -> Path:
     figure.legend(
         lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"
     )
-    with matplotlib.rc_context({"svg.hashsalt": "hocket"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
-    return path
+    return save_svg(figure, path)
 
 
 def _confirmed(row: Mapping[str, Any]) -> str:
