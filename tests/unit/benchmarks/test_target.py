@@ -89,7 +89,8 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
         assert row["seconds"] == first * row["update_s"]
         assert row["beside_best"] == row["seconds"] / bp["seconds"]
     render(tmp_path)
-    assert "| diloco steps=4 | none |" in (tmp_path / "README.md").read_text()
+    shown = (tmp_path / "README.md").read_text()
+    assert shown.index("**Link: no limit**") < shown.index("| diloco steps=4 |")
     assert (tmp_path / "target.svg").is_file()
     # What is there is measured no more, and other settings do not mix with it.
     monkeypatch.setattr("benchmarks.target.time_over_link", None)
@@ -113,6 +114,10 @@ def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path: P
     assert paci["confirmed"]["test_loss"] <= 2.0
     ratio = paci["confirmed"]["seconds"] / paci["seconds"]
     assert paci["confirmed"]["beside_product"] == ratio
+    render(tmp_path)
+    shown = (tmp_path / "README.md").read_text()
+    took = f"{paci['confirmed']['seconds']:.0f} s"
+    assert f"One run of paci accumulate=2 (link: no limit) took {took}" in shown
 
 
 def test_periods_are_those_of_updates_and_outer_steps() -> None:
