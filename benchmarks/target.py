@@ -36,6 +36,7 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.link import TimedFlow
 from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.row import Row
 from benchmarks.peers.rows import (
     LOCAL,
     build_baseline,
@@ -74,9 +75,9 @@ class TargetSettings:
     Attributes:
         out: Folder of the record, of the trainings, and of times that were measured already.
         data_dir: Folder of the data, or its file, for data sets that read files.
-        rows: Rows; those of methods with their own options and ``codec``. The extra delays
-            that hide a link are added by the planner. Rows of baselines that wait for all
-            gradients have the updates of back-propagation.
+        rows: Rows; those of methods with their own options, ``codec`` and remedies. The extra
+            delays that hide a link are added by the planner. Rows of baselines that wait for
+            all gradients have the updates of back-propagation.
         links: Links between the nodes, as for `hocket plan`; ``none`` for no limit.
         target: Test loss to reach.
         updates: Updates of each training.
@@ -132,7 +133,7 @@ class TargetSettings:
                     f"{row!r} accumulates {parts} gradients; give a batch that is a multiple "
                     f"of it instead of {self.batch}"
                 )
-            if "extra_delay" in Named.parse(row).options:
+            if "extra_delay" in Row.parse(row).options:
                 problems.append(f"{row!r} has an extra delay, which the planner chooses")
         check_settings(
             "cannot measure times to a loss",
@@ -240,7 +241,7 @@ class TargetMeasurement:
             HocketError: A process failed.
         """
         link = self._settings.links[-1]
-        label = Named.parse(row).label
+        label = Row.parse(row).label
         chosen = [one for one in rows if one["row"] == label and one["link"] == link]
         if not chosen or not is_method(row) or chosen[0]["updates"] is None:
             raise OptionError(
@@ -316,7 +317,7 @@ class TargetMeasurement:
         delays = self._results.find(name, asked, lambda: self._hiding_delays(link, methods))
         pairs = zip(methods, delays, strict=True)
         hidden = {
-            row: str(Named.parse(row).with_option("extra_delay", delay))
+            row: str(Row.parse(row).with_option("extra_delay", delay))
             for row, delay in pairs
             if delay
         }
@@ -375,7 +376,7 @@ class TargetMeasurement:
         """Return a row of the record."""
         updates = trained["updates"]
         return {
-            "row": Named.parse(row).label,
+            "row": Row.parse(row).label,
             "link": link,
             "synchronous": trained_row(row) == BASE,
             **trained,

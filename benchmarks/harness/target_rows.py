@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchmarks.peers.row import Row
 from benchmarks.peers.rows import BUILDERS, HOCKET, LOCAL, parse_method_row, parse_row
 from hocket.files import write_text_atomically
 from hocket.methods import METHODS
@@ -18,15 +19,16 @@ def is_method(row: str) -> bool:
 
 def accumulated(row: str) -> int:
     """Return the number of batches in an update of a row of Hocket; 1 for others."""
-    parsed = Named.parse(row)
+    parsed = Row.parse(row)
     name = parsed.name.removeprefix(HOCKET)
     known = name != parsed.name or (name in METHODS and name not in BUILDERS)
-    return parse_method_row(Named(name, parsed.options))[0].accumulate if known else 1
+    named = Named(name, dict(parsed.options))
+    return parse_method_row(Row(named, parsed.remedies))[0].accumulate if known else 1
 
 
 def trained_row(row: str) -> str:
     """Return the row whose training tells the updates of a row."""
-    return row if is_method(row) or Named.parse(row).name in LOCAL else BASE
+    return row if is_method(row) or Row.parse(row).name in LOCAL else BASE
 
 
 def shorten_text(source: Path | None, characters: int | None, folder: Path) -> str | None:

@@ -13,6 +13,7 @@ from benchmarks.harness.replica_training import train_replicas
 from benchmarks.harness.target_rows import BASE
 from benchmarks.harness.threads import torch_threads
 from benchmarks.peers.local_updates import LocalUpdates
+from benchmarks.peers.row import Row
 from benchmarks.peers.rows import BUILDERS, local_updates, parse_method_row
 from hocket.errors import HocketError, format_problems
 from hocket.options import Named
@@ -66,7 +67,7 @@ class Trainings:
             HocketError: A training failed.
         """
         rows = list(dict.fromkeys(rows))
-        methods = [row for row in rows if Named.parse(row).name not in BUILDERS or row == BASE]
+        methods = [row for row in rows if Row.parse(row).name not in BUILDERS or row == BASE]
         found = self._run_methods(methods) | self._run_replicas(
             [row for row in rows if row not in methods]
         )
@@ -81,13 +82,13 @@ class Trainings:
 
     def options(self, row: str) -> dict[str, Any]:
         """Return the options of `hocket train` for a row of a method."""
-        parsed = Named.parse(row)
+        parsed = Row.parse(row)
         method, _, _ = parse_method_row(parsed)
         own = dict(parsed.options)
         delay, codec = own.pop("extra_delay", 0), own.pop("codec", "none")
         alone = row == BASE
         return {
-            "method": str(Named(parsed.name, own)),
+            "method": str(Row(Named(parsed.name, own), parsed.remedies)),
             "stages": 1 if alone else len(self.cuts) + 1,
             "plan": "balanced" if alone else ",".join(self.cuts),
             "extra_delay": delay,
@@ -123,7 +124,7 @@ class Trainings:
     def _run_replicas(self, rows: Sequence[str]) -> dict[str, dict[float, Any]]:
         """Return the curves of replicas by row and rate."""
         files = {
-            (row, rate): self.folder / LOCAL / f"{Named.parse(row).slug}-lr-{rate:g}.json"
+            (row, rate): self.folder / LOCAL / f"{Row.parse(row).slug}-lr-{rate:g}.json"
             for row in rows
             for rate in self.rates
         }

@@ -1,4 +1,4 @@
-"""Rows, such as ``fdg:extra_delay=1``, and the baselines that they name."""
+"""Rows, such as ``fdg:extra_delay=1+predict``, and the baselines that they name."""
 
 import inspect
 import os
@@ -15,11 +15,13 @@ from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.local_updates import LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
+from benchmarks.peers.row import Row
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods import METHODS, build_method
 from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
 from hocket.options import Named, Range, argument_hints, wrong_options
+from hocket.remedies.registry import parse_remedies
 from hocket.transport.codecs import Codec, parse_codec
 
 Builder = Callable[..., Baseline]
@@ -138,7 +140,12 @@ def build_pipeline(
 
 
 def build_decoupled(
-    work: Workload, balance: Balancer, *, name: str, **options: Any
+    work: Workload,
+    balance: Balancer,
+    *,
+    name: str,
+    remedies: tuple[str, ...] = (),
+    **options: Any,
 ) -> Baseline:
     """Build a method of Hocket with a process for each stage.
 
@@ -146,29 +153,30 @@ def build_decoupled(
         work: The workload.
         balance: The balancer that cuts the network.
         name: Name of the method.
+        remedies: Its remedies, as they are written.
         options: Options of the row.
 
     Raises:
-        OptionError: The method has no such option.
+        OptionError: The method has no such option or remedy.
         CutError: There are fewer layers than stages.
     """
     plan = balance.plan(range(work.stages), microbatches=1)
-    method, codec, checksum = parse_method_row(Named(name, options))
+    method, codec, checksum = parse_method_row(Row(Named(name, options), remedies))
     return Decoupled(method, codec, work.threads, plan, checksum)
 
 
-def parse_method_row(row: Named) -> tuple[Method, Codec, bool]:
+def parse_method_row(row: Row) -> tuple[Method, Codec, bool]:
     """Return the method of a row, its codec, and whether it sends checksums.
 
     Extra delay, codec and checksum are options like the method's own.
 
     Raises:
-        OptionError: An option does not exist, or is out of range.
+        OptionError: An option or a remedy does not exist, or is out of range.
 
-    >>> row = Named("fdg", {"extra_delay": 1, "codec": "int8", "checksum": False})
+    >>> row = Row.parse("fdg:extra_delay=1,codec=int8,checksum=false+predict")
     >>> method, *rest = parse_method_row(row)
-    >>> method.delay(0, stages=2), rest
-    (4, [Integers(), False])
+    >>> method.delay(0, stages=2), len(method.remedies), rest
+    (4, 1, [Integers(), False])
     """
     options = dict(row.options)
     delay, checksum = options.pop("extra_delay", 0), options.pop("checksum", True)
@@ -178,6 +186,8 @@ def parse_method_row(row: Named) -> tuple[Method, Codec, bool]:
     if not isinstance(checksum, bool):
         raise OptionError(f"checksum is {checksum!r} in the row {row}; use true or false")
     method = with_extra_delay(build_method(row.name, **options), delay)
+    if row.remedies:
+        method = method.with_remedies(*parse_remedies(list(row.remedies)))
     return method, codec, checksum
 
 
@@ -208,10 +218,10 @@ def local_updates(row: str, processes: int) -> LocalUpdates:
         row: A row whose name is in `LOCAL`.
         processes: Number of processes.
     """
-    options = parse_row(row).options
-    defaults = inspect.signature(BUILDERS[Named.parse(row).name]).parameters
+    parsed = parse_row(row)
+    defaults = inspect.signature(BUILDERS[parsed.name]).parameters
     values = {
-        name: options.get(name, parameter.default)
+        name: parsed.options.get(name, parameter.default)
         for name, parameter in defaults.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
@@ -231,17 +241,24 @@ def find_builder(name: str) -> Builder:
     raise OptionError(unknown_name("row", name, [*BUILDERS, *METHODS]))
 
 
-def parse_row(row: str) -> Named:
-    """Parse a row and check its name and the names and types of its options.
+def parse_row(row: str) -> Row:
+    """Parse a row and check its name, its remedies, and names and types of its options.
 
     Raises:
-        OptionError: The name or an option does not exist, or an option has another type.
+        OptionError: The name, an option or a remedy does not exist, or an option has another
+            type.
     """
-    parsed = Named.parse(row)
+    parsed = Row.parse(row)
     builder = find_builder(parsed.name)
     if isinstance(builder, partial) and builder.func is build_decoupled:
-        parse_method_row(Named(builder.keywords["name"], parsed.options))
+        named = Named(builder.keywords["name"], dict(parsed.options))
+        parse_method_row(Row(named, parsed.remedies))
         return parsed
+    if parsed.remedies:
+        raise OptionError(
+            f"{parsed.name!r} is no method of Hocket and has no remedies in the row {row!r}; "
+            f"leave out '+{'+'.join(parsed.remedies)}'"
+        )
     bound = builder.keywords if isinstance(builder, partial) else {}
     known = [
         parameter.name
@@ -257,7 +274,7 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
     """Build the baseline of a row; measures the network's layers if it is cut by time.
 
     Args:
-        row: The row, such as ``ddp`` or ``fdg:extra_delay=1``.
+        row: The row, such as ``ddp`` or ``fdg:extra_delay=1+predict``.
         work: The workload.
         balance: The balancer that cuts the network.
 
@@ -266,7 +283,8 @@ def build_baseline(row: str, work: Workload, balance: Balancer) -> Baseline:
         CutError: The network cannot be cut into as many stages as the row needs.
     """
     parsed = parse_row(row)
-    return find_builder(parsed.name)(work, balance, **parsed.options)
+    remedies = {"remedies": parsed.remedies} if parsed.remedies else {}
+    return find_builder(parsed.name)(work, balance, **parsed.options, **remedies)
 
 
 def _check_range(name: str, value: float, limits: Range) -> None:

@@ -149,6 +149,11 @@ def test_a_row_says_what_was_chosen() -> None:
         ("diloco:outer_lr=0.0", "outer_lr is 0.0; use a number above 0"),
         ("diloco:outer_momentum=1.0", r"outer_momentum is 1.0; use a number in \[0, 1\)"),
         ("1f1b:microbatches=5", "a batch of 12 has no 5 equal parts for micro-batches"),
+        (
+            "ddp+predict",
+            r"'ddp' is no method .* in the row 'ddp\+predict'; leave out '\+predict'",
+        ),
+        ("fdg+predcit", "did you mean 'predict'"),
         ("1f1b:microbatches=0", "a batch of 12 has no 0 equal parts for micro-batches"),
     ],
 )
@@ -177,6 +182,7 @@ def test_more_stages_than_layers_are_refused() -> None:
         "fdg:checksum=false",
         "fdg:extra_delay=1,linearize=live",
         "adl:accumulate=2",
+        "paci:accumulate=2,extra_delay=1+predict",
         "ddg",
         "dgl",
     ],

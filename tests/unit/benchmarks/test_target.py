@@ -20,7 +20,7 @@ from hocket.errors import OptionError
 from unit.benchmarks.small_workloads import exact
 from unit.runs.sweeps.in_process import run_here
 
-ROWS = ("bp-all", "local-sgd:steps=2", "diloco:steps=4", "paci:accumulate=2,codec=bf16")
+ROWS = ("bp-all", "local-sgd:steps=2", "diloco:steps=4", "paci:accumulate=2,codec=bf16+predict")
 SETTINGS = partial(
     TargetSettings,
     rows=ROWS,
@@ -77,7 +77,7 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
     assert len(calls) == 5  # four trainings of replicas, one of which was begun twice
     record = Record.read(tmp_path)
     assert [row["row"] for row in record.rows] == [
-        "bp-all", "local-sgd steps=2", "diloco steps=4", "paci accumulate=2 codec=bf16",
+        "bp-all", "local-sgd steps=2", "diloco steps=4", "paci accumulate=2 codec=bf16+predict",
     ]  # fmt: skip
     bp, *others = record.rows
     assert bp["synchronous"]

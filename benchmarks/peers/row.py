@@ -1,0 +1,66 @@
+"""A row as it is written: a name with options, and the remedies of a method."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hocket.options import Named
+from hocket.remedies.registry import split_remedies
+
+
+@dataclass(frozen=True)
+class Row:
+    """Name, options and remedies of a row.
+
+    Attributes:
+        named: The name, and options that may be those of its method and of what is sent.
+        remedies: Remedies as they are written.
+
+    >>> row = Row.parse("paci:accumulate=4,codec=int8+predict")
+    >>> row.name, row.options["codec"], row.remedies
+    ('paci', 'int8', ('predict',))
+    >>> row.label
+    'paci accumulate=4 codec=int8+predict'
+    >>> str(row.with_option("extra_delay", 1))
+    'paci:accumulate=4,codec=int8,extra_delay=1+predict'
+    """
+
+    named: Named
+    remedies: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(text: str) -> "Row":
+        """Parse a row; its name and options are not checked.
+
+        Raises:
+            OptionError: The text is not of the form ``name:key=value,key=value+remedy``.
+        """
+        named, remedies = split_remedies(text)
+        return Row(Named.parse(named), tuple(remedies))
+
+    def __str__(self) -> str:
+        return "+".join([str(self.named), *self.remedies])
+
+    @property
+    def name(self) -> str:
+        """Name of the baseline or method."""
+        return self.named.name
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options by name."""
+        return self.named.options
+
+    @property
+    def label(self) -> str:
+        """Title for tables."""
+        return "+".join([self.named.label, *self.remedies])
+
+    @property
+    def slug(self) -> str:
+        """Name for files."""
+        return Named(str(self)).slug
+
+    def with_option(self, name: str, value: Any) -> "Row":
+        """Return the same row with one more option, or another value of it."""
+        return replace(self, named=self.named.with_option(name, value))
