@@ -96,8 +96,8 @@ class TargetSettings:
         jobs: Trainings at a time.
         repetitions: Rounds in which every row has one turn, for each link.
         seconds: Length of a turn.
-        confirm: A row of the record, with its extra delay, that is run over the last link to
-            its target; None for none.
+        confirm: Rows of the record, with their extra delays, that are run over the last link
+            to the target.
 
     Raises:
         OptionError: A setting is out of range.
@@ -122,7 +122,7 @@ class TargetSettings:
     jobs: int = 2
     repetitions: int = 5
     seconds: float = 4
-    confirm: str | None = None
+    confirm: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         problems = link_problems(self.links)
@@ -173,8 +173,9 @@ def measure_target(settings: TargetSettings = DEFAULTS) -> int:
         record, settings=record.settings | {"parameters": parameters}
     ).with_rows(rows)
     record.write(settings.out)
-    if settings.confirm is not None:
-        record.with_rows(measurement.confirm(settings.confirm, rows)).write(settings.out)
+    for row in settings.confirm:
+        rows = measurement.confirm(row, rows)
+        record.with_rows(rows).write(settings.out)
     return 0
 
 

@@ -99,12 +99,12 @@ def test_a_stopped_measurement_goes_on_and_multiplies_updates_by_seconds(
     with pytest.raises(OptionError, match=r"other settings \(every 5 != 4\); choose another"):
         measure_target(SETTINGS(out=tmp_path, every=4))
     with pytest.raises(OptionError, match="cannot confirm 'bp-all': no row of a method"):
-        measure_target(SETTINGS(out=tmp_path, confirm="bp-all"))
+        measure_target(SETTINGS(out=tmp_path, confirm=("bp-all",)))
 
 
 def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path: Path) -> None:
     rows = ("bp-all", "diloco:steps=4", "paci:accumulate=2")
-    chosen = {"rates": (0.01,), "rows": rows, "confirm": "paci:accumulate=2", "seconds": 0.01}
+    chosen = {"rates": (0.01,), "rows": rows, "confirm": rows[-1:], "seconds": 0.01}
     assert measure_target(SETTINGS(out=tmp_path, repetitions=1, **chosen)) == 0
     record = Record.read(tmp_path)
     for row in record.rows:
