@@ -37,11 +37,7 @@ from benchmarks.harness.workload import Workload
 from benchmarks.link import TimedFlow
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import (
-    LOCAL,
-    build_baseline,
-    parse_row,
-)
+from benchmarks.peers.rows import build_baseline, parse_row
 from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan
@@ -50,16 +46,14 @@ from hocket.planner.rehearsals import Candidate
 from hocket.runs.build import build_run_method, load_data
 from hocket.runs.config import parse_config
 
-SYNCHRONOUS = (
-    "bp-all", "ddp", "gpipe:microbatches=4", "1f1b:microbatches=4",
-    "hocket-gpipe:accumulate=4", "hocket-1f1b:accumulate=4",
+ROWS = (
+    "bp", "bp-all", "ddp", "1f1b:microbatches=4", "hocket-1f1b:accumulate=4",
+    "local-sgd:steps=16", "diloco:steps=4", "diloco:steps=16",
+    "fdg", "adl:accumulate=4", "pipedream-2bw:accumulate=4",
+    "paci:accumulate=4", "paci:accumulate=4+predict", "paci:accumulate=4,codec=int8+predict",
+    "dgl", "dgl:codec=int8",
 )  # fmt: skip
-LOCAL_ROWS = tuple(f"{name}:steps={steps}" for name in LOCAL for steps in (4, 16, 64))
-DECOUPLED = (
-    "fdg", "fdg:codec=int8", "adl:accumulate=4", "adl:accumulate=4,codec=int8",
-    "pipedream-2bw:accumulate=4", "pipedream-2bw:accumulate=4,codec=int8",
-    "paci:accumulate=4", "paci:accumulate=4,codec=int8", "dgl", "dgl:codec=int8",
-)  # fmt: skip
+"""Rows of the study in docs/results.md."""
 KEPT = (
     "network", "data", "characters", "batch", "updates", "every", "optimizer", "warmup", "seed",
     "threads",
@@ -105,22 +99,22 @@ class TargetSettings:
 
     out: Path = Path("records/target")
     data_dir: Path | None = None
-    rows: Sequence[str] = (*SYNCHRONOUS, *LOCAL_ROWS, *DECOUPLED)
+    rows: Sequence[str] = ROWS
     links: Sequence[str] = ("none", "1Gbit,20ms", "100Mbit,20ms")
-    target: float = 2.3
-    updates: int = 300
-    every: int = 20
+    target: float = 2.4
+    updates: int = 150
+    every: int = 10
     rates: Sequence[float] = (0.0005, 0.001)
     warmup: int = 30
     seed: int = 0
     batch: int = 16
     network: str = "gpt:depth=6,heads=6,width=384"
     data: str = "text:context=64"
-    characters: int | None = 200_000
+    characters: int | None = 100_000
     optimizer: str = "AdamW:betas=[0.9,0.99],weight_decay=0.1"
     threads: int = 1
     jobs: int = 2
-    repetitions: int = 5
+    repetitions: int = 3
     seconds: float = 4
     confirm: Sequence[str] = ()
 

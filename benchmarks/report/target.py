@@ -92,6 +92,8 @@ def target_picture(record: Record, path: Path) -> Path:
         axes.set_title(_in_words(link))
         axes.set_xlabel("seconds")
         axes.grid(alpha=0.3)
+    # Peaks of trainings that nearly diverged would leave no room for the others.
+    panels[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in record.rows))
     panels[0].set_ylabel("test loss")
     figure.legend(
         lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"
