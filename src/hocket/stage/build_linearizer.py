@@ -3,8 +3,10 @@
 from hocket.methods.method import Linearize, Statistics
 from hocket.stage.compiled import CompiledLayers
 from hocket.stage.compiled_graph import CompiledGraph
+from hocket.stage.copied_weights import CopiedWeights
 from hocket.stage.forward_state import run_layers
-from hocket.stage.linearize import Editable, Linearizer, PlainGraph, Recompute, SavedTensorHooks
+from hocket.stage.known_layers import KnownLayers
+from hocket.stage.linearize import Linearizer, PlainGraph, Recompute, SavedTensorHooks
 from hocket.tree import copy_tensors
 
 
@@ -13,7 +15,7 @@ def build_linearizer(
     delay: int,
     statistics: Statistics,
     keep_states: bool = False,
-    editable: Editable = copy_tensors,
+    layers: KnownLayers | None = None,
     compiled: CompiledLayers | None = None,
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
@@ -23,10 +25,11 @@ def build_linearizer(
         delay: Ticks between a forward and its backward.
         statistics: Passes that update BatchNorm's running statistics under ``recompute``.
         keep_states: Keep the state of each forward, so that checkpoints can be written.
-        editable: Returns an input that the layers may edit.
+        layers: What is known of the layers; None for nothing.
         compiled: The layers, if they are compiled.
     """
     run = compiled or run_layers
+    editable = copy_tensors if layers is None else layers.editable
     if delay == 0:
         return PlainGraph(editable, run, keep_states=keep_states)
     if linearize == "recompute":
@@ -34,4 +37,6 @@ def build_linearizer(
     stash = linearize == "stash"
     if compiled is not None:
         return CompiledGraph(compiled, stash=stash, keep_states=keep_states, editable=editable)
+    if stash and layers is not None and layers.saved_weights:
+        return CopiedWeights(layers, keep_states=keep_states)
     return SavedTensorHooks(stash=stash, keep_states=keep_states, editable=editable)

@@ -15,7 +15,7 @@ from torch.autograd.function import FunctionCtx
 from hocket.errors import LinearizeError, OptionError
 from hocket.stage.compiled import CompiledLayers
 from hocket.stage.forward_state import ForwardState, replaced_buffers, set_tensors
-from hocket.stage.linearize import Editable, KeptGraph, OutputFunction
+from hocket.stage.linearize import Editable, KeptGraph, KeptOutput
 from hocket.stage.version_copies import VersionCopies
 from hocket.tree import Tree, copy_tensors, tensors
 
@@ -47,7 +47,7 @@ class CompiledGraph(KeptGraph):
         self._module: nn.Module | None = None  # that of the last forward
         self._named: list[tuple[str, nn.Parameter]] = []
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that depends on other tensors than the weights.
 
         Raises:
@@ -76,11 +76,11 @@ class CompiledGraph(KeptGraph):
                 _require_same_memory(present, trained)
             return output
 
-        return output, get_output
+        return output, KeptOutput(get_output)
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> OutputFunction:
+    ) -> KeptOutput:
         """Repeat the forward; ``stash`` keeps its weights, ``live`` the module's own.
 
         Args:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hocket.errors import CheckpointError, PacketError
 from hocket.stage.forward_state import ForwardState
-from hocket.stage.linearize import OutputFunction
+from hocket.stage.linearize import KeptOutput
 from hocket.transport.packet import Activation
 from hocket.tree import Tree
 
@@ -19,7 +19,7 @@ class ForwardedBatch(NamedTuple):
     Attributes:
         activation: Packet that was received.
         leaves: Tensors of the packet, as leaves of the stage's graph.
-        get_output: Returns the output to differentiate, when the gradient has come.
+        output: Output to differentiate, when the gradient has come.
         differentiable: For each tensor of the output, True if a gradient comes back for it.
         version: Number of updates that the weights of the forward had seen.
         forward_state: State to repeat the forward from; None if it was not kept.
@@ -27,7 +27,7 @@ class ForwardedBatch(NamedTuple):
 
     activation: Activation
     leaves: Tree
-    get_output: OutputFunction
+    output: KeptOutput
     differentiable: tuple[bool, ...]
     version: int
     forward_state: ForwardState | None
@@ -44,8 +44,11 @@ class ForwardedBatch(NamedTuple):
             version: Number of updates that the weights have seen.
         """
         return ForwardedBatch(
-            activation.without_values(), None, lambda: None, differentiable, version, None
+            activation.without_values(), None, _NOTHING, differentiable, version, None
         )
+
+
+_NOTHING = KeptOutput(lambda: None)
 
 
 class InFlight:

@@ -5,13 +5,16 @@ them a copy of their input, and looks out for a forward inside the backward. Eac
 every tick, and none is needed for the layers that are listed here.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from torch import nn
 from torch.nn.modules import module as torch_module
 
 from hocket.tree import Tree, copy_tensors
+
+WeightPlace: TypeAlias = tuple[dict[str, nn.Parameter | None], str]
+"""Parameters of a layer by its own names, and the name of one of them."""
 
 Draws = Literal["nothing", "torch", "anything"]
 """Generators that a forward may draw from: none, that of torch, or Python's and NumPy's too."""
@@ -45,6 +48,10 @@ class KnownLayers:
 
     Args:
         module: The module.
+
+    Attributes:
+        saved_weights: Places of the weights that the backward may need, if it is known of all
+            layers that they take them from there; none otherwise.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,6 +60,7 @@ class KnownLayers:
         self._plain = self._from_torch and all(map(_is_plain, layers))
         self._hooks = hooks_of(module)
         self._optional = [layer for layer in layers if "inplace" in vars(layer)]
+        self.saved_weights = _saved_weights(layers) if self._plain else []
 
     @property
     def plain(self) -> bool:
@@ -83,6 +91,30 @@ class KnownLayers:
 def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
     """Return the tables of hooks of a module's layers, which may fill at any time."""
     return [getattr(layer, name) for layer in module.modules() for name in _HOOKS]
+
+
+def _saved_weights(layers: Sequence[nn.Module]) -> list[WeightPlace]:
+    """Return the places of weights that the backwards of plain layers may need.
+
+    That of an embedding needs none. There are none if a weight is in several places, or is a
+    tensor of a class of its own.
+
+    Args:
+        layers: Layers in `PLAIN_LAYERS`, and sequences of them.
+    """
+    held = [parameter for layer in layers for parameter in layer._parameters.values()]
+    weights = [parameter for parameter in held if parameter is not None]
+    memory = {weight.untyped_storage().data_ptr() for weight in weights}
+    ordinary = all(type(weight) is nn.Parameter for weight in weights)
+    if len(memory) != len(weights) or not ordinary:
+        return []
+    return [
+        (layer._parameters, name)
+        for layer in layers
+        if not isinstance(layer, nn.Embedding)
+        for name, weight in layer._parameters.items()
+        if weight is not None
+    ]
 
 
 def _is_from_torch(layer: nn.Module) -> bool:

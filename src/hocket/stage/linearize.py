@@ -30,8 +30,21 @@ from hocket.stage.version_copies import VersionCopies
 from hocket.stage.weight_view import LiveMemory, WeightView
 from hocket.tree import Tree, copy_tensors, tensors
 
-OutputFunction: TypeAlias = Callable[[], Tree]
-"""Returns the output of a forward with its graph; called when the gradient has come."""
+
+class KeptOutput:
+    """Output of a forward with its graph, until its gradient has come.
+
+    Args:
+        get: Returns the output, which may have to be computed.
+    """
+
+    __slots__ = ("get",)
+
+    def __init__(self, get: Callable[[], Tree]) -> None:
+        self.get = get
+
+    def after_backward(self) -> None:
+        """Do nothing: the backward has left the gradients with the weights."""
 
 
 class Linearizer(Protocol):
@@ -49,8 +62,8 @@ class Linearizer(Protocol):
     def recomputes(self) -> bool:
         """True if the output to differentiate is computed when the gradient has come."""
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
-        """Return the output to send on, and the function for the output to differentiate.
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+        """Return the output to send on, and the output to differentiate.
 
         The leaves stay as they are, even if the module edits its input in place.
         """
@@ -69,8 +82,8 @@ class Linearizer(Protocol):
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> OutputFunction:
-        """Repeat a forward of another process, and return the function for its output.
+    ) -> KeptOutput:
+        """Repeat a forward of another process, and return the output to differentiate.
 
         The module may be left with the weights of that forward; the caller restores its own.
 
@@ -146,14 +159,14 @@ class PlainGraph(KeptGraph):
         super().__init__(None, editable, keep_states=keep_states)
         self._run = run
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph."""
         output = self._run(module, self._editable(leaves))
-        return output, lambda: output
+        return output, KeptOutput(lambda: output)
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> OutputFunction:
+    ) -> KeptOutput:
         """Repeat the forward at the module's own weights.
 
         Args:
@@ -196,7 +209,7 @@ class Recompute:
         self._editable = editable
         self._run = run
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward without a graph; the graph is built when the gradient has come."""
         with torch.no_grad():
             output = self._run(module, self._editable(leaves))
@@ -219,8 +232,8 @@ class Recompute:
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> OutputFunction:
-        """Return the function that forwards the input again.
+    ) -> KeptOutput:
+        """Return the output, for which the input will be forwarded again.
 
         Args:
             module: Layers of the stage.
@@ -229,14 +242,14 @@ class Recompute:
         """
         return self._recomputation(module, leaves)
 
-    def _recomputation(self, module: nn.Module, leaves: Tree) -> OutputFunction:
+    def _recomputation(self, module: nn.Module, leaves: Tree) -> KeptOutput:
         def recompute() -> Tree:
             inputs = self._editable(leaves)
             if self._statistics == "both":
                 return self._run(module, inputs)
             return forward_without_buffer_updates(module, inputs, self._run)
 
-        return recompute
+        return KeptOutput(recompute)
 
     def after_update(self) -> None:
         """Do nothing: inputs do not depend on this stage's weights."""
@@ -269,7 +282,7 @@ class SavedTensorHooks(KeptGraph):
         self._module: nn.Module | None = None  # that of the last forward
         self._parameters: list[nn.Parameter] = []
 
-    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, OutputFunction]:
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph whose saved tensors went through the hooks.
 
         Raises:
@@ -280,11 +293,11 @@ class SavedTensorHooks(KeptGraph):
         if self._stash and not self._graph_checked:
             check_graph(output, dict(module.named_parameters()))
             self._graph_checked = True
-        return output, lambda: output
+        return output, KeptOutput(lambda: output)
 
     def rebuild_output(
         self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> OutputFunction:
+    ) -> KeptOutput:
         """Repeat the forward; ``stash`` keeps its weights, ``live`` the module's own.
 
         Args:
@@ -294,7 +307,7 @@ class SavedTensorHooks(KeptGraph):
         """
         with self._hooks(module):
             output = repeat_forward(module, self._editable(leaves), state)
-        return lambda: output
+        return KeptOutput(lambda: output)
 
     def _hooks(self, module: nn.Module) -> saved_tensors_hooks:
         """Return a context manager in which the tensors that autograd saves pass the hooks."""
@@ -307,7 +320,9 @@ class SavedTensorHooks(KeptGraph):
         def pack(tensor: Tensor) -> object:
             weight = weights.get(tensor.untyped_storage().data_ptr())
             if weight is None:
-                return tensor, tensor._version
+                # Detached, or the output of a function would keep the function that keeps it,
+                # and a graph without a backward, as of a skipped batch, would never be freed.
+                return tensor.detach(), tensor._version
             if self._stash:
                 return self.copies.view(tensor, weight)
             memory = LiveMemory(weight, weight.stride(), int(weight.storage_offset()))

@@ -73,7 +73,7 @@ class Stage:
             method.statistics,
             # Without delay no batch is in flight between two ticks.
             keep_states=setup.resumable and method.delay(self.index, parts.count) > 0,
-            editable=self._layers.editable,
+            layers=self._layers,
             compiled=build_compiled(setup, parts),
         )
         self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
@@ -154,10 +154,10 @@ class Stage:
     def _output_of(self, forwarded: ForwardedBatch) -> Tree:
         """Return the output to differentiate, which may have to be computed."""
         if not self.linearizer.recomputes:
-            return forwarded.get_output()
+            return forwarded.output.get()
         batch = forwarded.activation.batch
         with self.passes.computing(batch, "forward", self._layers.draws):
-            return forwarded.get_output()
+            return forwarded.output.get()
 
     def _forward(self, batch: int) -> ActionReport:
         activation = self.to_previous.receive(batch)
@@ -167,7 +167,7 @@ class Stage:
         forward_state = self.linearizer.forward_state(self.module)
         self.check.save_buffers()
         with self.passes.computing(batch, "forward", self._layers.draws):
-            output, get_output = self.linearizer.forward(self.module, leaves)
+            output, kept = self.linearizer.forward(self.module, leaves)
         fault, masks = self.check.fault_in_output(
             output, lambda: self._needs_gradient(batch, leaves, output)
         )
@@ -182,9 +182,7 @@ class Stage:
         self.send(activation, output, differentiable)
         version = self.weights.version
         self.in_flight.add(
-            ForwardedBatch(
-                activation, leaves, get_output, differentiable, version, forward_state
-            )
+            ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
         )
         return ActionReport(activation.epoch, version)
 
@@ -244,6 +242,7 @@ class Stage:
             plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
             guard, scale = None if plain else self._guard, self.loss_scale
             back_propagate(roots, activation.share, guard, scale.factor)
+            forwarded.output.after_backward()
             sent = scale.unscale(self.updater.parameters, leaves)
             fault, norm = self.check.fault_in_gradients(sent)
             overflowed = scale.judge(finite=fault is None)

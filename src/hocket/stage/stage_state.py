@@ -87,9 +87,9 @@ def _repeat_forward(stage: Stage, state: Tree) -> None:
         return
     forward_state, leaves = ForwardState(**state["past"]), graph_leaves(activation)
     with stage.passes.computing(activation.batch, "forward"):
-        get_output = stage.linearizer.rebuild_output(stage.module, leaves, forward_state)
+        output = stage.linearizer.rebuild_output(stage.module, leaves, forward_state)
     stage.in_flight.add(
-        ForwardedBatch(activation, leaves, get_output, differentiable, version, forward_state)
+        ForwardedBatch(activation, leaves, output, differentiable, version, forward_state)
     )
 
 

@@ -12,10 +12,27 @@ class VersionCopies:
 
     def __init__(self) -> None:
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
+        self._whole: dict[tuple[int, int], Tensor] = {}  # views of them as the weights are
 
     def forget(self) -> None:
         """Make new copies from now on; graphs in flight hold on to the old ones."""
-        self._copies = {}
+        self._copies, self._whole = {}, {}
+
+    def whole(self, weight: Tensor) -> Tensor:
+        """Return a weight as it is now, in a copy of its memory, as a tensor of its own.
+
+        Args:
+            weight: The weight (...).
+        """
+        key = _version_key(weight)
+        if key not in self._whole:
+            present = weight.detach()
+            if key in self._copies or present.nbytes != weight.untyped_storage().nbytes():
+                self._whole[key] = self.view(present, weight)
+            else:  # in a third of the time, for small weights
+                self._whole[key] = present.clone()
+                self._copies[key] = self._whole[key].untyped_storage()
+        return self._whole[key].detach()
 
     def view(self, tensor: Tensor, weight: Tensor) -> Tensor:
         """Return a tensor as it is now, in a copy of the memory of its weight.
@@ -51,12 +68,13 @@ class VersionCopies:
             weights: Weights of the stage, which have the values of the copies.
             copies: A copy of the memory of each weight.
         """
-        own = self._copies
+        own = self._copies, self._whole
         self._copies = dict(zip(map(_version_key, weights), copies, strict=True))
+        self._whole = {}
         try:
             yield
         finally:
-            self._copies = own
+            self._copies, self._whole = own
 
 
 def _version_key(weight: Tensor) -> tuple[int, int]:

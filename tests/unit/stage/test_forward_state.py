@@ -47,7 +47,7 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
         module, gradients = build_module(), []
         linearizer = SavedTensorHooks(stash=stash, keep_states=True)
         state = linearizer.forward_state(module)
-        _, get_output = linearizer.forward(module, X)
+        _, kept = linearizer.forward(module, X)
         change(module)
         current = {name: value.clone() for name, value in named_tensors(module).items()}
         linearizer.after_update()
@@ -55,9 +55,9 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
             module, X, state
         )
         set_tensors(module, current)
-        for output in (get_output, rebuilt):
+        for output in (kept, rebuilt):
             module.zero_grad()
-            output().sum().backward()
+            output.get().sum().backward()
             gradients.append([p.grad.clone() for p in module.parameters()])
         assert not different(*gradients)
 

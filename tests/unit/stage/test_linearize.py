@@ -208,10 +208,10 @@ def test_an_activation_edited_after_the_forward_is_refused(linearize):
 
     module = nn.Linear(2, 2)
     module.forward = forward
-    _, get_output = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
+    _, kept = FACTORY[linearize]().forward(module, torch.ones(1, 2, requires_grad=True))
     saved[0].detach().add_(1)
     with pytest.raises(LinearizeError, match=r"shape \(1, 2\).*version 1, wanted 0"):
-        get_output().sum().backward()
+        kept.get().sum().backward()
 
 
 class Hidden(nn.Module):
@@ -321,13 +321,13 @@ def test_gradient_of_one_layer_at_old_and_new_weights(linearize):
     x = torch.full((1, 1), 0.3, dtype=torch.double, requires_grad=True)
     linearizer = FACTORY[linearize]()
     old = [p.item() for p in module.parameters()]
-    _, get_output = linearizer.forward(module, x)
+    _, kept = linearizer.forward(module, x)
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.5)
     linearizer.after_update()
     new = [p.item() for p in module.parameters()]
-    get_output().backward()
+    kept.get().backward()
     first, second = new if linearize == "recompute" else old
     second = new[1] if linearize == "live" else second
     slope = 1 - torch.tanh(torch.tensor(first * 0.3, dtype=torch.double)).item() ** 2
@@ -404,8 +404,8 @@ def test_stash_copies_a_weight_once_for_each_version():
     assert 0 < len(linearizer.copies._copies) == once
     linearizer.after_update()
     assert not linearizer.copies._copies
-    for get_output in outputs:
-        get_output().sum().backward()
+    for kept in outputs:
+        kept.get().sum().backward()
 
 
 @pytest.mark.parametrize("change", ["load_state_dict", "in place"])
@@ -429,31 +429,31 @@ def test_stash_sees_weights_that_change_from_outside(change):
         module.load_state_dict({k: v + 1 for k, v in module.state_dict().items()})
     (_, second), other = linearizer.forward(module, x), gradient()
     assert not torch.equal(wanted, other)
-    assert torch.equal(torch.autograd.grad(first().sum(), x)[0], wanted)
-    assert torch.equal(torch.autograd.grad(second().sum(), x)[0], other)
+    assert torch.equal(torch.autograd.grad(first.get().sum(), x)[0], wanted)
+    assert torch.equal(torch.autograd.grad(second.get().sum(), x)[0], other)
 
 
 @every_linearization
 def test_a_module_may_edit_what_it_is_given(linearize):
     x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
-    _, get_output = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
-    get_output().sum().backward()
+    _, kept = FACTORY[linearize]().forward(nn.ReLU(inplace=True), x)
+    kept.get().sum().backward()
     assert x.tolist() == [[-1.0, 2.0]]
     assert x.grad.tolist() == [[0.0, 1.0]]
 
 
 def test_a_replay_builds_no_graph_in_its_forward():
     """It keeps the input; the graph is built when the gradient comes."""
-    output, get_output = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
+    output, kept = Recompute("forward").forward(nn.Linear(5, 5), torch.ones(1, 5))
     assert not output.requires_grad
-    assert get_output().requires_grad
+    assert kept.get().requires_grad
 
 
 @pytest.mark.parametrize(("statistics", "counted"), [("forward", 1), ("both", 2)])
 def test_statistics_are_counted_in_one_pass_or_in_both(statistics, counted):
     module = nn.BatchNorm1d(2)
-    _, get_output = Recompute(statistics).forward(module, torch.randn(4, 2))
-    get_output()
+    _, kept = Recompute(statistics).forward(module, torch.randn(4, 2))
+    kept.get()
     assert module.num_batches_tracked.item() == counted
 
 

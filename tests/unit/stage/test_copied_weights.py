@@ -1,0 +1,182 @@
+"""Copies in the place of known layers' weights give the gradients of hooks, bit for bit."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contract.small import different
+from hocket.stage.build_linearizer import build_linearizer
+from hocket.stage.copied_weights import CopiedWeights
+from hocket.stage.known_layers import KnownLayers
+from hocket.stage.linearize import KeptOutput, SavedTensorHooks
+
+IMAGES = torch.randn(4, 6, 8, 8, generator=torch.Generator().manual_seed(1))
+VECTORS = IMAGES[:, :, 0, 0].contiguous()
+WORDS = torch.arange(12).reshape(4, 3) % 5
+
+MODULES = {
+    "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), VECTORS),
+    "batch norm": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4)), IMAGES),
+    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)), VECTORS),
+    "group norm": (lambda: nn.Sequential(nn.GroupNorm(2, 6), nn.PReLU(6)), IMAGES),
+    "rms norm": (lambda: nn.Sequential(nn.RMSNorm(6), nn.GELU()), VECTORS),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(6, 4, 3, bias=False)), IMAGES),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 2)), WORDS),
+    "channels last": (
+        lambda: nn.Sequential(nn.Conv2d(6, 4, 3)).to(memory_format=torch.channels_last),
+        IMAGES.to(memory_format=torch.channels_last),
+    ),
+    "frozen": (
+        lambda: nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)),
+        VECTORS,
+    ),
+}
+
+
+def build(name: str = "linear") -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    build_module, inputs = MODULES[name]
+    return build_module(), inputs
+
+
+def copied(module: nn.Module) -> CopiedWeights:
+    linearizer = build_linearizer("stash", 1, "forward", layers=KnownLayers(module))
+    assert isinstance(linearizer, CopiedWeights)
+    return linearizer
+
+
+def back_propagate(kept: KeptOutput) -> None:
+    kept.get().square().sum().backward()
+    kept.after_backward()
+
+
+def late_gradients(
+    linearizer_of: Callable[[nn.Module], SavedTensorHooks], name: str
+) -> list[Tensor]:
+    """Gradients of two batches, the weights having changed after their forwards."""
+    module, inputs = build(name)
+    linearizer = linearizer_of(module)
+    kept = [linearizer.forward(module, inputs + n)[1] for n in (0, 0)]
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(1)
+    linearizer.after_update()
+    gradients = []
+    for batch in kept:
+        module.zero_grad()
+        back_propagate(batch)
+        gradients += [torch.zeros(0) if p.grad is None else p.grad for p in module.parameters()]
+    return gradients
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_late_gradients_are_those_of_hooks(name):
+    wanted = late_gradients(lambda module: SavedTensorHooks(stash=True), name)
+    found = late_gradients(copied, name)
+    assert any(gradient.any() for gradient in wanted)
+    assert not different(wanted, found)
+
+
+def test_a_graph_ends_in_copies_which_batches_of_a_version_share():
+    module, inputs = build()
+    linearizer = copied(module)
+    outputs = [linearizer.forward(module, inputs) for _ in range(2)]
+    before = {copy.data_ptr() for copy in linearizer.copies._copies.values()}
+    assert len(before) == len(list(module.parameters()))
+    for output, kept in outputs:
+        copies = kept._copies
+        assert {copy.data_ptr() for copy in copies} == before
+        assert all(copy.is_leaf and copy.requires_grad for copy in copies)
+        output.sum().backward()
+    assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_an_embedding_is_not_copied():
+    module, inputs = build("embedding")
+    linearizer = copied(module)
+    linearizer.forward(module, inputs)
+    sizes = {copy.nbytes() for copy in linearizer.copies._copies.values()}
+    assert module[0].weight.nbytes not in sizes
+    assert module[1].weight.nbytes in sizes
+
+
+def add_hook_of_weight(module: nn.Module, seen: list[Tensor]) -> None:
+    module[0].weight.register_hook(seen.append)
+
+
+def add_hook_after_accumulation(module: nn.Module, seen: list[Tensor]) -> None:
+    module[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad))
+
+
+def add_hook_of_layer(module: nn.Module, seen: list[Tensor]) -> None:
+    module[0].register_forward_hook(lambda layer, inputs, output: seen.append(layer.weight))
+
+
+@pytest.mark.parametrize(
+    "add_hook", [add_hook_of_weight, add_hook_after_accumulation, add_hook_of_layer]
+)
+def test_hooks_that_come_later_see_the_weight_itself(add_hook):
+    module, inputs = build()
+    linearizer, seen = copied(module), []
+    add_hook(module, seen)
+    _, kept = linearizer.forward(module, inputs)
+    back_propagate(kept)
+    weight = module[0].weight
+    assert len(seen) == 1
+    assert seen[0] is weight or torch.equal(seen[0], weight.grad)
+
+
+class OwnWeight(nn.Parameter):
+    pass
+
+
+def shared() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    module[1].weight = module[0].weight
+    return module
+
+
+def of_own_class() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 6))
+    module[0].weight = OwnWeight(module[0].weight.detach())
+    return module
+
+
+class OwnLayer(nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize("build_module", [shared, of_own_class, lambda: OwnLayer(6, 6)])
+def test_layers_of_which_less_is_known_go_through_hooks(build_module):
+    layers = KnownLayers(build_module())
+    linearizer = build_linearizer("stash", 1, "forward", layers=layers)
+    assert type(linearizer) is SavedTensorHooks
+
+
+def test_weights_are_in_place_after_a_forward_that_fails():
+    module, inputs = build()
+    weights = list(module.parameters())
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        copied(module).forward(module, inputs[:, :2])
+    assert all(a is b for a, b in zip(weights, module.parameters(), strict=True))
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+@pytest.mark.parametrize("stash", [True, False])
+def test_a_graph_without_a_backward_is_freed(stash):
+    """As of a batch that is skipped, or in flight when a trainer is closed."""
+    module, inputs = nn.Sequential(nn.Linear(8, 2**20), nn.ReLU()), torch.ones(8, 8)
+    linearizer = SavedTensorHooks(stash=stash)
+    for warmup in (True, False):
+        before = resident_mib()
+        for _ in range(3 if warmup else 8):
+            linearizer.forward(module, inputs)  # 32 MiB before and after the activation
+            gc.collect()
+    assert resident_mib() - before < 100
