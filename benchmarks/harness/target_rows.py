@@ -23,7 +23,7 @@ def accumulated(row: str) -> int:
     name = parsed.name.removeprefix(HOCKET)
     known = name != parsed.name or (name in METHODS and name not in BUILDERS)
     named = Named(name, dict(parsed.options))
-    return parse_method_row(Row(named, parsed.remedies))[0].accumulate if known else 1
+    return parse_method_row(Row(named, parsed.remedies)).method.accumulate if known else 1
 
 
 def trained_row(row: str) -> str:

@@ -83,7 +83,7 @@ class Trainings:
     def options(self, row: str) -> dict[str, Any]:
         """Return the options of `hocket train` for a row of a method."""
         parsed = Row.parse(row)
-        method, _, _ = parse_method_row(parsed)
+        method = parse_method_row(parsed).method
         own = dict(parsed.options)
         delay, codec = own.pop("extra_delay", 0), own.pop("codec", "none")
         alone = row == BASE

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.workload import Workload
@@ -21,6 +21,7 @@ from hocket.methods import METHODS, build_method
 from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
 from hocket.options import Named, Range, argument_hints, wrong_options
+from hocket.partition import Plan
 from hocket.remedies.registry import parse_remedies
 from hocket.transport.codecs import Codec, parse_codec
 
@@ -160,15 +161,38 @@ def build_decoupled(
         OptionError: The method has no such option or remedy.
         CutError: There are fewer layers than stages.
     """
-    plan = balance.plan(range(work.stages), microbatches=1)
-    method, codec, checksum = parse_method_row(Row(Named(name, options), remedies))
-    return Decoupled(method, codec, work.threads, plan, checksum)
+    row = Row(Named(name, options), remedies)
+    read = parse_method_row(row)
+    if read.cuts and len(read.cuts) != work.stages - 1:
+        raise OptionError(
+            f"the row {row} is cut at {len(read.cuts)} places for {work.stages} stages; name "
+            "the first module of each stage but the first one"
+        )
+    plan = Plan(read.cuts) if read.cuts else balance.plan(range(work.stages), microbatches=1)
+    return Decoupled(read.method, read.codec, work.threads, plan, read.checksum)
 
 
-def parse_method_row(row: Row) -> tuple[Method, Codec, bool]:
-    """Return the method of a row, its codec, and whether it sends checksums.
+class MethodRow(NamedTuple):
+    """A row of one of Hocket's methods, read.
 
-    Extra delay, codec and checksum are options like the method's own.
+    Attributes:
+        method: The method, with its extra delay and its remedies.
+        codec: Encoding of what stages send.
+        checksum: Whether tensors are sent with checksums.
+        cuts: First module of each stage but the first one; none for balanced cuts.
+    """
+
+    method: Method
+    codec: Codec
+    checksum: bool
+    cuts: tuple[str, ...]
+
+
+def parse_method_row(row: Row) -> MethodRow:
+    """Read a row of one of Hocket's methods.
+
+    Extra delay, codec, checksum and cut are options like the method's own. Several cuts are a
+    list, ``cut=["layer1_2","layer2_1"]``.
 
     Raises:
         OptionError: An option or a remedy does not exist, or is out of range.
@@ -176,11 +200,13 @@ def parse_method_row(row: Row) -> tuple[Method, Codec, bool]:
     >>> row = Row.parse("fdg:extra_delay=1,codec=int8,checksum=false+predict")
     >>> method, *rest = parse_method_row(row)
     >>> method.delay(0, stages=2), len(method.remedies), rest
-    (4, 1, [Integers(), False])
+    (4, 1, [Integers(), False, ()])
     """
     options = dict(row.options)
     delay, checksum = options.pop("extra_delay", 0), options.pop("checksum", True)
     codec = parse_codec(str(options.pop("codec", "none")))
+    cut = options.pop("cut", [])
+    cuts = tuple(cut) if isinstance(cut, list) else (str(cut),)
     if type(delay) is not int or delay < 0:
         raise OptionError(f"extra_delay is {delay!r} in the row {row}; use a number of ticks")
     if not isinstance(checksum, bool):
@@ -188,7 +214,7 @@ def parse_method_row(row: Row) -> tuple[Method, Codec, bool]:
     method = with_extra_delay(build_method(row.name, **options), delay)
     if row.remedies:
         method = method.with_remedies(*parse_remedies(list(row.remedies)))
-    return method, codec, checksum
+    return MethodRow(method, codec, checksum, cuts)
 
 
 HOCKET = "hocket-"

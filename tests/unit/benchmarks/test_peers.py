@@ -176,10 +176,24 @@ def test_more_stages_than_layers_are_refused() -> None:
         build_baseline("zbv:microbatches=2", work, Balancer(work))
 
 
+def test_a_row_may_name_its_cuts() -> None:
+    work = exact()
+    for row, cuts in (
+        ("fdg:cut=conv3", ("conv3",)),
+        ('dgl:cut=["conv4"]', ("conv4",)),
+    ):
+        peer = build_baseline(row, work, Balancer(work))
+        assert isinstance(peer, Decoupled)
+        assert peer.plan.cuts == cuts
+    with pytest.raises(OptionError, match="is cut at 2 places for 2 stages; name the first"):
+        build_baseline('fdg:cut=["conv1","conv3"]', work, Balancer(work))
+
+
 @pytest.mark.parametrize(
     "row",
     [
         "fdg:checksum=false",
+        "fdg:cut=conv3",
         "fdg:extra_delay=1,linearize=live",
         "adl:accumulate=2",
         "paci:accumulate=2,extra_delay=1+predict",
