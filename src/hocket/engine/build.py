@@ -91,7 +91,9 @@ def build_serial(parts: EngineParts) -> SerialEngine:
     Raises:
         OptionError: A stage is not compatible with the method.
     """
-    setup, count, source = parts.setup, len(parts.modules), Source()
+    setup, count = parts.setup, len(parts.modules)
+    # A batch that is in flight between two ticks must not change when the caller's memory does.
+    source = Source(copies=setup.method.flight(count) > 0)
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     edges = [Edge(f"stage {k - 1}", f"stage {k}") for k in range(1, count)]
     to_previous: list[ToPrevious] = [source.port(), *(e.to_previous() for e in edges)]

@@ -6,9 +6,14 @@ from hocket.tree import Tree, copy_tensors, tensors
 
 
 class Source:
-    """Previous stage of the first stage; sends batches and wants no gradients."""
+    """Previous stage of the first stage; sends batches and wants no gradients.
 
-    def __init__(self) -> None:
+    Args:
+        copies: Copy each batch, as the caller may fill the same memory with the next one.
+    """
+
+    def __init__(self, *, copies: bool = True) -> None:
+        self._copies = copies
         self._edge = Edge("the source", "stage 0")
         self._to_first_stage = self._edge.to_next()
 
@@ -31,12 +36,12 @@ class Source:
         Returns:
             The packet that was sent.
         """
-        # Copied: the caller may fill the same memory with the next batch.
-        values, targets = copy_tensors((inputs, targets))
+        if self._copies:
+            inputs, targets = copy_tensors((inputs, targets))
         packet = Activation(
             batch=batch,
             epoch=epoch,
-            values=values,
+            values=inputs,
             differentiable=(False,) * len(tensors(inputs)),
             targets=targets,
             share=share,
