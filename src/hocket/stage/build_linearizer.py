@@ -37,6 +37,6 @@ def build_linearizer(
     stash = linearize == "stash"
     if compiled is not None:
         return CompiledGraph(compiled, stash=stash, keep_states=keep_states, editable=editable)
-    if stash and layers is not None and layers.saved_weights:
+    if stash and layers is not None and layers.weight_places:
         return CopiedWeights(layers, keep_states=keep_states)
     return SavedTensorHooks(stash=stash, keep_states=keep_states, editable=editable)

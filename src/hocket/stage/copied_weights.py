@@ -1,17 +1,18 @@
 """Linearization of known layers: ``stash`` by copies in the place of the weights.
 
 Hooks see every tensor that autograd saves, each by a call of Python in the forward and one in
-the backward. Where it is known which weights a backward needs, the layers are given copies of
-these for the time of the forward, and autograd saves what it likes.
+the backward. Here they see the first forward only, and learn which weights are saved. In later
+ones the layers are given copies of these weights, and autograd saves what it likes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.linearize import KeptOutput, SavedTensorHooks
-from hocket.tree import Tree
+from hocket.tree import Tree, tensors
 
 
 class CopiedWeights(SavedTensorHooks):
@@ -28,26 +29,36 @@ class CopiedWeights(SavedTensorHooks):
     def __init__(self, layers: KnownLayers, *, keep_states: bool = False) -> None:
         super().__init__(stash=True, keep_states=keep_states, editable=layers.editable)
         self._layers = layers
+        self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward
+        self._packed: set[int] = set()
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that ends in copies of the weights."""
-        places = [
-            (parameters, name, weight)
-            for parameters, name in self._layers.saved_weights
-            if (weight := parameters[name]) is not None and weight.requires_grad
-        ]
-        weights = [weight for _, _, weight in places]
-        if not (weights and self._layers.plain) or any(map(_has_hooks, weights)):
+        held = [parameters[name] for parameters, name in self._layers.weight_places]
+        if not self._layers.plain or not all(map(_is_ordinary, held)):
             return super().forward(module, leaves)
+        kind = _kind(leaves, held)
+        if kind not in self._saved:
+            self._packed = set()
+            output, kept = super().forward(module, leaves)
+            self._saved[kind] = [n for n, each in enumerate(held) if id(each) in self._packed]
+            return output, kept
+        saved = self._saved[kind]
+        weights = [held[n] for n in saved]
+        places = [self._layers.weight_places[n] for n in saved]
         copies = [self.copies.whole(weight).requires_grad_() for weight in weights]
         try:
-            for (parameters, name, _), copy in zip(places, copies, strict=True):
-                parameters[name] = copy  # type: ignore[assignment]
+            for (parameters, name), copy in zip(places, copies, strict=True):
+                parameters[name] = copy
             output = module(self._editable(leaves))
         finally:
-            for parameters, name, weight in places:
+            for (parameters, name), weight in zip(places, weights, strict=True):
                 parameters[name] = weight
         return output, _OutputOfCopies(output, weights, copies)
+
+    def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
+        self._packed.add(id(weight))
+        return super()._pack_weight(tensor, weight)
 
 
 class _OutputOfCopies(KeptOutput):
@@ -74,5 +85,23 @@ class _OutputOfCopies(KeptOutput):
             weight.grad = copy.grad
 
 
-def _has_hooks(weight: nn.Parameter) -> bool:
-    return bool(weight._backward_hooks or weight._post_accumulate_grad_hooks)
+def _is_ordinary(weight: object) -> bool:
+    """Return True for a parameter without hooks, and of no class of its own."""
+    return type(weight) is nn.Parameter and not (
+        weight._backward_hooks or weight._post_accumulate_grad_hooks
+    )
+
+
+def _kind(leaves: Tree, weights: Sequence[nn.Parameter]) -> Hashable:
+    """Return all that decides which weights autograd saves in a forward.
+
+    Args:
+        leaves: Input of the forward, with tensors of shape (B, ...).
+        weights: Weights of the layers.
+    """
+    inputs = tensors(leaves)
+    return (
+        tuple([(leaf.requires_grad, leaf.dim(), leaf.dtype) for leaf in inputs]),
+        tuple([weight.requires_grad for weight in weights]),
+        any([torch.is_autocast_enabled(leaf.device.type) for leaf in inputs]),
+    )

@@ -13,7 +13,7 @@ from torch.nn.modules import module as torch_module
 
 from hocket.tree import Tree, copy_tensors
 
-WeightPlace: TypeAlias = tuple[dict[str, nn.Parameter | None], str]
+WeightPlace: TypeAlias = tuple[dict[str, Any], str]
 """Parameters of a layer by its own names, and the name of one of them."""
 
 Draws = Literal["nothing", "torch", "anything"]
@@ -50,8 +50,8 @@ class KnownLayers:
         module: The module.
 
     Attributes:
-        saved_weights: Places of the weights that the backward may need, if it is known of all
-            layers that they take them from there; none otherwise.
+        weight_places: Places of all weights, if it is known of all layers that they take their
+            weights from there; none otherwise.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -60,7 +60,7 @@ class KnownLayers:
         self._plain = self._from_torch and all(map(_is_plain, layers))
         self._hooks = hooks_of(module)
         self._optional = [layer for layer in layers if "inplace" in vars(layer)]
-        self.saved_weights = _saved_weights(layers) if self._plain else []
+        self.weight_places = _weight_places(layers) if self._plain else []
 
     @property
     def plain(self) -> bool:
@@ -93,28 +93,24 @@ def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
     return [getattr(layer, name) for layer in module.modules() for name in _HOOKS]
 
 
-def _saved_weights(layers: Sequence[nn.Module]) -> list[WeightPlace]:
-    """Return the places of weights that the backwards of plain layers may need.
+def _weight_places(layers: Sequence[nn.Module]) -> list[WeightPlace]:
+    """Return the places of all weights of plain layers.
 
-    That of an embedding needs none. There are none if a weight is in several places, or is a
-    tensor of a class of its own.
+    There are none if a weight is in several places, or is a tensor of a class of its own.
 
     Args:
         layers: Layers in `PLAIN_LAYERS`, and sequences of them.
     """
-    held = [parameter for layer in layers for parameter in layer._parameters.values()]
-    weights = [parameter for parameter in held if parameter is not None]
-    memory = {weight.untyped_storage().data_ptr() for weight in weights}
-    ordinary = all(type(weight) is nn.Parameter for weight in weights)
-    if len(memory) != len(weights) or not ordinary:
-        return []
-    return [
+    places: list[WeightPlace] = [
         (layer._parameters, name)
         for layer in layers
-        if not isinstance(layer, nn.Embedding)
-        for name, weight in layer._parameters.items()
-        if weight is not None
+        for name, parameter in layer._parameters.items()
+        if parameter is not None
     ]
+    weights = [parameters[name] for parameters, name in places]
+    memory = {weight.untyped_storage().data_ptr() for weight in weights}
+    ordinary = all(type(weight) is nn.Parameter for weight in weights)
+    return places if len(memory) == len(places) and ordinary else []
 
 
 def _is_from_torch(layer: nn.Module) -> bool:

@@ -322,13 +322,23 @@ class SavedTensorHooks(KeptGraph):
             if weight is None:
                 # Detached, or the output of a function would keep the function that keeps it,
                 # and a graph without a backward, as of a skipped batch, would never be freed.
-                return tensor.detach(), tensor._version
-            if self._stash:
-                return self.copies.view(tensor, weight)
-            memory = LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
-            return WeightView.like(tensor, memory.storage)
+                with DisableTorchFunction():  # a forward that is followed need not see that
+                    return tensor.detach(), tensor._version
+            return self._pack_weight(tensor, weight)
 
         return saved_tensors_hooks(pack, _unpack)
+
+    def _pack_weight(self, tensor: Tensor, weight: nn.Parameter) -> object:
+        """Return what is kept in the place of a tensor that shares memory with a weight.
+
+        Args:
+            tensor: The tensor (...), as autograd saves it.
+            weight: The weight.
+        """
+        if self._stash:
+            return self.copies.view(tensor, weight)
+        memory = LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
+        return WeightView.like(tensor, memory.storage)
 
 
 def _unpack(packed: object) -> Tensor:

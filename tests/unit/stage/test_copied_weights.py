@@ -60,6 +60,8 @@ def late_gradients(
     """Gradients of two batches, the weights having changed after their forwards."""
     module, inputs = build(name)
     linearizer = linearizer_of(module)
+    linearizer.forward(module, inputs)
+    linearizer.after_update()
     kept = [linearizer.forward(module, inputs + n)[1] for n in (0, 0)]
     with torch.no_grad():
         for weight in module.parameters():
@@ -81,27 +83,52 @@ def test_late_gradients_are_those_of_hooks(name):
     assert not different(wanted, found)
 
 
-def test_a_graph_ends_in_copies_which_batches_of_a_version_share():
+def copies_of(linearizer: SavedTensorHooks) -> list[int]:
+    """Sizes of the copies of the present version."""
+    return sorted(copy.nbytes() for copy in linearizer.copies._copies.values())
+
+
+@pytest.mark.parametrize("trains_input", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_copies_are_those_that_hooks_make(name, trains_input):
+    module, inputs = build(name)
+    if trains_input and not inputs.is_floating_point():
+        pytest.skip("whole numbers have no gradient")
+    leaf = inputs.detach().requires_grad_(trains_input)
+    linearizer, hooks = copied(module), SavedTensorHooks(stash=True)
+    hooks.forward(module, leaf)
+    for _ in range(2):  # the first forward learns which weights are saved
+        linearizer.after_update()
+        linearizer.forward(module, leaf)
+        assert copies_of(linearizer) == copies_of(hooks)
+
+
+def test_under_autocast_no_weight_is_copied_that_is_cast():
     module, inputs = build()
     linearizer = copied(module)
-    outputs = [linearizer.forward(module, inputs) for _ in range(2)]
-    before = {copy.data_ptr() for copy in linearizer.copies._copies.values()}
-    assert len(before) == len(list(module.parameters()))
+    for cast in (False, True, True):
+        linearizer.after_update()
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            linearizer.forward(module, inputs)
+        assert (copies_of(linearizer) == []) is cast
+
+
+def test_a_graph_ends_in_copies_which_batches_of_a_version_share():
+    module, inputs = build()
+    linearizer, leaf = copied(module), inputs.clone().requires_grad_()
+    linearizer.forward(module, leaf)
+    linearizer.after_update()
+    outputs = [linearizer.forward(module, leaf) for _ in range(2)]
+    shared = {copy.data_ptr() for copy in linearizer.copies._copies.values()}
+    assert len(shared) == 2  # the weights of two layers
     for output, kept in outputs:
-        copies = kept._copies
-        assert {copy.data_ptr() for copy in copies} == before
-        assert all(copy.is_leaf and copy.requires_grad for copy in copies)
+        assert {copy.data_ptr() for copy in kept._copies} == shared
+        assert all(copy.is_leaf and copy.requires_grad for copy in kept._copies)
         output.sum().backward()
-    assert all(weight.grad is None for weight in module.parameters())
-
-
-def test_an_embedding_is_not_copied():
-    module, inputs = build("embedding")
-    linearizer = copied(module)
-    linearizer.forward(module, inputs)
-    sizes = {copy.nbytes() for copy in linearizer.copies._copies.values()}
-    assert module[0].weight.nbytes not in sizes
-    assert module[1].weight.nbytes in sizes
+    weights = [layer.weight for layer in (module[0], module[2])]
+    assert all(weight.grad is None for weight in weights)
+    kept.after_backward()
+    assert all(weight.grad is not None for weight in weights)
 
 
 def add_hook_of_weight(module: nn.Module, seen: list[Tensor]) -> None:
@@ -122,6 +149,7 @@ def add_hook_of_layer(module: nn.Module, seen: list[Tensor]) -> None:
 def test_hooks_that_come_later_see_the_weight_itself(add_hook):
     module, inputs = build()
     linearizer, seen = copied(module), []
+    linearizer.forward(module, inputs)
     add_hook(module, seen)
     _, kept = linearizer.forward(module, inputs)
     back_propagate(kept)
@@ -159,9 +187,10 @@ def test_layers_of_which_less_is_known_go_through_hooks(build_module):
 
 def test_weights_are_in_place_after_a_forward_that_fails():
     module, inputs = build()
-    weights = list(module.parameters())
+    weights, linearizer = list(module.parameters()), copied(module)
+    linearizer.forward(module, inputs)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        copied(module).forward(module, inputs[:, :2])
+        linearizer.forward(module, inputs[:, :2])
     assert all(a is b for a, b in zip(weights, module.parameters(), strict=True))
 
 
