@@ -29,7 +29,10 @@ START_TIMEOUT_S = 60.0
 POLL_S = 1.0
 """How often to look at the folder of the launch, in seconds."""
 SYMPTOMS = (PEER_FAILED, PeerLostError.exit_code, HangError.exit_code)
-"""Exit codes of processes that have seen a failure, of which another one may be the cause."""
+"""Exit codes of processes that have seen a failure, of which another one may be the cause.
+
+Each may be caused by a process that ended with a later one of them, or with any other code.
+"""
 SETTLE_S = 0.1
 """Seconds by which the end of a process may be noticed later than a failure that it caused."""
 
@@ -159,8 +162,7 @@ class Supervisor:
                 return
             print_message(_describe_death(rank, code))
             self._folder.report_lost(f"process {rank} was ended by {signal_name(-code)}")
-        symptomatic = self._failure_code in (0, PEER_FAILED)
-        if symptomatic or (self._failure_code in SYMPTOMS and code not in SYMPTOMS):
+        if _weight(code) > _weight(self._failure_code):
             self._failure_code = code if code > 0 else 128 - code
         self._has_cause |= code > 0 and code not in SYMPTOMS
         cause = f"code {code}" if code > 0 else signal_name(-code)
@@ -264,6 +266,13 @@ def print_message(message: str) -> None:
     """Print a message of the launcher on standard error."""
     with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
         print(f"hocket: {message}", file=sys.stderr, flush=True)
+
+
+def _weight(code: int) -> int:
+    """Return a number that is larger for what may be the cause of what has a smaller one."""
+    if code == 0:
+        return -1
+    return SYMPTOMS.index(code) if code in SYMPTOMS else len(SYMPTOMS)
 
 
 def _describe_death(rank: int, code: int) -> str:

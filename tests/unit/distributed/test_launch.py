@@ -247,6 +247,7 @@ def test_a_thread_left_behind_does_not_keep_the_process_alive():
         (0, 5, 5),
         (PeerLostError.exit_code, 5, 5),
         (HangError.exit_code, PeerLostError.exit_code, HangError.exit_code),
+        (PeerLostError.exit_code, HangError.exit_code, HangError.exit_code),
         (5, PeerLostError.exit_code, 5),
     ],
 )
