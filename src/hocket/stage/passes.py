@@ -1,7 +1,7 @@
 """Random numbers and precision of the passes of one stage."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -9,8 +9,6 @@ from hocket.stage.known_layers import Draws
 from hocket.stage.parts import StageParts
 from hocket.stage.rng import Pass, seeded_rng
 from hocket.stage.setup import Setup
-
-_NOTHING = nullcontext()
 
 
 class Passes:
@@ -38,12 +36,11 @@ class Passes:
             which: The pass.
             draws: Generators that the pass may draw from.
         """
-        # Autocast that is off changes something only inside the caller's own.
-        casts = self._autocast_enabled or torch.is_autocast_enabled(self._device.type)
-        if not casts and draws == "nothing":
-            return _NOTHING  # as in most ticks of short steps, by the shortest way
         seeded = seeded_rng(self._seed, self._stage, batch, which, self._device, draws)
-        return _seeded_and_cast(seeded, self.autocast()) if casts else seeded
+        # Autocast that is off changes something only inside the caller's own.
+        if self._autocast_enabled or torch.is_autocast_enabled(self._device.type):
+            return _seeded_and_cast(seeded, self.autocast())
+        return seeded
 
 
 @contextmanager

@@ -29,9 +29,8 @@ class Upload:
     def _move(self, value: Tensor) -> Tensor:
         if self._channels_last and value.dim() == 4:
             value = value.to(memory_format=torch.channels_last)
-        if self._stream is None:
-            return value if value.device == self._device else value.to(self._device)
-        if value.device.type != "cpu" or value.layout != torch.strided:
+        on_host = value.device.type == "cpu" and value.layout == torch.strided
+        if self._stream is None or not on_host:
             return value.to(self._device)
         # A copy, as a loader may fill its memory again; PyTorch keeps it until it is read.
         pinned = torch.empty_like(value, pin_memory=True).copy_(value)
