@@ -96,7 +96,7 @@ def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
 def _weight_places(layers: Sequence[nn.Module]) -> list[WeightPlace]:
     """Return the places of all weights of plain layers.
 
-    There are none if a weight is in several places, or is a tensor of a class of its own.
+    There are none if a weight is in several places.
 
     Args:
         layers: Layers in `PLAIN_LAYERS`, and sequences of them.
@@ -107,10 +107,8 @@ def _weight_places(layers: Sequence[nn.Module]) -> list[WeightPlace]:
         for name, parameter in layer._parameters.items()
         if parameter is not None
     ]
-    weights = [parameters[name] for parameters, name in places]
-    memory = {weight.untyped_storage().data_ptr() for weight in weights}
-    ordinary = all(type(weight) is nn.Parameter for weight in weights)
-    return places if len(memory) == len(places) and ordinary else []
+    memory = {parameters[name].untyped_storage().data_ptr() for parameters, name in places}
+    return places if len(memory) == len(places) else []
 
 
 def _is_from_torch(layer: nn.Module) -> bool:

@@ -29,7 +29,7 @@ class VersionCopies:
             present = weight.detach()
             if key in self._copies or present.nbytes != weight.untyped_storage().nbytes():
                 self._whole[key] = self.view(present, weight)
-            else:  # in a third of the time, for small weights
+            else:  # the same by the shortest way
                 self._whole[key] = present.clone()
                 self._copies[key] = self._whole[key].untyped_storage()
         return self._whole[key].detach()

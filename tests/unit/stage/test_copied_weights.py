@@ -18,6 +18,13 @@ IMAGES = torch.randn(4, 6, 8, 8, generator=torch.Generator().manual_seed(1))
 VECTORS = IMAGES[:, :, 0, 0].contiguous()
 WORDS = torch.arange(12).reshape(4, 3) % 5
 
+
+def in_larger_memory() -> nn.Module:
+    layer = nn.Linear(6, 5)
+    layer.weight = nn.Parameter(torch.randn(9, 6)[2:7])
+    return layer
+
+
 MODULES = {
     "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), VECTORS),
     "batch norm": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4)), IMAGES),
@@ -30,6 +37,7 @@ MODULES = {
         lambda: nn.Sequential(nn.Conv2d(6, 4, 3)).to(memory_format=torch.channels_last),
         IMAGES.to(memory_format=torch.channels_last),
     ),
+    "part of larger memory": (lambda: nn.Sequential(in_larger_memory()), VECTORS),
     "frozen": (
         lambda: nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)),
         VECTORS,
@@ -178,7 +186,15 @@ class OwnLayer(nn.Linear):
     pass
 
 
-@pytest.mark.parametrize("build_module", [shared, of_own_class, lambda: OwnLayer(6, 6)])
+def test_a_weight_of_a_class_of_its_own_goes_through_hooks():
+    module, leaf = of_own_class(), VECTORS.clone().requires_grad_()
+    linearizer = copied(module)
+    for _ in range(2):
+        _, kept = linearizer.forward(module, leaf)
+        assert type(kept) is KeptOutput
+
+
+@pytest.mark.parametrize("build_module", [shared, lambda: OwnLayer(6, 6)])
 def test_layers_of_which_less_is_known_go_through_hooks(build_module):
     layers = KnownLayers(build_module())
     linearizer = build_linearizer("stash", 1, "forward", layers=layers)
