@@ -162,7 +162,7 @@ class Supervisor:
                 return
             print_message(_describe_death(rank, code))
             self._folder.report_lost(f"process {rank} was ended by {signal_name(-code)}")
-        if _weight(code) > _weight(self._failure_code):
+        if _precedence(code) > _precedence(self._failure_code):
             self._failure_code = code if code > 0 else 128 - code
         self._has_cause |= code > 0 and code not in SYMPTOMS
         cause = f"code {code}" if code > 0 else signal_name(-code)
@@ -268,7 +268,7 @@ def print_message(message: str) -> None:
         print(f"hocket: {message}", file=sys.stderr, flush=True)
 
 
-def _weight(code: int) -> int:
+def _precedence(code: int) -> int:
     """Return a number that is larger for what may be the cause of what has a smaller one."""
     if code == 0:
         return -1
