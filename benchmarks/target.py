@@ -129,6 +129,8 @@ class TargetSettings:
                 )
             if "extra_delay" in Row.parse(row).options:
                 problems.append(f"{row!r} has an extra delay, which the planner chooses")
+            if "cut" in Row.parse(row).options:
+                problems.append(f"{row!r} names its cut, and all rows have one by their times")
         check_settings(
             "cannot measure times to a loss",
             self,

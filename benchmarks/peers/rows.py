@@ -178,7 +178,7 @@ class MethodRow(NamedTuple):
     Attributes:
         method: The method, with its extra delay and its remedies.
         codec: Encoding of what stages send.
-        checksum: Whether tensors are sent with checksums.
+        checksum: True if tensors are sent with checksums.
         cuts: First module of each stage but the first one; none for balanced cuts.
     """
 

@@ -133,13 +133,14 @@ def test_all_settings_out_of_range_are_told_at_once() -> None:
     with pytest.raises(
         OptionError,
         match=r"(?s)updates is 0; give.*rates is empty.*the link is 'fast'; write.*"
-        r"accumulates 3 gradients; give a batch.*'fdg:extra_delay=1' has an extra delay, which",
+        r"accumulates 3 gradients; give a batch.*'fdg:extra_delay=1' has an extra delay, which"
+        r".*'fdg:cut=conv1' names its cut, and all rows",
     ):
         SETTINGS(
             links=("none", "fast"),
             updates=0,
             rates=(),
-            rows=("adl:accumulate=3", "fdg:extra_delay=1"),
+            rows=("adl:accumulate=3", "fdg:extra_delay=1", "fdg:cut=conv1"),
         )
 
 
