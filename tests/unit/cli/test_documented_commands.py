@@ -51,6 +51,8 @@ ELSEWHERE = {
     "--out records/gpt-characters-500": "tests/unit/benchmarks/test_studies.py",
     "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt "
     "--out records/gpt-characters-2000": "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/resnet8-cifar10.toml --data-dir cifar10 "
+    "--out records/resnet8-cifar10": "tests/unit/benchmarks/test_studies.py",
     "hocket watch runs": "tests/unit/runs/report/test_live.py",
     "hocket watch runs/*": "tests/unit/runs/report/test_live.py",
     "hocket report": "tests/unit/runs/report/test_report.py",
