@@ -51,23 +51,26 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
 
 
 def published_table(record: Record) -> str:
-    """Return a table with a line for each network of the papers."""
-    heads = ("network", "published in", "ms an image", "one training", "rows", "all rows")
+    """Return a table with a line for each network and paper."""
+    heads = ("network", "published in", "ms an image", "epochs", "one training")
+    heads += ("rows", "runs", "all of them")
     lines = [
         (
             row["row"],
             row["tables"],
             f"{row['sample_s'] * 1000:.2f}",
-            f"{row['hours']:.0f} h",
+            f"{row['epochs']:,}",
+            f"{row['hours']:,.0f} h",
             str(row["published_rows"]),
+            str(row["runs"]),
             f"{row['all_hours'] / 24:,.0f} days",
         )
         for row in record.rows
     ]
     legend = (
-        "Back-propagation with batches of 128 images on one core, median of {steps} steps. One "
-        "training: 300 epochs of 50,000 images, without evaluations. All rows: those of the "
-        "tables on CIFAR-10, each three times, if every method took as long on one core."
+        "Back-propagation on one core in single precision, median of {steps} steps. One "
+        "training: its epochs, without evaluations. Rows: those of the tables, each with so "
+        "many runs. All of them: if every method took as long, on one core."
     ).format(**record.settings)
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
