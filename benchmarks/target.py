@@ -37,7 +37,7 @@ from benchmarks.harness.workload import Workload
 from benchmarks.link import TimedFlow
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
-from benchmarks.peers.rows import build_baseline, parse_row
+from benchmarks.peers.rows import LOCAL, build_baseline, parse_row
 from hocket.errors import OptionError
 from hocket.options import Named
 from hocket.partition import Plan
@@ -129,12 +129,21 @@ class TargetSettings:
                 )
             if "extra_delay" in Row.parse(row).options:
                 problems.append(f"{row!r} has an extra delay, which the planner chooses")
+            if (name := Row.parse(row).name) == "independent":
+                problems.append(f"{row!r} trains each network alone, and has no common loss")
+            if name in ("ddp", *LOCAL) and self.batch % NODES:
+                problems.append(
+                    f"{row!r} divides the batch of {self.batch} by {NODES}; give a multiple"
+                )
             if "cut" in Row.parse(row).options:
                 problems.append(f"{row!r} names its cut, and all rows have one by their times")
         check_settings(
             "cannot measure times to a loss",
             self,
-            at_least={1: ("updates", "every", "batch", "threads", "jobs", "repetitions")},
+            at_least={
+                0: ("warmup",),
+                1: ("updates", "every", "batch", "threads", "jobs", "repetitions"),
+            },
             not_empty=("rows", "links", "rates"),
             problems=problems,
         )
@@ -197,10 +206,11 @@ class TargetMeasurement:
             "updates": settings.updates,
             "evaluate_every": settings.every,
             "optimizer": settings.optimizer,
-            "scheduler": f"LinearLR:start_factor=0.1,total_iters={settings.warmup}",
-            "scheduler_unit": "update",
             "threads": settings.threads,
         }
+        if settings.warmup:
+            warmup = f"LinearLR:start_factor=0.1,total_iters={settings.warmup}"
+            self._base |= {"scheduler": warmup, "scheduler_unit": "update"}
         if settings.data_dir is None:
             del self._base["data_dir"]
 
@@ -245,20 +255,34 @@ class TargetMeasurement:
                 f"cannot confirm {row!r}: no row of a method of Hocket with this name has "
                 f"reached the target over {link}"
             )
-        config = self.trainings.config(row, chosen[0]["learning_rate"])
+        (one,) = chosen
+        name, asked = _real_run(row, one)
+        ran = self._results.find(name, asked, lambda: self._run_really(row, one))
+        confirmed = _beside_product(ran, one)
+        return [each | {"confirmed": confirmed} if each is one else each for each in rows]
+
+    def _run_really(self, row: str, known: Mapping[str, Any]) -> dict[str, float]:
+        """Run a row over the last link for its updates; return its seconds and last test loss.
+
+        Args:
+            row: The row, with its extra delay.
+            known: Its row of the record.
+
+        Raises:
+            HocketError: A process failed.
+        """
+        config = self.trainings.config(row, known["learning_rate"])
         real = RealTraining(config, self._settings.threads)
         # The pipeline is filled first, which the product leaves out.
         delay = build_run_method(config).delay(0, NODES)
-        steps = chosen[0]["updates"] * accumulated(row) + delay
+        steps = known["updates"] * accumulated(row) + delay
         with (
-            joined_nodes(parse_link(link)) as nodes,
+            joined_nodes(parse_link(known["link"])) as nodes,
             RowProcesses(row, real, self.work(row), nodes=nodes) as world,
         ):
             seconds = max(one.wall_s for one in world.query(TimedFlow(0, steps)))
             loss = world.query(query_test_loss)[0]
-        confirmed = {"seconds": seconds, "test_loss": loss}
-        confirmed["beside_product"] = seconds / chosen[0]["seconds"]
-        return [one | {"confirmed": confirmed} if one is chosen[0] else one for one in rows]
+        return {"seconds": seconds, "test_loss": loss}
 
     @cached_property
     def trainings(self) -> Trainings:
@@ -372,12 +396,34 @@ class TargetMeasurement:
     ) -> dict[str, Any]:
         """Return a row of the record."""
         updates = trained["updates"]
-        return {
+        values = {
             "row": Row.parse(row).label,
             "link": link,
             "synchronous": trained_row(row) == BASE,
             **trained,
             **times,
             "seconds": None if updates is None else updates * times["update_s"],
-            "confirmed": None,
         }
+        ran = self._results.get(*_real_run(row, values))
+        return values | {"confirmed": None if ran is None else _beside_product(ran, values)}
+
+
+def _real_run(row: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the file of a real run of a row, and all that its result depends on.
+
+    Args:
+        row: The row, with its extra delay.
+        values: Its row of the record.
+    """
+    name = f"confirmed-{Row.parse(row).slug}-{Named(values['link']).slug}.json"
+    return name, {key: values[key] for key in ("row", "link", "learning_rate", "updates")}
+
+
+def _beside_product(ran: Mapping[str, float], values: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a real run took, with its ratio to updates times seconds of an update.
+
+    Args:
+        ran: Seconds and test loss of the run.
+        values: Its row of the record.
+    """
+    return {**ran, "beside_product": ran["seconds"] / values["seconds"]}

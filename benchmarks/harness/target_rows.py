@@ -4,6 +4,7 @@ from pathlib import Path
 
 from benchmarks.peers.row import Row
 from benchmarks.peers.rows import BUILDERS, HOCKET, LOCAL, parse_method_row, parse_row
+from hocket.errors import OptionError
 from hocket.files import write_text_atomically
 from hocket.methods import METHODS
 from hocket.options import Named
@@ -38,10 +39,18 @@ def shorten_text(source: Path | None, characters: int | None, folder: Path) -> s
         source: The text, or a folder with it; None for data without files.
         characters: Number of characters at the beginning; None for the whole source.
         folder: Folder in which the beginning is written.
+
+    Raises:
+        OptionError: There is no text at that place.
     """
     if source is None or characters is None:
         return None if source is None else str(source)
     whole = next(iter(sorted(source.glob("*.txt"))), source)
+    if not whole.is_file():
+        raise OptionError(
+            f"there is no text in {str(source)!r}; give a .txt file or a folder with one, or "
+            "no number of characters"
+        )
     with whole.open(encoding="utf-8") as text:
         beginning = text.read(characters)
     folder.mkdir(parents=True, exist_ok=True)

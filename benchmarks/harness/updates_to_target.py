@@ -86,6 +86,7 @@ class Trainings:
         method = parse_method_row(parsed).method
         own = dict(parsed.options)
         delay, codec = own.pop("extra_delay", 0), own.pop("codec", "none")
+        own.pop("checksum", None)  # which changes no result
         alone = row == BASE
         return {
             "method": str(Row(Named(parsed.name, own), parsed.remedies)),
@@ -112,10 +113,10 @@ class Trainings:
             jobs=self.jobs,
         )
         record = sweep(study, self.folder / "methods")
-        if record.stopped_by:
-            raise StoppedError("the trainings were stopped; the same command goes on")
-        if record.failures:
+        if record.failures and not record.stopped_by:
             raise HocketError(format_problems("these trainings failed", record.failures))
+        if record.stopped_by or record.unfinished:
+            raise StoppedError("trainings were stopped; the same command goes on")
         return {
             row: {run["learning_rate"]: _points(run["curve"]) for run in kept["runs"]}
             for row, kept in zip(rows, record.rows, strict=True)

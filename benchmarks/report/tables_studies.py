@@ -1,6 +1,6 @@
 """Tables of studies: a short one of a record, and the hours that published ones take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.harness.record import Record
@@ -24,14 +24,14 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
     metric, target = record.settings["select"], record.settings["target"]
     heads = ["method", "stages", "updates late", metric]
     heads += [f"updates to {target}"] if target is not None else []
+    complete = [row for row in _choose(record.rows, chosen) if row["state"] == "complete"]
+    names = [_method_and_stages(row) for row in complete]
     lines = []
-    for row in _choose(record.rows, chosen):
-        if row["state"] != "complete":
-            continue
-        options = vars(RunConfig()) | row["options"]
+    for row, (method, stages) in zip(complete, names, strict=True):
+        alone = names.count((method, stages)) == 1
         cells = [
-            Named.parse(options["method"]).label,
-            str(options["stages"]),
+            method if alone else row["row"],
+            stages,
             first_stage_lateness(row["options"])[0],
             format_spread(row["final"][metric], 3),
         ]
@@ -40,8 +40,9 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
         lines.append(cells)
     seeds = ", ".join(map(str, record.settings["seeds"]))
     machine = record.machine
+    base = vars(RunConfig()) | record.settings["base"]
     legend = (
-        f"{record.settings['base']['network']} on {record.settings['base']['data']}: mean and "
+        f"{base['network']} on {base['data']}: mean and "
         f"standard deviation over the seeds {seeds}, each row at its best learning rate of "
         "those tried. Updates late: of the first stage, the mean. "
         f"Measured on {record.date[:10]} with torch {record.versions['torch']} on "
@@ -52,8 +53,8 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
 
 def published_table(record: Record) -> str:
     """Return a table with a line for each network and paper."""
-    heads = ("network", "published in", "ms an image", "epochs", "one training")
-    heads += ("rows", "runs", "all of them")
+    heads = ["network", "published in", "ms an image", "epochs", "one training"]
+    heads += ["rows", "runs", "all of them"]
     lines = [
         (
             row["row"],
@@ -73,6 +74,12 @@ def published_table(record: Record) -> str:
         "many runs. All of them: if every method took as long, on one core."
     ).format(**record.settings)
     return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def _method_and_stages(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the label of the method of a row, and its number of stages."""
+    options = vars(RunConfig()) | row["options"]
+    return Named.parse(options["method"]).label, str(options["stages"])
 
 
 def _choose(rows: Sequence[dict[str, Any]], chosen: str) -> Sequence[dict[str, Any]]:

@@ -53,6 +53,12 @@ def sweep_command(
             f"{', '.join(record.orphans)}",
             soft_wrap=True,
         )
+    if record.kept:
+        messages.print(
+            f"the record keeps the results of {len(record.kept)} runs that belong to no row of "
+            "the study as it is now",
+            soft_wrap=True,
+        )
     for failure in record.failures:
         messages.print(f"failed: {failure}", style="red", highlight=False, soft_wrap=True)
     if record.stopped_by:
@@ -60,6 +66,10 @@ def sweep_command(
             f"interrupted: {record.unfinished} runs are missing; the same command goes on"
         )
         return 128 + record.stopped_by
+    if record.unfinished:
+        messages.print(
+            f"{record.unfinished} runs were stopped by others; the same command goes on"
+        )
     return 1 if record.failures or record.unfinished else 0
 
 

@@ -157,6 +157,24 @@ def _with_profile(method: Method, config: RunConfig) -> Method:
     return with_staleness(method, profile)
 
 
+def require_device(device: str) -> None:
+    """Refuse a device that PyTorch does not have here.
+
+    Raises:
+        OptionError: It does not exist, or has another form.
+    """
+    available: dict[str, Callable[[], bool]] = {
+        "cpu": lambda: True,
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+    }
+    kind, _, index = device.partition(":")
+    if kind not in available or not (index.isdecimal() or device == kind):
+        raise OptionError(f"device is {device!r}; use one of {', '.join(available)}, or cuda:1")
+    if not available[kind]():
+        raise OptionError(f"device is {device!r}, but PyTorch finds none here; use cpu")
+
+
 def parse_stage_speeds(config: RunConfig) -> tuple[float, ...] | None:
     """Return the speed of each stage; None if all are equal.
 

@@ -93,7 +93,9 @@ def require_no_links(run_dir: Path) -> None:
 
 
 @contextmanager
-def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
+def lock_run_dir(
+    run_dir: Path, noun: str = "run folder", *, shared: bool = False, waits: bool = False
+) -> Iterator[None]:
     """Context manager that keeps other processes from training in the same folder.
 
     The system gives the lock back when this process ends, however it ends.
@@ -101,6 +103,8 @@ def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
     Args:
         run_dir: The folder.
         noun: Noun for it in messages.
+        shared: Share the folder with processes that share it as well.
+        waits: Wait until the other process has left it.
 
     Raises:
         RunFolderError: Another process trains there, or the lock cannot be created.
@@ -112,7 +116,8 @@ def lock_run_dir(run_dir: Path, noun: str = "run folder") -> Iterator[None]:
         raise RunFolderError(cannot_write(file, error)) from error
     with os.fdopen(number, "r+") as lock:
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(number, how if waits else how | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunFolderError(
                 f"the {noun} {str(run_dir)!r} is in use by {lock.read(LOCK_LENGTH)}; wait "

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from hocket.runs.build import (
     load_data,
     network_builder,
     parse_stage_speeds,
+    require_device,
 )
 from hocket.runs.config import RunConfig, require_writable, write_json
 from hocket.runs.environment import environment
@@ -89,7 +90,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         "scheduler": build_scheduler_factory(config),
         "stage_speeds": parse_stage_speeds(config),
     }
-    _require_device(config.device)
+    require_device(config.device)
     if config.on_nan == "restore" and method.free_running:
         raise OptionError(
             f"on_nan is 'restore', but the stages of method {config.method!r} run freely, and "
@@ -308,21 +309,3 @@ def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:
     if RunConfig.read(config.run_dir / "run.json").timeline != file:
         return Timeline(())
     return Timeline.read(file).before_tick(point.tick)
-
-
-def _require_device(device: str) -> None:
-    """Refuse a device that PyTorch does not have here.
-
-    Raises:
-        OptionError: It does not exist, or has another form.
-    """
-    available: dict[str, Callable[[], bool]] = {
-        "cpu": lambda: True,
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-    }
-    kind, _, index = device.partition(":")
-    if kind not in available or not (index.isdecimal() or device == kind):
-        raise OptionError(f"device is {device!r}; use one of {', '.join(available)}, or cuda:1")
-    if not available[kind]():
-        raise OptionError(f"device is {device!r}, but PyTorch finds none here; use cpu")

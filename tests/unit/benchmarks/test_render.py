@@ -324,3 +324,20 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert excerpt("mine rows=1", tmp_path / "records").splitlines() == short
     with pytest.raises(DataError, match=r"no rows '0,x'.*numbers from 1 to 1"):
         excerpt("mine rows=0,x", tmp_path / "records")
+
+
+def test_short_rows_that_differ_in_other_options_have_their_whole_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    grid = {
+        "method": "bp",
+        "network": "mlp:hidden=[4]",
+        "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
+        "optimizer": ["SGD:lr=0.1", "Adam:lr=0.1"],
+    }
+    study = hocket.Study(name="two", base={"epochs": 1}, grid=grid)
+    hocket.sweep(study, tmp_path / "two", progress=False)
+    lines = excerpt("two rows=short", tmp_path).splitlines()
+    labels = [line.split(" | ")[0] for line in lines[2:4]]
+    assert labels == ["| optimizer SGD", "| optimizer Adam"]

@@ -15,10 +15,10 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.target_rows import shorten_text
 from benchmarks.peers import build_baseline
 from benchmarks.report.render import render
-from benchmarks.target import TargetSettings, measure_target
+from benchmarks.target import TargetMeasurement, TargetSettings, measure_target
 from hocket.errors import OptionError
 from unit.benchmarks.small_workloads import exact
-from unit.runs.sweeps.in_process import run_here
+from unit.runs.sweeps.in_process import HereProcess, run_here
 
 ROWS = ("bp-all", "local-sgd:steps=2", "diloco:steps=4", "paci:accumulate=2,codec=bf16+predict")
 SETTINGS = partial(
@@ -114,6 +114,10 @@ def test_seconds_are_those_of_processes_and_a_real_run_confirms_them(tmp_path: P
     assert paci["confirmed"]["test_loss"] <= 2.0
     ratio = paci["confirmed"]["seconds"] / paci["seconds"]
     assert paci["confirmed"]["beside_product"] == ratio
+    # Without a row to confirm, the run that has been is still there.
+    unconfirmed = SETTINGS(out=tmp_path, repetitions=1, **chosen | {"confirm": ()})
+    assert measure_target(unconfirmed) == 0
+    assert Record.read(tmp_path).rows == record.rows
     render(tmp_path)
     shown = (tmp_path / "README.md").read_text()
     took = f"{paci['confirmed']['seconds']:.0f} s"
@@ -133,15 +137,22 @@ def test_all_settings_out_of_range_are_told_at_once() -> None:
     with pytest.raises(
         OptionError,
         match=r"(?s)updates is 0; give.*rates is empty.*the link is 'fast'; write.*"
-        r"accumulates 3 gradients; give a batch.*'fdg:extra_delay=1' has an extra delay, which"
-        r".*'fdg:cut=conv1' names its cut, and all rows",
+        r"accumulates 4 gradients; give a batch.*'fdg:extra_delay=1' has an extra delay, which"
+        r".*'fdg:cut=conv1' names its cut, and all rows.*'independent' trains each network "
+        r"alone.*'ddp' divides the batch of 15 by 2; give a multiple.*'diloco' divides",
     ):
         SETTINGS(
             links=("none", "fast"),
             updates=0,
             rates=(),
-            rows=("adl:accumulate=3", "fdg:extra_delay=1", "fdg:cut=conv1"),
-        )
+            batch=15,
+            rows=(
+                "adl:accumulate=4", "fdg:extra_delay=1", "fdg:cut=conv1", "independent", "ddp",
+                "diloco",
+            ),
+        )  # fmt: skip
+    with pytest.raises(OptionError, match="warmup is -1; give"):
+        SETTINGS(warmup=-1)
 
 
 def test_the_beginning_of_a_text_is_used(tmp_path: Path) -> None:
@@ -150,3 +161,24 @@ def test_the_beginning_of_a_text_is_used(tmp_path: Path) -> None:
     assert Path(place or "").read_text() == "abc"
     assert shorten_text(tmp_path, None, tmp_path) == str(tmp_path)
     assert shorten_text(None, 3, tmp_path) is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OptionError, match=r"there is no text in .*empty'; give a \.txt file"):
+        shorten_text(tmp_path / "empty", 3, tmp_path)
+
+
+def test_trainings_that_somebody_stopped_are_no_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: Any, *_: Any) -> None:
+        self.returncode = -signal.SIGTERM
+
+    monkeypatch.setattr(HereProcess, "__init__", stop)
+    assert measure_target(SETTINGS(out=tmp_path, rows=("bp",))) == 130
+    assert not (tmp_path / "record.json").exists()
+
+
+def test_without_warm_up_the_rate_is_that_of_the_row(tmp_path: Path) -> None:
+    trainings = TargetMeasurement(SETTINGS(out=tmp_path, warmup=0, rows=("bp",))).trainings
+    config = trainings.config("bp", 0.01)
+    assert config.scheduler == "none"
+    assert trainings.options("fdg:checksum=false")["method"] == "fdg"

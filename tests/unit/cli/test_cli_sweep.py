@@ -1,5 +1,6 @@
 """`hocket sweep`: what it prints, and its exit codes."""
 
+import shutil
 import signal
 
 import pytest
@@ -76,6 +77,25 @@ def test_orphans_are_named(call, tmp_path):
     code, _, told = call("sweep", "study.toml")
     assert code == 0
     assert "1 run folders belong to no run of the study as it is now: bp-stages-2-" in told
+
+
+def test_results_without_a_row_are_counted(call, tmp_path):
+    call("sweep", "study.toml")
+    shutil.rmtree(tmp_path / "sweeps/study/runs")
+    (tmp_path / "study.toml").write_text(STUDY.replace('"bp", ', ""))
+    code, _, told = call("sweep", "study.toml")
+    assert code == 0
+    assert "the record keeps the results of 1 runs that belong to no row of the study" in told
+
+
+def test_runs_that_somebody_else_stopped_are_told(call, monkeypatch):
+    def stop(self, config, output):
+        self.returncode = -signal.SIGTERM
+
+    monkeypatch.setattr(HereProcess, "__init__", stop)
+    code, _, told = call("sweep", "study.toml")
+    assert code == 1
+    assert "2 runs were stopped by others; the same command goes on" in told
 
 
 def test_failures_are_named(call, monkeypatch):

@@ -16,11 +16,15 @@ from hocket.runs.build import (
     build_scheduler_factory,
     network_builder,
     parse_stage_speeds,
+    require_device,
 )
 from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.run_dir import require_weights_format
 from hocket.runs.sweeps.rows import DEFAULTS, RATES, Row, Run, as_list, expand
 from hocket.runs.sweeps.space import corners, parse_space, with_values
 from hocket.runs.sweeps.target import Target, check_metric
+from hocket.runs.trackers import parse_trackers
+from hocket.stage.clipping import as_clipping
 from hocket.transport.codecs import parse_codec
 
 REFUSED: Mapping[str, str] = {
@@ -52,6 +56,10 @@ _PARTS: Sequence[Callable[[RunConfig], object]] = (
     _check_data,
     parse_stage_speeds,
     lambda config: parse_codec(config.codec),
+    lambda config: as_clipping(config.clip),
+    lambda config: parse_trackers(config.log_to),
+    lambda config: require_device(config.device),
+    lambda config: require_weights_format(config.weights_format),
 )
 """Builders of what a configuration names; each raises if it does not exist."""
 
@@ -73,6 +81,7 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     problems += _metric_problems(given)
     if given.get("jobs", 0) < 0:
         problems.append(f"jobs is {given['jobs']}; give at least 1, or 0 for one for each core")
+    problems += _name_problems(given.get("name", "study"))
     base, tables = given["base"], grid_tables(given["grid"])
     if not isinstance(base, Mapping):
         problems.append(f"base is {base!r}; wanted a table of options")
@@ -92,10 +101,14 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     rows = expand(
         _valid(base), [_valid(t, lists=True) | _valid_rates(t) for t in tables or [{}]], rates
     )
-    if given.get("seeds_for_sweep") is not None and not any(row.learning_rates for row in rows):
+    table = given.get("search", {})
+    if not isinstance(table, Mapping):
+        problems.append(f"search is {table!r}; wanted a table of options with their ranges")
+        table = {}
+    compares = table or any(row.learning_rates for row in rows)
+    if given.get("seeds_for_sweep") is not None and not compares:
         problems.append("seeds_for_sweep has no effect without learning_rates; give both")
     problems += _row_problems(rows)
-    table = given.get("search") or {}
     if found := _search_problems(table, [t for t in tables if isinstance(t, Mapping)]):
         return problems + found
     # What is wrong without the values of the search is listed already.
@@ -143,6 +156,13 @@ def _corner_problems(search: Mapping[str, Any], rows: Sequence[Row]) -> list[str
 def grid_tables(grid: Any) -> list[Any]:
     """Return the tables of a grid, which may be a single one."""
     return [grid] if isinstance(grid, Mapping) else as_list(grid)
+
+
+def _name_problems(name: str) -> list[str]:
+    """Return the problem of a name that is none of a folder."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return [f"name is {name!r}; give one that can be the name of a folder"]
+    return []
 
 
 def _list_problems(given: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,8 @@ class Point:
         samples: Number of samples that it was trained on.
         seconds: Time of training, without evaluations.
         train_loss: Mean loss on the training data of the epoch; None within one.
-        test_loss: Loss on the test data; None without such data.
+        test_loss: Loss on the test data; None without such data, infinity if it is NaN or
+            infinite.
         test_error: Share of wrong predictions on the test data; None if targets are no classes.
     """
 
@@ -81,13 +82,15 @@ def read_curve(folder: Path, config: RunConfig) -> list[Point]:
         batches = before.batches + math.ceil(row["samples"] / config.batch_size)
         updates = row.get("updates")
         test = row["evaluation"] or {}
+        # JSON has no NaN, and no infinity.
+        test_loss = math.inf if "loss" in test and test["loss"] is None else test.get("loss")
         end = Point(
             batches=batches,
             updates=batches // accumulate if updates is None else updates,
             samples=before.samples + row["samples"],
             seconds=before.seconds + row["seconds"],
             train_loss=row["loss"],
-            test_loss=test.get("loss"),
+            test_loss=test_loss,
             test_error=test.get("error"),
         )
         curve += [_point_within(before, end, each) for each in within]

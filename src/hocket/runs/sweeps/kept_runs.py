@@ -1,6 +1,6 @@
 """Results that the record of a study keeps for runs whose folders are gone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,10 +32,10 @@ class KeptRuns:
         self._runs: dict[str, Mapping[str, Any]] = {}
         if file.exists():
             try:
-                rows = read_json(file)["rows"]
-                self._runs = {
-                    Path(run["folder"]).name: run for row in rows for run in row["runs"]
-                }
+                record = read_json(file)
+                runs = [run for row in record["rows"] for run in row["runs"]]
+                runs += record.get("kept", [])
+                self._runs = {Path(run["folder"]).name: run for run in runs}
             except (OSError, ValueError, TypeError, KeyError) as error:
                 raise self._unreadable(error) from error
 
@@ -46,7 +46,7 @@ class KeptRuns:
             RunFolderError: The record does not say what became of the run.
         """
         values = self._runs.get(run.name)
-        if values is None or values.get("state") not in {*get_args(State)} - {"failed"}:
+        if values is None or not _has_ended(values):
             return None
         try:
             return judge_run(
@@ -60,8 +60,22 @@ class KeptRuns:
         except (TypeError, KeyError) as error:
             raise self._unreadable(error) from error
 
+    def besides(self, needed: Collection[str]) -> list[Mapping[str, Any]]:
+        """Return the runs that had ended without a failure, but for some, as they are.
+
+        Args:
+            needed: Names of runs to leave out.
+        """
+        others = (run for name, run in self._runs.items() if name not in needed)
+        return [run for run in others if _has_ended(run)]
+
     def _unreadable(self, error: Exception) -> RunFolderError:
         return RunFolderError(
             f"cannot read the runs of {str(self._file)!r}: {type(error).__name__}: {error}; "
             "move it away to run them again"
         )
+
+
+def _has_ended(run: Mapping[str, Any]) -> bool:
+    """Return True if a run of a record had ended without a failure."""
+    return run.get("state") in {*get_args(State)} - {"failed"}

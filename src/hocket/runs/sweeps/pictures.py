@@ -48,7 +48,8 @@ def draw_curves(values: Mapping[str, Any], file: Path) -> None:
             y = [[p[metric] for p in each] for each in points]
             colour = f"C{number % 10}"
             style = ("-", "--", ":", "-.")[number // 10 % 4]
-            panel.plot(x, [fmean(v) for v in y], style, color=colour, label=row["row"])
+            label = row["row"].replace("$", r"\$")  # between two of them stands a formula
+            panel.plot(x, [fmean(v) for v in y], style, color=colour, label=label)
             panel.fill_between(
                 x, [min(v) for v in y], [max(v) for v in y], color=colour, alpha=0.2, lw=0
             )
@@ -65,7 +66,9 @@ def draw_curves(values: Mapping[str, Any], file: Path) -> None:
 
 
 def chosen_curves(row: Mapping[str, Any]) -> list[Sequence[Mapping[str, Any]]]:
-    """Return the curves of the finished runs of a row at its best learning rate."""
+    """Return the curves of a row at its best learning rate; none if a run diverged."""
+    if row["state"] == "diverged":
+        return []
     return [
         run["curve"]
         for run in row["runs"]

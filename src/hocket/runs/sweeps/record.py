@@ -3,7 +3,7 @@
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from hocket.errors import RunFolderError
 from hocket.files import read_json, write_text_atomically
 from hocket.runs.config import RunConfig, plain_values
 from hocket.runs.environment import commit, machine, source_digest, versions
+from hocket.runs.sweeps.checks import grid_tables
 from hocket.runs.sweeps.curve import first_reaching
 from hocket.runs.sweeps.report import markdown
 from hocket.runs.sweeps.results import RowResults, RunOutcome
@@ -48,6 +49,12 @@ class SweepRecord:
         """Rows of the record."""
         rows: list[dict[str, Any]] = self.values["rows"]
         return rows
+
+    @property
+    def kept(self) -> list[dict[str, Any]]:
+        """Runs that no row needs as the study is now, whose results are kept for later."""
+        runs: list[dict[str, Any]] = self.values["kept"]
+        return runs
 
     @property
     def failures(self) -> list[str]:
@@ -105,6 +112,7 @@ def build_record(
     study: Study,
     folder: Path,
     rows: Sequence[RowResults],
+    kept: Sequence[Mapping[str, Any]],
     orphans: Sequence[str],
     stopped_by: int,
 ) -> SweepRecord:
@@ -114,6 +122,7 @@ def build_record(
         study: The study.
         folder: Its folder.
         rows: Results of its rows.
+        kept: Runs of the record before that no row needs now, as they are there.
         orphans: Names of run folders that belong to no run of the study.
         stopped_by: Number of the signal that stopped the study; 0 if none did.
     """
@@ -121,6 +130,7 @@ def build_record(
     command = ["hocket", "sweep", f"{study.name}.toml"]
     values = record_head(study, command, configs)
     values["rows"] = [_row(study, row) for row in rows]
+    values["kept"] = list(kept)
     return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
 
 
@@ -151,8 +161,9 @@ def record_head(
 def _settings(study: Study) -> dict[str, Any]:
     """Return the study as plain values; the folder of the data means nothing elsewhere."""
     settings = vars(study) | {"select": study.metric, "base": dict(study.base)}
-    if "data_dir" in study.base:
-        settings["base"]["data_dir"] = "DIR"
+    settings["base"] |= _without_data_dir(study.base)
+    tables = [{**table, **_without_data_dir(table)} for table in grid_tables(study.grid)]
+    settings["grid"] = tables[0] if isinstance(study.grid, Mapping) else tables
     plain: dict[str, Any] = plain_values(settings)
     return plain
 
@@ -176,7 +187,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
             metric: _spread([each.curve[-1].value(metric) for each in ended])
             for metric in METRICS
         },
-        "to_target": _to_target(ended, len(chosen), study.goal),
+        "to_target": _to_target(chosen, study.goal, averaged=complete),
         "gradient_error": _gradient_error(ended),
         "sweep": _sweep(results),
         "runs": [_run(each) for each in results.outcomes],
@@ -189,7 +200,7 @@ def _without_data_dir(options: Any) -> dict[str, str]:
 
 def _spread(values: Sequence[float | None]) -> dict[str, Any] | None:
     """Return mean, standard deviation (None for a single value) and all values, if known."""
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     if not known or len(known) < len(values):
         return None
     deviation = stdev(known) if len(known) > 1 else None
@@ -197,17 +208,23 @@ def _spread(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def _to_target(
-    outcomes: Sequence[RunOutcome], runs: int, target: Target | None
+    outcomes: Sequence[RunOutcome], target: Target | None, *, averaged: bool
 ) -> dict[str, Any] | None:
-    """Return updates, samples and seconds to the target; their means only if all reach it."""
+    """Return updates, samples and seconds to the target; their means only if all reach it.
+
+    Args:
+        outcomes: Runs of a row at its best learning rate.
+        target: The target; None for none.
+        averaged: Give the means; a row that diverged or is incomplete has none.
+    """
     if target is None:
         return None
     points = [first_reaching(each.curve, target) for each in outcomes]
     reached = [point for point in points if point is not None]
-    all_reach = len(reached) == runs
+    all_reach = averaged and len(reached) == len(outcomes)
     return {
         "reached": len(reached),
-        "runs": runs,
+        "runs": len(outcomes),
         "updates": _spread([p.updates for p in reached]) if all_reach else None,
         "samples": _spread([p.samples for p in reached]) if all_reach else None,
         "seconds": _spread([p.seconds for p in reached]) if all_reach else None,
@@ -269,6 +286,8 @@ def train_command_line(config: RunConfig) -> str:
     """Return the command that repeats a run; DIR stands for the place of its data."""
     words = ["hocket", "train"]
     shown = {"method": config.method, "stages": config.stages} | choices(config)
+    if config.on_nan == "restore":  # which needs checkpoints, without other effects
+        shown["checkpoint_every"] = config.checkpoint_every
     for name, value in shown.items():
         option = name.replace("_", "-")
         if isinstance(value, bool):

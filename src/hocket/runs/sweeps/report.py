@@ -6,6 +6,7 @@ from typing import Any
 from hocket.errors import OptionError
 from hocket.runs.build import build_run_method
 from hocket.runs.config import parse_config
+from hocket.runs.sweeps.rows import DEFAULTS
 from hocket.runs.sweeps.selection import RULE
 from hocket.runs.sweeps.target import METRICS
 
@@ -74,7 +75,7 @@ def first_stage_lateness(options: Mapping[str, Any]) -> tuple[str, str]:
         options: Options of a row. A method that no longer exists has neither.
     """
     try:
-        config = parse_config(dict(options), "the record")
+        config = parse_config({**DEFAULTS, **options}, "the record")
         method = build_run_method(config)
     except OptionError:
         return NONE, NONE

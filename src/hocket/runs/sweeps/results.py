@@ -93,7 +93,9 @@ def judge_run(
     elif result.state == "finished":
         last = curve[-1].value(metric) if curve else None
         if last is None:
-            result = RunResult("failed", f"it ended without a finite {metric} to compare")
+            result = RunResult("failed", f"it ended without a {metric} to compare")
+        elif math.isinf(last):
+            result = RunResult("diverged", f"its last {metric} is NaN or infinite")
     return RunOutcome(run, result, curve, errors, source, last)
 
 
@@ -137,8 +139,8 @@ class RowResults:
         known = {rate: [v for v in each if v is not None] for rate, each in values.items()}
         if any(len(known[rate]) < len(values[rate]) for rate in values):
             return None
-        if len(values) == 1:  # there is nothing to choose from, whatever became of its runs
-            return (next(iter(values)),)
+        if None in values:  # there is nothing to choose from, whatever became of its runs
+            return (None,)
         return best_rate(known)
 
     @property

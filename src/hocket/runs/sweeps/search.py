@@ -7,7 +7,7 @@ each asks it for values to try, and tells it what became of them.
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,16 @@ from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps.pool import POLL_S, Pool
 from hocket.runs.sweeps.progress import SweepProgress
 from hocket.runs.sweeps.results import RunOutcome, read_outcome
-from hocket.runs.sweeps.rows import DEFAULTS, Row, Run
+from hocket.runs.sweeps.rows import DEFAULTS, WITHOUT_EFFECT_ON_RESULTS, Row, Run
 from hocket.runs.sweeps.run_folder import check_is_run
 from hocket.runs.sweeps.search_record import SearchRecord, Trial, build_search_record
 from hocket.runs.sweeps.space import RATE, Choice, Dimension, Interval, parse_space, with_values
 from hocket.runs.sweeps.study import Study
-from hocket.runs.sweeps.sweep import RUNS, runs_at_a_time
+from hocket.runs.sweeps.sweep import CLAIMS, RUNS, runs_at_a_time
 from hocket.training.interrupt import Interrupt, stop_signals
 
 STORAGE = "search.log"
 """File of the trials in the folder of a study."""
-CLAIMS = "claims"
-"""Folder of the locks that processes hold on their trials."""
 
 
 def search_study(
@@ -62,15 +60,28 @@ def search_study(
     folder = Path("sweeps", study.name) if folder is None else Path(folder)
     try:
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
+        (folder / CLAIMS).mkdir(exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"cannot make {str(folder)!r}: {error.strerror}") from error
-    stored = StoredTrials(folder / STORAGE)
-    rows = [RowSearch(study, row, folder, stored) for row in study.rows]
-    stopped_by = _Trials(study, rows, folder, trials).run(shown=progress)
-    found = [(each.row, each.trials()) for each in rows]
-    record = build_search_record(study, folder, found, stopped_by)
-    record.write()
+    # Processes that search share the folder; a sweep has it for itself.
+    with lock_run_dir(folder, "folder of a study", shared=True):
+        stored = StoredTrials(folder / STORAGE)
+        rows = [RowSearch(study, row, folder, stored) for row in study.rows]
+        stopped_by = _Trials(study, rows, folder, trials).run(shown=progress)
+        with in_turn(folder):
+            found = [(each.row, each.trials()) for each in rows]
+            record = build_search_record(study, folder, found, stopped_by)
+            record.write()
     return record
+
+
+def in_turn(folder: Path) -> AbstractContextManager[None]:
+    """Context manager in which no other process searches in the folder of a study.
+
+    Args:
+        folder: The folder of the study.
+    """
+    return lock_run_dir(folder / CLAIMS, "folder of the trials", waits=True)
 
 
 class StoredTrials:
@@ -90,15 +101,24 @@ class StoredTrials:
         backend = storages.journal.JournalFileBackend(str(file))
         self._storage = storages.JournalStorage(backend)
 
-    def of(self, row: Row, space: object) -> Any:
-        """Return the study of optuna for a row and its ranges."""
-        digest = hashlib.sha256(repr((sorted(row.options.items()), space)).encode())
+    def of(self, row: Row, space: object, objective: object) -> Any:
+        """Return the study of optuna whose trials can be compared with each other.
+
+        Args:
+            row: The row of their options.
+            space: Ranges of the options that they try.
+            objective: Metric and seed that their values are of.
+        """
+        options = sorted(
+            item for item in row.options.items() if item[0] not in WITHOUT_EFFECT_ON_RESULTS
+        )
+        digest = hashlib.sha256(repr((options, space, objective)).encode())
         # Other processes begin with other values.
         sampler = self.optuna.samplers.TPESampler(constant_liar=True)
         return self.optuna.create_study(
             storage=self._storage,
             sampler=sampler,
-            study_name=f"{row.label} {digest.hexdigest()[:8]}",
+            study_name=digest.hexdigest(),
             load_if_exists=True,
         )
 
@@ -122,22 +142,28 @@ class RowSearch:
         self._folder = folder
         self._space = _space(study, row)
         self._states = stored.optuna.trial.TrialState
-        self._stored = stored.of(row, self._space)
+        objective = study.metric, study.sweep_seeds[0]
+        self._stored = stored.of(row, self._space, objective)
 
     @property
     def count(self) -> int:
         """Number of trials that have ended or are under way somewhere."""
-        return len(self._stored.get_trials(deepcopy=False))
+        return len(self._begun())
 
     def trials(self) -> list[Trial]:
         """Return the trials that have begun, as values."""
-        return [self._trial(each) for each in self._stored.get_trials(deepcopy=False)]
+        return [self._trial(each) for each in self._begun()]
 
-    def abandoned(self) -> Iterator[tuple[int, Run]]:
-        """Yield the trials that no process works on, with their runs."""
-        for each in self._stored.get_trials(deepcopy=False):
+    def running(self) -> Iterator[tuple[int, Run]]:
+        """Yield the trials that have not ended, with their runs."""
+        for each in self._begun():
             if each.state == self._states.RUNNING:
                 yield each.number, self._run(each.params)
+
+    def _begun(self) -> list[Any]:
+        """Return the trials with all values; a process was killed while it chose others."""
+        trials = self._stored.get_trials(deepcopy=False)
+        return [each for each in trials if each.params.keys() == self._space.keys()]
 
     def ask(self) -> tuple[int, Run]:
         """Return the number of a new trial and its run."""
@@ -213,17 +239,19 @@ class _Trials:
 
     def _start(self, pool: Pool) -> bool:
         """Start a trial that was abandoned, or else a new one; return False if none is left."""
-        for row in self._rows:
-            for number, run in row.abandoned():
-                if self._claim(row, number, run):
-                    pool.start(run)
-                    return True
-        for row in self._rows:
-            while row.count < self._wanted:
-                number, run = row.ask()
-                if self._claim(row, number, run):
-                    pool.start(run)
-                    return True
+        # A trial whose values another process chooses just now is not abandoned.
+        with in_turn(self._folder):
+            for row in self._rows:
+                for number, run in row.running():
+                    if self._claim(row, number, run):
+                        pool.start(run)
+                        return True
+            for row in self._rows:
+                while row.count < self._wanted:
+                    number, run = row.ask()
+                    if self._claim(row, number, run):
+                        pool.start(run)
+                        return True
         return False
 
     def _claim(self, row: RowSearch, number: int, run: Run) -> bool:
@@ -270,7 +298,8 @@ def _space(study: Study, row: Row) -> dict[str, Dimension]:
             f"row {row.label!r} has nothing to search; give the study a table [search] with "
             "the ranges of options, or at least two learning_rates"
         )
-    return {RATE: Interval(min(row.learning_rates), max(row.learning_rates), log=True)}
+    rates = [float(rate) for rate in row.learning_rates]
+    return {RATE: Interval(min(rates), max(rates), log=True)}
 
 
 def _suggest(trial: Any, name: str, dimension: Dimension) -> None:

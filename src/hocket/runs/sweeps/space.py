@@ -97,6 +97,8 @@ def _parse_dimension(name: str, value: Any) -> Dimension:
         )
     if problems := wrong_options(value, hints, hints):
         raise OptionError(f"{name}: {problems[0]}")
+    if name == RATE:  # never a whole number only because its ends are written as such
+        value = {**value, "low": float(value["low"]), "high": float(value["high"])}
     interval = Interval(**value)
     if not interval.low < interval.high:
         raise OptionError(f"{name} has low {interval.low} and high {interval.high}; swap them")
@@ -119,7 +121,9 @@ def with_values(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
     {'method': 'fdg:shrink=0.5+predict', 'batch_size': 8}
     """
     changed = dict(options)
-    for name, value in values.items():
+    # The options of an optimizer, and its rate, are those of the one that is chosen.
+    for name in sorted(values, key=lambda name: (name == RATE, "." in name)):
+        value = values[name]
         rounded = float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
         outer, dot, inner = name.partition(".")
         if name == RATE:

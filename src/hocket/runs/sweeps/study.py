@@ -86,6 +86,8 @@ class Study:
             merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
             values[key] = {**values.get(key, {}), **value} if merged else value
         _check_own_networks(file, values, own_network)
+        if "data_dir" in changes.get("base", {}):
+            _check_no_data_dir(file, grid_tables(values.get("grid", ())))
         hints = typing.get_type_hints(Study)
         valid = {key: value for key, value in values.items() if key in hints}
         problems = wrong_options(values, hints, {}, kind="key")
@@ -171,7 +173,7 @@ def _check_own_networks(file: Path, values: Mapping[str, Any], allowed: str | No
         OptionError: With every network whose code would be run, or without a use for the one
             that is allowed.
     """
-    tables = [values.get("base"), *grid_tables(values.get("grid", ()))]
+    tables = [values.get("base"), values.get("search"), *grid_tables(values.get("grid", ()))]
     texts = [
         text for t in tables if isinstance(t, Mapping) for text in as_list(t.get("network"))
     ]
@@ -189,6 +191,23 @@ def _check_own_networks(file: Path, values: Mapping[str, Any], allowed: str | No
         raise OptionError(
             f"network is {allowed!r}, but the study {str(file)!r} names no network of a file; "
             "drop --network"
+        )
+
+
+def _check_no_data_dir(file: Path, tables: Sequence[Any]) -> None:
+    """Refuse a place of the data that would have no effect.
+
+    Args:
+        file: The study file.
+        tables: Tables of its grid, unchecked.
+
+    Raises:
+        OptionError: A table names the place of its data itself.
+    """
+    if any(isinstance(table, Mapping) and "data_dir" in table for table in tables):
+        raise OptionError(
+            f"data_dir is given, but the grid of the study {str(file)!r} has its own; drop "
+            "--data-dir, or take it out of the grid"
         )
 
 

@@ -3,8 +3,9 @@
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hocket.errors import OptionError, RunFolderError
 from hocket.runs.run_dir import lock_run_dir
@@ -27,6 +28,8 @@ from hocket.training.interrupt import Interrupt, stop_signals
 
 RUNS = "runs"
 """Folder of the run folders in that of a study."""
+CLAIMS = "claims"
+"""Folder of the locks that the processes of a search hold on their trials."""
 
 
 def sweep(
@@ -56,7 +59,9 @@ def sweep(
     with lock_run_dir(folder, "folder of a study"):
         runs = _Runs(study, folder)
         stopped_by = runs.run(shown=progress)
-        record = build_record(study, folder, runs.rows(), orphans(study, folder), stopped_by)
+        rows = runs.rows()
+        others = orphans(study, folder)
+        record = build_record(study, folder, rows, runs.kept(), others, stopped_by)
         _draw(record)
         record.write()
     return record
@@ -69,13 +74,15 @@ def _draw(record: SweepRecord) -> None:
     if any(chosen_curves(row) for row in record.rows):
         try:
             draw_curves(record.values, file)
-        except OptionError as error:
-            warnings.warn(str(error), stacklevel=3)
+        except (OptionError, ValueError) as error:  # the record matters more
+            warnings.warn(f"there is no picture of the study: {error}", stacklevel=3)
 
 
 def orphans(study: Study, folder: Path) -> list[str]:
     """Return the names of run folders that belong to no run of the study, as it is now."""
     known = {run.name for run in study.runs()}
+    if (claims := folder / CLAIMS).is_dir():  # the trials of a search
+        known |= {place.name for place in claims.iterdir()}
     return sorted(p.name for p in (folder / RUNS).iterdir() if p.name not in known)
 
 
@@ -83,8 +90,10 @@ def runs_at_a_time(study: Study) -> int:
     """Return the number of runs at a time: that of the study, or what the cores allow."""
     if study.jobs:
         return study.jobs
-    threads = max((run.config.threads for run in study.runs()), default=1)
-    return max(1, len(os.sched_getaffinity(0)) // max(1, threads))
+    cores = len(os.sched_getaffinity(0))
+    # Without a number of threads PyTorch takes one for each core.
+    threads = max((run.config.threads or cores for run in study.runs()), default=1)
+    return max(1, cores // threads)
 
 
 class _Runs:
@@ -100,18 +109,23 @@ class _Runs:
         self._runs = folder / RUNS
         self._outcomes: dict[str, RunOutcome] = {}
         self._tried: set[str] = set()
-        kept = KeptRuns(folder / FILE, study.metric)
+        self._kept = KeptRuns(folder / FILE, study.metric)
         for run in study.runs():
             check_is_run(self._runs / run.name, run)
             outcome = read_outcome(self._runs, run, study.metric)
-            if outcome.result is None:
-                outcome = kept.find(run) or outcome
+            if outcome.last is None:
+                outcome = self._kept.find(run) or outcome
             self._outcomes[run.name] = outcome
 
     def rows(self) -> list[RowResults]:
         """Return the results of all rows, as far as they are known."""
         rows = self._study.rows
         return [RowResults(self._study, row, lambda r: self._outcomes[r.name]) for row in rows]
+
+    def kept(self) -> list[Mapping[str, Any]]:
+        """Return the runs of the last record that no row needs now, as they are there."""
+        ended = {each.run.name for each in self._needed() if each.last is not None}
+        return self._kept.besides(ended)
 
     def run(self, *, shown: bool) -> int:
         """Run what is missing; return the number of the signal that stopped it, or 0."""

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import hocket
 from hocket import Study
 from hocket.errors import OptionError, RunFolderError
 from hocket.options import Named
@@ -118,6 +119,72 @@ def test_the_same_values_are_trained_once(tmp_path, monkeypatch, here):
     record = run(study(search={"batch_size": [8, 16]}), 6, tmp_path)
     assert here.started == 2
     assert {trial["value"] for trial in record.rows[0]["trials"]} == {8.0, 16.0}
+
+
+def test_a_trial_whose_process_was_killed_while_it_chose_is_no_trial(
+    tmp_path, monkeypatch, here
+):
+    pretend_runs(monkeypatch, distance)
+    (tmp_path / "runs").mkdir()
+    chosen = study()
+    row = RowSearch(chosen, chosen.rows[0], tmp_path, StoredTrials(tmp_path / STORAGE))
+    row._stored.ask().suggest_float("learning_rate", 0.001, 1.0, log=True)
+    trials = run(chosen, 2, tmp_path).rows[0]["trials"]
+    assert [each["number"] for each in trials] == [1, 2]
+    assert all(each["values"].keys() == SPACE.keys() for each in trials)
+    assert here.started == 2
+
+
+def test_trials_with_another_objective_are_others(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, distance)
+    run(study(), 2, tmp_path)
+    changed = study(target=None, select="test_error", seeds=[7])
+    values = [each["value"] for each in run(changed, 2, tmp_path).rows[0]["trials"]]
+    assert here.started == 4
+    assert all(value < 0.3 for value in values)  # errors are a tenth of the losses
+
+
+def test_another_row_leaves_the_trials_of_the_first_one(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, distance)
+    run(study(), 2, tmp_path)
+    more = study(grid={"method": ["fdg+predict", "fdg"], "stages": 2})
+    rows = run(more, 2, tmp_path).rows
+    assert here.started == 4
+    assert [len(row["trials"]) for row in rows] == [2, 2]
+
+
+def test_a_sweep_and_a_search_have_the_folder_in_turn(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, distance)
+    with lock_run_dir(tmp_path), pytest.raises(RunFolderError, match="in use by process"):
+        run(study(), 1, tmp_path)
+    with lock_run_dir(tmp_path, shared=True):
+        run(study(), 1, tmp_path)
+        with pytest.raises(RunFolderError, match="in use by process"):
+            hocket.sweep(study(), tmp_path, progress=False)
+    assert hocket.sweep(study(), tmp_path, progress=False).orphans == ()
+
+
+def test_whole_numbers_are_ends_of_a_range_of_rates(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, distance)
+    assert parse_space({"learning_rate": {"low": 1, "high": 3}}) == {
+        "learning_rate": Interval(1.0, 3.0)
+    }
+    (row,) = run(study(search={}, learning_rates=[1, 3]), 2, tmp_path).rows
+    assert not any(each["values"]["learning_rate"].is_integer() for each in row["trials"])
+
+
+def test_an_option_is_that_of_the_optimizer_that_is_chosen():
+    values = {
+        "learning_rate": 0.5,
+        "optimizer.weight_decay": 0.25,
+        "optimizer": "AdamW:lr=0.001",
+        "method.shrink": 0.5,
+        "method": "fdg",
+    }
+    assert with_values({"optimizer": "SGD:lr=0.1"}, values) == {
+        "optimizer": "AdamW:lr=0.5,weight_decay=0.25",
+        "method": "fdg:shrink=0.5",
+    }
 
 
 def test_divergence_is_a_result_and_a_failure_is_none(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shutil
 import signal
 import sys
 
@@ -123,6 +124,49 @@ def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, he
     assert here.started == 2
 
 
+def test_a_run_whose_last_loss_is_not_finite_has_diverged(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: 1.0 if rate_of(config) < 0.2 else 2.0)
+    start = HereProcess.__init__
+
+    def overflow(self, config, output):
+        """End with an evaluation that JSON has no number for."""
+        start(self, config, output)
+        metrics = config.run_dir / "metrics.jsonl"
+        metrics.write_text(
+            metrics.read_text().replace('"loss": 2.0, "error"', '"loss": null, "error"')
+        )
+
+    monkeypatch.setattr(HereProcess, "__init__", overflow)
+    chosen = study(learning_rates=[0.1, 0.4])
+    for _ in range(2):
+        record = sweep(chosen, tmp_path)
+        assert (record.failures, here.started) == ([], 2)
+        (row,) = record.rows
+        assert [run["state"] for run in row["runs"]] == ["finished", "diverged"]
+        assert row["learning_rate"] == 0.1
+    assert "diverged: its last test_loss is NaN" in (tmp_path / "README.md").read_text()
+    # By its error, which is finite, the same run is one of two that can be compared.
+    (row,) = sweep(study(learning_rates=[0.1, 0.4], select="test_error"), tmp_path).rows
+    assert [run["state"] for run in row["runs"]] == ["finished", "finished"]
+
+
+def test_a_single_rate_that_diverges_is_no_best_one(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: math.inf)
+    chosen = study(learning_rates=[0.1], seeds=[0, 1], seeds_for_sweep=[0])
+    (row,) = sweep(chosen, tmp_path).rows
+    assert here.started == 1
+    assert (row["state"], row["learning_rate"]) == ("diverged", None)
+
+
+def test_a_row_that_diverged_says_how_many_reached_the_target(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: math.inf if config.seed else 1.0)
+    (row,) = sweep(study(seeds=[0, 1], target="test_loss <= 1.5"), tmp_path).rows
+    goal = row["to_target"]
+    assert (row["state"], goal["reached"], goal["runs"]) == ("diverged", 1, 2)
+    assert goal["updates"] is None
+    assert not (tmp_path / "curves.svg").exists()
+
+
 def test_a_row_without_any_good_rate_has_no_best_one(tmp_path, monkeypatch, here):
     pretend_runs(monkeypatch, lambda config: math.inf)
     chosen = study(learning_rates=[0.1, 0.4], seeds=[0, 1], seeds_for_sweep=[0])
@@ -171,8 +215,9 @@ def test_a_run_without_the_metric_has_failed(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(HereProcess, "returncode", 0, raising=False)
     assert record.failures == []
+    (tmp_path / "record.json").unlink()
     (failure,) = sweep(study(select="test_error"), tmp_path).failures
-    assert "it ended without a finite test_error to compare" in failure
+    assert "it ended without a test_error to compare" in failure
 
 
 def test_a_process_that_dies_without_a_result_has_failed(tmp_path, monkeypatch):
@@ -202,6 +247,40 @@ def test_the_error_of_gradients_is_reported_where_it_was_measured(tmp_path):
     assert f"{min(cosines):.3f} |" in (tmp_path / "README.md").read_text()
 
 
+def test_results_that_no_row_needs_any_more_are_kept(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    both = study(grid={"method": ["bp", "fdg"], "stages": 2})
+    before = sweep(both, tmp_path).rows
+    shutil.rmtree(tmp_path / "runs")
+    record = sweep(study(grid={"method": "bp", "stages": 2}), tmp_path)
+    assert [run["folder"] for run in record.kept] == [before[1]["runs"][0]["folder"]]
+    after = sweep(both, tmp_path)
+    assert here.started == 2
+    assert (after.rows, after.kept) == (before, [])
+
+
+def test_a_rate_that_fails_leaves_the_other_seeds_of_the_best_one(tmp_path, monkeypatch, here):
+    seeds = {"seeds": [0, 1, 2], "seeds_for_sweep": [0]}
+    pretend_runs(monkeypatch, lambda config: None if rate_of(config) == 0.4 else 1.0)
+    sweep(study(learning_rates=[0.1, 0.2], **seeds), tmp_path)
+    shutil.rmtree(tmp_path / "runs")
+    wider = study(learning_rates=[0.1, 0.2, 0.4], **seeds)
+    assert len(sweep(wider, tmp_path).kept) == 2
+    assert here.started == 4 + 1
+    pretend_runs(monkeypatch, lambda config: 1.0 + rate_of(config))
+    (row,) = sweep(wider, tmp_path).rows
+    assert here.started == 4 + 1 + 1
+    assert row["state"] == "complete"
+
+
+def test_the_place_of_the_data_of_a_row_stays_out_of_the_record(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    grid = [{"method": ["bp", "fdg"], "data": "text", "data_dir": str(tmp_path)}]
+    record = sweep(study(grid=grid), tmp_path / "out")
+    assert record.values["settings"]["grid"][0]["data_dir"] == "DIR"
+    assert str(tmp_path) not in (tmp_path / "out/record.json").read_text()
+
+
 def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0)
     base = TINY | {"data": "text", "data_dir": str(tmp_path), "checksum": False}
@@ -210,7 +289,14 @@ def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
     assert command.startswith("hocket train --method bp --stages 1 --network 'mlp:hidden=[4]'")
     assert "--data text --data-dir DIR" in command
     assert "--channels-last" in command
+    assert "--checkpoint-every" not in command
     assert str(tmp_path) not in (tmp_path / "out/record.json").read_text()
+
+
+def test_a_command_that_restores_checkpoints_writes_some(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    (row,) = sweep(study(base=TINY | {"on_nan": "restore"}), tmp_path).rows
+    assert "--on-nan restore --checkpoint-every 500" in row["runs"][0]["command"]
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
@@ -243,6 +329,26 @@ def test_ctrl_c_stops_between_runs_and_the_record_says_what_is_missing(tmp_path,
     assert "bp, stages 1 (incomplete)" in (tmp_path / "README.md").read_text()
 
 
+def test_a_picture_that_cannot_be_drawn_costs_no_record(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+
+    def fail(values, file):
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr(sweep_module, "draw_curves", fail)
+    with pytest.warns(UserWarning, match="there is no picture of the study: no such colour"):
+        sweep(study(), tmp_path)
+    assert SweepRecord.read(tmp_path).rows
+
+
+def test_a_label_may_look_like_a_formula(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    record = sweep(study(), tmp_path)
+    record.rows[0]["row"] = "a $b_{$ c"
+    draw_curves(record.values, tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").stat().st_size
+
+
 def test_without_matplotlib_the_record_has_no_picture(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0)
     monkeypatch.setattr(sweep_module, "draw_curves", draw_curves)
@@ -256,6 +362,7 @@ def test_as_many_runs_go_on_at_a_time_as_there_are_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     assert sweep_module.runs_at_a_time(study(jobs=0)) == 8
     assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 3})) == 2
+    assert sweep_module.runs_at_a_time(study(jobs=0, base=TINY | {"threads": 0})) == 1
     assert sweep_module.runs_at_a_time(study(jobs=5)) == 5
 
 
@@ -270,7 +377,7 @@ def test_a_failed_run_that_was_stopped_counts_as_missing(tmp_path, monkeypatch):
 
 def test_staleness_is_shown_where_there_is_some_and_is_known(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0)
-    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3}
+    grid = {"method": ["ddg", "dgl-async", "bp"], "stages": 3, "checkpoint_keep": 5}
     record = sweep(study(grid=grid), tmp_path)
     table = results_table(record.values)
     assert "| ddg | 2 | 3 | 1.0000 |" in table
