@@ -92,7 +92,8 @@ class StreamPort(Generic[Sent, Received]):
             stream = torch.cuda.current_stream()
             stream.wait_event(event)
             for tensor in tensors(vars(packet)):
-                tensor.record_stream(stream)
+                if tensor.is_cuda:  # not lengths that stay on the host
+                    tensor.record_stream(stream)
         return packet
 
     def state_dict(self) -> Tree:

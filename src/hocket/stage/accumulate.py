@@ -1,5 +1,6 @@
 """Accumulation of the gradients of several batches into one update."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -87,6 +88,25 @@ def tensor_norms(gradients: Iterable[Tensor | None]) -> list[Tensor]:
     if len({(type(tensor), tensor.dtype, tensor.device) for tensor in dense}) == 1:
         return list(torch._foreach_norm(dense))
     return [torch.linalg.vector_norm(tensor).to(dense[0].device) for tensor in dense]
+
+
+def largest_values(values: Sequence[Tensor]) -> list[Tensor]:
+    """Return the largest absolute value of each tensor, a scalar that is NaN if one of them is.
+
+    Unlike a Euclidean norm it is finite if all numbers are. Integers count as 0.
+
+    Args:
+        values: Tensors of any shapes, also empty ones.
+    """
+    searched = [
+        dense_values(value)
+        if value.numel() and (value.is_floating_point() or value.is_complex())
+        else torch.zeros(1, device=value.device)
+        for value in values
+    ]
+    if len({(type(tensor), tensor.dtype, tensor.device) for tensor in searched}) == 1:
+        return list(torch._foreach_norm(searched, math.inf))
+    return [torch.linalg.vector_norm(tensor, math.inf) for tensor in searched]
 
 
 def norm_of_norms(norms: list[Tensor]) -> Tensor:

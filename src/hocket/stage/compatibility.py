@@ -13,7 +13,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
-from torch.nn.utils import parametrize
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils import parametrize, prune
 from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, OptionError, format_problems
@@ -107,12 +108,18 @@ def _is_compiled(layer: nn.Module) -> bool:
 def _uses_derived_weights(layer: nn.Module) -> bool:
     """Return True if a layer computes with tensors made from its parameters, not with them."""
     hooks = layer._forward_pre_hooks.values()
-    normed = any(type(hook).__name__ in ("WeightNorm", "SpectralNorm") for hook in hooks)
-    return normed or isinstance(layer, nn.RNNBase) or parametrize.is_parametrized(layer)
+    made = any(
+        type(hook).__name__ in ("WeightNorm", "SpectralNorm")
+        or isinstance(hook, prune.BasePruningMethod)
+        for hook in hooks
+    )
+    repeated = isinstance(layer, _InstanceNorm) and layer.affine  # once for each input
+    known = repeated or isinstance(layer, nn.RNNBase)
+    return made or known or parametrize.is_parametrized(layer)
 
 
 def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
-    """Refuse functions of autograd that keep a weight as an attribute of ``ctx``.
+    """Refuse functions of autograd that keep a weight or a layer as an attribute of ``ctx``.
 
     What ``ctx.save_for_backward`` keeps can be held at the weights of the forward; an attribute
     is the weight itself, which the optimizer changes before a late backward.
@@ -135,7 +142,8 @@ def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
         node = nodes.pop()
         if isinstance(node, BackwardCFunction):
             for attribute, value in vars(node).items():
-                for kept in tensors(value):
+                holder = isinstance(value, nn.Module)
+                for kept in value.parameters() if holder else tensors(value):
                     if (name := names.get(kept.untyped_storage().data_ptr())) is not None:
                         raise LinearizeError(
                             f"{node.name()} keeps the weight {name!r} as ctx.{attribute}, so a "

@@ -6,6 +6,7 @@ ones the layers are given copies of these weights, and autograd saves what it li
 """
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ class CopiedWeights(SavedTensorHooks):
     """Graph of the forward, with copies of the weights of the forward.
 
     Layers of which less is known go through the hooks: so do those that get hooks of their own
-    later, and weights with hooks, which expect to see the gradient of the weight itself.
+    later, those whose weights were put into one memory or replaced, and weights with hooks,
+    which expect to see the gradient of the weight itself.
 
     Args:
         layers: What is known of the layers.
@@ -34,8 +36,10 @@ class CopiedWeights(SavedTensorHooks):
 
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
         """Forward with a graph that ends in copies of the weights."""
-        held = [parameters[name] for parameters, name in self._layers.weight_places]
-        if not self._layers.plain or not all(map(_is_ordinary, held)):
+        held: list[Any] = [
+            parameters.get(name) for parameters, name in self._layers.weight_places
+        ]
+        if not self._layers.plain or not _can_be_copied(held):
             return super().forward(module, leaves)
         kind = _kind(leaves, held)
         if kind not in self._saved:
@@ -82,7 +86,23 @@ class _OutputOfCopies(KeptOutput):
     def after_backward(self) -> None:
         """Give the weights the gradients of their copies."""
         for weight, copy in zip(self._weights, self._copies, strict=True):
-            weight.grad = copy.grad
+            if copy.grad is None or not weight.requires_grad:  # it may be frozen by now
+                continue
+            if weight.grad is None and _is_ordinary(weight):
+                weight.grad = copy.grad
+            else:  # it has another gradient, or hooks that came after the forward
+                torch.autograd.backward([weight], [copy.grad])
+
+
+def _can_be_copied(weights: Sequence[Any]) -> bool:
+    """Return True if all are ordinary parameters, each in a memory of its own.
+
+    Args:
+        weights: What stands in the places of the weights.
+    """
+    if not all(map(_is_ordinary, weights)):
+        return False
+    return len({weight.untyped_storage().data_ptr() for weight in weights}) == len(weights)
 
 
 def _is_ordinary(weight: object) -> bool:

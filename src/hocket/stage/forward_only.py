@@ -56,7 +56,7 @@ def pass_on(stage: Stage, batch: int) -> ActionReport:
     activation = stage.to_previous.receive(batch)
     with torch.no_grad(), evaluation_mode(stage.module), stage.passes.autocast():
         output = stage.module(copy_tensors(activation.values))
-    fault, _ = stage.check.fault_in_output(output, lambda: [True] * len(tensors(output)))
+    fault, _ = stage.check.fault_in_output(output, (), lambda: [True] * len(tensors(output)))
     if fault is not None:
         return send_skipped(stage, activation, fault)
     stage.send(activation, output, (False,) * len(tensors(output)))

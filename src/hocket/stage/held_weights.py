@@ -16,6 +16,7 @@ from hocket.program import Action
 from hocket.stage.optimizer import Updater
 from hocket.stage.version_copies import VersionCopies
 from hocket.stage.weight_memory import (
+    copy_memory,
     distinct_in_memory,
     fill_memory,
     from_tensors,
@@ -138,7 +139,7 @@ class HeldWeights(NewestWeights):
     @contextmanager
     def _swap(self, old: _Version) -> Iterator[None]:
         """Context manager in which old weights are in place, also those that graphs keep."""
-        newest = self._copies.copy_weights(self._weights)
+        newest = copy_memory(self._weights)  # also what was edited through `.data`
         try:
             fill_memory(self._weights, old.copies)
             self._swapped = old.version

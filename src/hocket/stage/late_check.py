@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
 from hocket.program import Action
-from hocket.stage.accumulate import tensor_norms
+from hocket.stage.accumulate import largest_values
 from hocket.stage.forward_state import named_tensors, set_tensors
 from hocket.stage.optimizer import Updater
 from hocket.tree import Tree, copy_tensors
@@ -115,7 +115,7 @@ class LateCheck:
     def find(self) -> LateFault | None:
         """Read all norms, those of the weights as well; return the first that is not finite."""
         if weights := [p for updater in self._updaters for p in updater.parameters]:
-            self.add(self._weight_names, tensor_norms(weights))
+            self.add(self._weight_names, largest_values([p.detach() for p in weights]))
         unread, self._unread = self._unread, []
         norms = [norm for each in unread for norm in each.norms]
         values = iter(torch.stack(norms).tolist() if norms else [])
@@ -138,7 +138,7 @@ class LateCheck:
         for module, values in zip(self._modules, tensors, strict=True):
             set_tensors(module, values)
         for updater, state in zip(self._updaters, states, strict=True):
-            updater.load_state_dict(state)
+            updater.load_state_dict(copy_tensors(state))  # which optimizers keep and change
             updater.zero_grad()
 
     def forget(self) -> None:

@@ -288,8 +288,13 @@ class SavedTensorHooks(KeptGraph):
         Raises:
             LinearizeError: A function of autograd keeps a weight outside the saved tensors.
         """
-        with self._hooks(module):
-            output = module(self._editable(leaves))
+        try:
+            with self._hooks(module):
+                output = module(self._editable(leaves))
+        except RuntimeError as error:
+            if "saved tensor hooks" in str(error):  # said by torch.func
+                error.add_note("(linearize='recompute' uses no such hooks)")
+            raise
         if self._stash and not self._graph_checked:
             check_graph(output, dict(module.named_parameters()))
             self._graph_checked = True
@@ -313,12 +318,25 @@ class SavedTensorHooks(KeptGraph):
         """Return a context manager in which the tensors that autograd saves pass the hooks."""
         if module is not self._module:
             self._module, self._parameters = module, list(module.parameters())
-        weights = {
-            p.untyped_storage().data_ptr(): p for p in self._parameters if p.requires_grad
-        }
+        trained = [p for p in self._parameters if p.requires_grad]
+        weights = {p.untyped_storage().data_ptr(): p for p in trained}
+        owned = {id(p): p for p in trained}
+
+        def find(tensor: Tensor) -> nn.Parameter | None:
+            """Return the weight whose memory a saved tensor shares; None if there is none."""
+            if tensor.layout != torch.strided:  # a sparse one has no such memory
+                return None
+            place = tensor.untyped_storage().data_ptr()
+            weight = weights.get(place)
+            # In its forward a layer may give its weight new memory, as by `weight.data = ...`;
+            # the old one may then be that of an activation.
+            if weight is not None and weight.untyped_storage().data_ptr() == place:
+                return weight
+            with DisableTorchFunction():
+                return owned.get(id(tensor if tensor._base is None else tensor._base))
 
         def pack(tensor: Tensor) -> object:
-            weight = weights.get(tensor.untyped_storage().data_ptr())
+            weight = find(tensor)
             if weight is None:
                 # Detached, or the output of a function would keep the function that keeps it,
                 # and a graph without a backward, as of a skipped batch, would never be freed.

@@ -6,7 +6,7 @@ then are names put together.
 
 import cmath
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import NonFiniteError
-from hocket.stage.accumulate import dense_values, norm_of_norms, tensor_norms, total_norm
+from hocket.stage.accumulate import (
+    dense_values,
+    largest_values,
+    norm_of_norms,
+    tensor_norms,
+    total_norm,
+)
 from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import LayerBuffers, ModuleTensors
 from hocket.stage.optimizer import Updater
@@ -75,16 +81,6 @@ def are_finite(values: Sequence[Tensor]) -> bool:
     return not inexact or _are_moderate(tensor_norms(inexact))
 
 
-def _norms(values: Sequence[Tensor]) -> list[Tensor]:
-    """Return a norm of each tensor that may be NaN, or 0 for the others."""
-    return [
-        torch.linalg.vector_norm(dense_values(value))
-        if is_inexact(value)
-        else torch.zeros((), device=value.device)
-        for value in values
-    ]
-
-
 def _output_names(count: int) -> list[str]:
     return [f"output {n}" for n in range(count)] if count > 1 else ["output"]
 
@@ -111,6 +107,7 @@ class NonFiniteCheck:
     ) -> None:
         self._late = late
         self._masks: list[bool] = []  # of the last forward that was found out about
+        self._masks_of: Hashable = None  # all that they depend on
         self._tensors = ModuleTensors(module)
         self._updater = updater
         self._on_nan = on_nan
@@ -136,16 +133,21 @@ class NonFiniteCheck:
         for buffers, key, saved in self._saved_buffers:
             # As data, for graphs in flight hold the buffers and no version is to count:
             # BatchNorm's kernels change their statistics in the same way.
-            if (buffer := buffers.get(key)) is not None:
+            if (buffer := buffers.get(key)) is None:
+                continue
+            if buffer.shape == saved.shape and 0 not in buffer.stride():
                 buffer.data.copy_(saved)
+            else:  # the layer has replaced it by one of another size, or by an expanded one
+                buffers[key] = saved
 
     def fault_in_output(
-        self, output: Tree, needs_gradient: Callable[[], Sequence[bool]]
+        self, output: Tree, leaves: Tree, needs_gradient: Callable[[], Sequence[bool]]
     ) -> tuple[str | None, list[bool]]:
         """Look for a fault of a forward, in its output or in the buffers it has changed.
 
         Args:
             output: Output of the stage.
+            leaves: Its input.
             needs_gradient: Returns for each tensor of the output whether a gradient is to flow
                 through it. In others infinity is no fault, as in a mask.
 
@@ -154,7 +156,7 @@ class NonFiniteCheck:
         """
         outputs = tensors(output)
         if self._late.postpones:
-            return self._note_output(outputs, needs_gradient)
+            return self._note_output(outputs, tensors(leaves), needs_gradient)
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
@@ -171,7 +173,10 @@ class NonFiniteCheck:
         return fault or self.fault_in_buffers(), masks
 
     def _note_output(
-        self, outputs: list[Tensor], needs_gradient: Callable[[], Sequence[bool]]
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        needs_gradient: Callable[[], Sequence[bool]],
     ) -> tuple[None, list[bool]]:
         """Leave the norms of an output to the late check.
 
@@ -179,23 +184,27 @@ class NonFiniteCheck:
 
         Args:
             outputs: Tensors of the output.
+            inputs: Tensors of the input.
             needs_gradient: Returns for each of them whether a gradient is to flow through it.
         """
-        if len(self._masks) != len(outputs):
+        sources = (*inputs, *self._tensors.parameters)
+        masks_of = (len(outputs), *[tensor.requires_grad for tensor in sources])
+        if self._masks_of != masks_of:
+            self._masks_of = masks_of
             pairs = zip(outputs, needs_gradient(), strict=True)
             self._masks = [not needed and is_inexact(tensor) for tensor, needed in pairs]
         searched = [
             tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
             for tensor, mask in zip(outputs, self._masks, strict=True)
         ]
-        self._late.add(partial(_output_names, len(outputs)), _norms(searched))
+        self._late.add(partial(_output_names, len(outputs)), largest_values(searched))
         self.fault_in_buffers()
         return None, self._masks
 
     def fault_in_loss(self, loss: Tensor | None) -> str | None:
         """Return the fault of a loss of one number; None also if there is no loss."""
         if self._late.postpones and loss is not None:
-            self._late.add(lambda: ["loss"], _norms([loss.detach()]))
+            self._late.add(lambda: ["loss"], largest_values([loss.detach()]))
             return None
         value = 0.0 if loss is None else loss.item()
         return None if cmath.isfinite(value) else f"loss became {value}"
@@ -207,7 +216,7 @@ class NonFiniteCheck:
         if self._late.postpones:
             named = self._described_buffers()
             names = list(named)
-            self._late.add(lambda: names, tensor_norms(named.values()))
+            self._late.add(lambda: names, largest_values(list(named.values())))
             return None
         present = [buffers.get(key) for _, buffers, key in self._finite_buffers]
         if are_finite([buffer for buffer in present if buffer is not None]):

@@ -1,7 +1,7 @@
 """Random numbers and precision of the passes of one stage."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -9,6 +9,8 @@ from hocket.stage.known_layers import Draws
 from hocket.stage.parts import StageParts
 from hocket.stage.rng import Pass, seeded_rng
 from hocket.stage.setup import Setup
+
+_NOTHING = nullcontext()
 
 
 class Passes:
@@ -42,6 +44,12 @@ class Passes:
             return _seeded_and_cast(seeded, self.autocast())
         return seeded
 
+    def differentiating(self) -> AbstractContextManager[object]:
+        """Return a context manager for a backward: its types are those of the forward."""
+        if torch.is_autocast_enabled(self._device.type):  # by the caller
+            return torch.autocast(self._device.type, enabled=False)
+        return _NOTHING
+
 
 @contextmanager
 def _seeded_and_cast(
@@ -49,3 +57,5 @@ def _seeded_and_cast(
 ) -> Iterator[None]:
     with seeded, cast:
         yield
+    # Inside autocast of the caller's it would keep casts of weights that are updated now.
+    torch.clear_autocast_cache()

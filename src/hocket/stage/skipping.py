@@ -71,6 +71,7 @@ def skip_backward(
     Raises:
         NonFiniteError: The fault is to stop the training, or outlives the batch.
     """
+    stage.updater.zero_grad()  # also if the training stops here, and another one follows
     if overflowed:
         fault = (
             f"{fault}; the loss scale of the stage is {stage.loss_scale.factor:g} from now on"
@@ -78,7 +79,6 @@ def skip_backward(
     else:
         stage.check.require_skippable(fault)
     batch, epoch = activation.batch, activation.epoch
-    stage.updater.zero_grad()
     stage.gradients = []
     if any(activation.differentiable):
         stage.to_previous.send(Gradient(batch, None))

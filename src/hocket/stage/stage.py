@@ -96,6 +96,8 @@ class Stage:
             NonFiniteCheck(*pair, setup.on_nan, self.late_check)
             for pair in zip(modules, updaters, strict=True)
         )
+        for updater in updaters:
+            updater.zero_grad()  # of a backward before, which no batch of this training had
         self._actions: Mapping[str, Callable[[int], ActionReport]] = {
             "F": self._forward,
             "B": self._backward,
@@ -169,7 +171,7 @@ class Stage:
         with self.passes.computing(batch, "forward", self._layers.draws):
             output, kept = self.linearizer.forward(self.module, leaves)
         fault, masks = self.check.fault_in_output(
-            output, lambda: self._needs_gradient(batch, leaves, output)
+            output, leaves, lambda: self._needs_gradient(batch, leaves, output)
         )
         if fault is not None:
             self.check.restore_buffers()
@@ -241,7 +243,8 @@ class Stage:
         if fault is None:
             plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
             guard, scale = None if plain else self._guard, self.loss_scale
-            back_propagate(roots, activation.share, guard, scale.factor)
+            with self.passes.differentiating():
+                back_propagate(roots, activation.share, guard, scale.factor)
             forwarded.output.after_backward()
             sent = scale.unscale(self.updater.parameters, leaves)
             fault, norm = self.check.fault_in_gradients(sent)

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from hocket.stage.weight_view import WeightView
 
 
 class VersionCopies:
@@ -44,9 +47,7 @@ class VersionCopies:
         key = _version_key(weight)
         if key not in self._copies:
             self._copies[key] = weight.untyped_storage().clone()
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        offset = int(tensor.storage_offset())
-        return empty.set_(self._copies[key], offset, tensor.size(), tensor.stride())
+        return WeightView.like(tensor, partial(self._copies.__getitem__, key)).tensor()
 
     def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
         """Return copies of the memory of the weights as they are, which graphs share.

@@ -11,13 +11,25 @@ from hocket.errors import LinearizeError
 
 @dataclass(frozen=True)
 class WeightView:
-    """A view of the memory of weights, built when the backward asks for it."""
+    """A view of the memory of weights, built when it is asked for.
+
+    Attributes:
+        get_storage: Returns the memory.
+        empty: A tensor of the type and on the device of the view.
+        size: Its shape.
+        stride: Its strides.
+        offset: Place of its first number in the memory.
+        conjugated: True if it is the conjugate of the numbers there.
+        negated: True if it is the negative of them, as the imaginary part of a conjugate.
+    """
 
     get_storage: Callable[[], torch.UntypedStorage]
     empty: Tensor
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
+    conjugated: bool
+    negated: bool
 
     @staticmethod
     def like(tensor: Tensor, get_storage: Callable[[], torch.UntypedStorage]) -> "WeightView":
@@ -29,11 +41,14 @@ class WeightView:
         """
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         offset = int(tensor.storage_offset())
-        return WeightView(get_storage, empty, tensor.size(), tensor.stride(), offset)
+        flags = tensor.is_conj(), tensor.is_neg()
+        return WeightView(get_storage, empty, tensor.size(), tensor.stride(), offset, *flags)
 
     def tensor(self) -> Tensor:
         """Return the view (...)."""
-        return self.empty.set_(self.get_storage(), self.offset, self.size, self.stride)
+        view = self.empty.set_(self.get_storage(), self.offset, self.size, self.stride)
+        view = view.conj() if self.conjugated else view
+        return torch._neg_view(view) if self.negated else view
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,475 @@
+"""What users do to weights, layers and contexts around a training leaves its gradients right.
+
+A layer of a class of its own goes through the hooks, and one of PyTorch gets copies of its
+weights: both ways have to agree, and to agree with an equivalent layer.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
+
+import hocket
+from hocket.errors import LinearizeError, NonFiniteError, OptionError
+
+GENERATOR = torch.Generator().manual_seed(1)
+BATCHES = [
+    (
+        torch.randn(4, 6, generator=GENERATOR, dtype=torch.float64),
+        torch.randint(3, (4,), generator=GENERATOR),
+    )
+    for _ in range(12)
+]
+LOWEST = torch.finfo(torch.float32).min
+Modules = list[nn.Module]
+Change = Callable[[int, Modules], None]
+
+
+class OwnLinear(nn.Linear):
+    """A layer of which nothing is known."""
+
+
+LINEAR = pytest.mark.parametrize("linear", [nn.Linear, OwnLinear])
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Any:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def sgd(weights: Any, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, **({"lr": 0.05, "momentum": 0.9} | options))
+
+
+def stages(*middle: Callable[[], nn.Module]) -> Modules:
+    """Return two stages, the first of which has these layers at its end, and a delay."""
+    torch.manual_seed(0)
+    layers = [build() for build in middle]
+    return [nn.Sequential(nn.Linear(6, 6), nn.Tanh(), *layers), nn.Linear(6, 3)]
+
+
+def squares(linear: type[nn.Linear], *further: Callable[[], nn.Module]) -> Modules:
+    return stages(lambda: linear(6, 6), *further)
+
+
+def train(
+    modules: Modules,
+    *,
+    change: Change = lambda step, modules: None,
+    first: Callable[[Modules], Any] | None = None,
+    method: str = "fdg",
+    batches: Sequence[Any] = BATCHES,
+    optimizer: Any = sgd,
+    loss: Any = F.cross_entropy,
+    **options: Any,
+) -> Modules:
+    """Train, with a change before the first step or after each; return the modules."""
+    trainer = hocket.Trainer(modules, method=method, optimizer=optimizer, loss=loss, **options)
+    if first is not None:
+        trainer.prepare(batches[0][0])
+        first(modules)
+    for step, batch in enumerate(batches):
+        trainer.step(*batch)
+        change(step, modules)
+    trainer.finish()
+    return modules
+
+
+def weights(modules: Modules) -> list[Tensor]:
+    return [p.detach() for module in modules for p in module.parameters()]
+
+
+def assert_same(one: Modules, other: Modules) -> None:
+    torch.testing.assert_close(weights(one), weights(other), rtol=1e-12, atol=1e-12)
+
+
+def put_into_one_memory(parameters: Sequence[nn.Parameter]) -> None:
+    """Give all parameters parts of one memory, with the values that they have."""
+    vector_to_parameters(parameters_to_vector(parameters).detach(), parameters)
+
+
+@LINEAR
+def test_weights_that_come_into_one_memory_stay_those_of_their_layers(linear):
+    def flatten(step: int, modules: Modules) -> None:
+        if step == 3:
+            put_into_one_memory([p for module in modules for p in module.parameters()])
+
+    modules = partial(squares, linear, nn.Tanh, lambda: linear(6, 6))
+    assert_same(train(modules()), train(modules(), change=flatten))
+
+
+class FlatSGD(torch.optim.SGD):
+    """An optimizer that puts its weights into one memory."""
+
+    def __init__(self, parameters: Any, **options: Any) -> None:
+        chosen = list(parameters)
+        super().__init__(chosen, **options)
+        put_into_one_memory(chosen)
+
+
+@LINEAR
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_optimizer_may_put_its_weights_into_one_memory(linear, fused):
+    flat, plain = (
+        train(
+            squares(linear, nn.Tanh),
+            optimizer=lambda w, kind=kind: kind(w, lr=0.05, fused=fused),
+        )
+        for kind in (FlatSGD, torch.optim.SGD)
+    )
+    assert_same(flat, plain)
+
+
+class Complex(nn.Module):
+    def __init__(self, conjugate: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6, dtype=torch.cdouble) / 2)
+        self.conjugate = conjugate
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.complex(inputs, inputs.flip(1)) @ self.conjugate(self.weight).T
+        return hidden.abs() + inputs @ self.conjugate(self.weight).imag
+
+
+@pytest.mark.parametrize("linearize", ["stash", "recompute"])
+def test_conjugate_weights_are_kept_as_conjugates(linearize):
+    lazy, physical = (
+        train(stages(lambda how=how: Complex(how)), method=f"fdg:linearize={linearize}")
+        for how in (torch.conj, torch.conj_physical)
+    )
+    assert_same(lazy, physical)
+
+
+class Masked(nn.Module):
+    """A layer with a mask whose Euclidean norm overflows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("mask", torch.full((6, 6), LOWEST).triu(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(inputs) @ torch.softmax(self.mask, 1)
+
+
+class SendsMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.zeros(len(inputs), 6, dtype=inputs.dtype)
+        return self.linear(inputs), mask.masked_fill(torch.eye(len(inputs), 6).bool(), LOWEST)
+
+
+class TakesMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return self.linear(torch.softmax(pair[0] + pair[1], 1))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    "build",
+    [lambda: [Masked(), nn.Linear(6, 3)], lambda: [SendsMask(), TakesMask()]],
+    ids=["buffer", "output"],
+)
+def test_the_lowest_numbers_are_no_fault(every, build):
+    torch.set_default_dtype(torch.float32)
+    batches = [(inputs.float(), targets) for inputs, targets in BATCHES]
+    train(build(), batches=batches, check_every=every)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_stage_that_is_frozen_at_first_trains_later(every):
+    def unfreeze(step: int, modules: Modules) -> None:
+        if step == 3:
+            modules[0].requires_grad_(True)
+
+    before = stages()
+    after = train(
+        stages(),
+        first=lambda modules: modules[0].requires_grad_(False),
+        change=unfreeze,
+        check_every=every,
+    )
+    assert not torch.equal(weights(before)[0], weights(after)[0])
+
+
+def test_gradients_from_before_a_training_are_not_learned():
+    modules = stages()
+    inputs, targets = BATCHES[0]
+    F.cross_entropy(modules[1](modules[0](inputs)), targets).backward()
+    assert_same(train(modules, method="bp"), train(stages(), method="bp"))
+
+
+class Root(nn.Module):
+    """Add the root of zero, whose gradient is NaN, if that is switched on."""
+
+    on = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + torch.sqrt(inputs * 0) if Root.on else inputs
+
+
+def test_after_a_fault_another_trainer_goes_on():
+    def switch(step: int, modules: Modules) -> None:
+        Root.on = step == 2
+
+    modules = stages(Root)
+    with pytest.raises(NonFiniteError, match=r"gradient of '0\.weight' became nan"):
+        train(modules, change=switch)
+    Root.on = False
+    assert all(weight.isfinite().all() for weight in weights(train(modules)))
+
+
+@LINEAR
+@pytest.mark.parametrize("whole", [True, False], ids=["stage", "layer"])
+def test_a_weight_that_is_frozen_in_between_stays_as_it_is(linear, whole):
+    frozen: list[Tensor] = []
+
+    def freeze(step: int, modules: Modules) -> None:
+        if step == 4:
+            layer = modules[0][2]
+            (modules[0] if whole else layer.weight).requires_grad_(False)
+            frozen.append(layer.weight.detach().clone())
+
+    modules = train(squares(linear, nn.Tanh), change=freeze)
+    assert torch.equal(modules[0][2].weight, frozen[0])
+
+
+def penalty(modules: Sequence[nn.Module]) -> Tensor:
+    return 0.1 * sum((p**2).sum() for module in modules for p in module.parameters())
+
+
+def penalised(linear: type[nn.Linear]) -> Modules:
+    modules = squares(linear, nn.Tanh)
+    return train(modules, loss=lambda out, y: F.cross_entropy(out, y) + penalty(modules))
+
+
+def added_to(linear: type[nn.Linear]) -> Modules:
+    return train(
+        squares(linear, nn.Tanh), change=lambda step, modules: penalty(modules[:1]).backward()
+    )
+
+
+def hooked(linear: type[nn.Linear]) -> Modules:
+    def add_hook(step: int, modules: Modules) -> None:
+        if step == 4:
+            modules[0][2].weight.register_hook(lambda gradient: gradient * 0)
+
+    return train(squares(linear, nn.Tanh), change=add_hook)
+
+
+def pruned(linear: type[nn.Linear]) -> Modules:
+    def cut(step: int, modules: Modules) -> None:
+        if step == 3:
+            prune.l1_unstructured(modules[0][2], "weight", 0.3)
+
+    return train(squares(linear, nn.Tanh), change=cut)
+
+
+@pytest.mark.parametrize("kind", [penalised, added_to, hooked, pruned])
+def test_layers_with_and_without_copies_agree_on_gradients_from_elsewhere(kind):
+    assert_same(kind(nn.Linear), kind(OwnLinear))
+
+
+class Replacing(nn.Linear):
+    """Keep the norm of the columns of the weight, which gets new memory for it."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, p=2, dim=0, maxnorm=0.8)
+        return super().forward(inputs)
+
+
+class Editing(nn.Linear):
+    """Keep the norm of the columns of the weight, in place."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.copy_(torch.renorm(self.weight, p=2, dim=0, maxnorm=0.8))
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_layer_may_give_its_weight_new_memory(linearize, fused):
+    replaced, edited = (
+        train(
+            squares(kind, nn.Tanh),
+            method=f"fdg:linearize={linearize}",
+            optimizer=partial(sgd, fused=fused),
+        )
+        for kind in (Replacing, Editing)
+    )
+    assert_same(replaced, edited)
+
+
+class KeepsLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(inputs)
+        return inputs @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (inputs,) = ctx.saved_tensors
+        return gradients[0] @ ctx.layer.weight, gradients[0].T @ inputs, None
+
+
+class OwnFunction(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return KeepsLayer.apply(inputs, self.weight, self)
+
+
+def test_a_function_that_keeps_a_layer_is_refused():
+    with pytest.raises(LinearizeError, match=r"keeps the weight '2\.weight' as ctx\.layer"):
+        train(squares(OwnFunction))
+
+
+def pruned_linear() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    prune.l1_unstructured(layer, "weight", 0.5)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pruned_linear,
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()
+        ),
+    ],
+    ids=["pruned", "instance norm"],
+)
+def test_layers_that_compute_with_copies_of_weights_are_refused_live(build):
+    train(stages(build))
+    with pytest.raises(OptionError, match="computes with copies of its weights"):
+        train(stages(build), method="fdg:linearize=live")
+
+
+class Neighbours(nn.Module):
+    """Mean over a graph, whose matrix may be sparse."""
+
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        matrix = torch.eye(4) + 0.5
+        self.register_buffer("matrix", matrix.to_sparse() if sparse else matrix)
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.matrix @ self.linear(inputs)
+
+
+@pytest.mark.parametrize("linearize", ["stash", "live"])
+def test_sparse_matrices_may_be_saved(linearize):
+    sparse, dense = (
+        train(stages(partial(Neighbours, sparse=kind)), method=f"fdg:linearize={linearize}")
+        for kind in (True, False)
+    )
+    assert_same(sparse, dense)
+
+
+class Energy(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - torch.func.grad(
+            lambda x: torch.tanh(super(Energy, self).forward(x)).sum()
+        )(inputs)
+
+
+def test_where_hooks_are_impossible_the_error_says_what_is_not():
+    with pytest.raises(RuntimeError, match="saved tensor hooks") as refused:
+        train(squares(Energy))
+    assert "(linearize='recompute' uses no such hooks)" in refused.value.__notes__
+    train(squares(Energy), method="fdg:linearize=recompute")
+
+
+def test_an_edit_of_a_weight_is_not_undone_by_older_weights():
+    modules = squares(nn.Linear)
+    trainer = hocket.Trainer(modules, method="adl:hold=double,accumulate=4", optimizer=sgd)
+    for step, batch in enumerate(BATCHES[:7]):
+        if step == 6:
+            modules[0][2].weight.data.zero_()
+        trainer.step(*batch)
+    assert not modules[0][2].weight.any()
+
+
+def test_a_second_late_fault_finds_the_optimizer_as_it_was():
+    trainer = hocket.Trainer(stages(), method="bp", optimizer=sgd, check_every=2)
+    faults = []
+    for step, (inputs, targets) in enumerate(BATCHES):
+        try:
+            trainer.step(inputs * float("nan") if step in (3, 5) else inputs, targets)
+        except NonFiniteError:
+            faults.append(step)
+    assert faults == [3, 5]
+    for stage in trainer.stages:
+        assert all(
+            state.isfinite().all() for state in stage.updater.optimizer_tensors().values()
+        )
+
+
+class Growing(nn.Linear):
+    """A layer whose buffer has another size after each forward."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.register_buffer("seen", torch.zeros(1, 6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen = torch.cat([self.seen, inputs.detach()[:1]])
+        return super().forward(inputs)
+
+
+class Expanded(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.register_buffer("offset", torch.zeros(1).expand(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + self.offset
+
+
+@pytest.mark.parametrize("build", [Growing, Expanded])
+def test_a_fault_is_told_whatever_became_of_the_buffers(build):
+    factors = [float("nan") if step == 5 else 1.0 for step in range(len(BATCHES))]
+    batches = [(x * f, y) for f, (x, y) in zip(factors, BATCHES, strict=True)]
+    with pytest.raises(NonFiniteError, match="the output became nan"):
+        train([build(), nn.Linear(6, 3)], batches=batches)
+    modules = train([build(), nn.Linear(6, 3)], batches=batches, on_nan="skip")
+    assert all(buffer.isfinite().all() for buffer in modules[0].buffers())
+
+
+AUTOCAST = {
+    "on": lambda: torch.autocast("cpu", torch.bfloat16),
+    "off": lambda: torch.autocast("cpu", torch.bfloat16, enabled=False),
+}
+
+
+@pytest.mark.parametrize("around", ["on", "off"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_autocast_around_a_training_changes_nothing(around, precision):
+    torch.set_default_dtype(torch.float32)
+    batches = [(inputs.float(), targets) for inputs, targets in BATCHES]
+
+    def trained(context: AbstractContextManager[Any]) -> Modules:
+        with context:
+            return train(
+                squares(nn.Linear, nn.Tanh), method="bp", batches=batches, precision=precision
+            )
+
+    alone, inside = trained(nullcontext()), trained(AUTOCAST[around]())
+    assert all(map(torch.equal, weights(alone), weights(inside)))
