@@ -45,6 +45,7 @@ from hocket.errors import DataError
 from hocket.runs.sweeps.pictures import draw_curves
 from hocket.runs.sweeps.record import NAME as SWEEP
 from hocket.runs.sweeps.record import PICTURE, SweepRecord
+from hocket.runs.sweeps.report import provenance as study_provenance
 from hocket.runs.sweeps.report import results_with_legend
 
 
@@ -149,7 +150,8 @@ def record_table(record: Record) -> str:
     """
     if record.name not in TABLES:
         raise DataError(f"no table for a record {record.name!r}; known are {', '.join(TABLES)}")
-    return f"{TABLES[record.name](record)}\n\n{provenance(record)}"
+    made = study_provenance(vars(record)) if record.name == SWEEP else provenance(record)
+    return f"{TABLES[record.name](record)}\n\n{made}"
 
 
 def provenance(record: Record) -> str:
