@@ -287,6 +287,7 @@ class SavedTensorHooks(KeptGraph):
 
         Raises:
             LinearizeError: A function of autograd keeps a weight outside the saved tensors.
+            RuntimeError: The layers raised it.
         """
         try:
             with self._hooks(module):

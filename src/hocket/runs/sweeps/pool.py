@@ -1,6 +1,7 @@
 """Processes of a study's runs, several at a time."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
+from hocket.errors import RunFolderError
 from hocket.files import open_to_append
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps.rows import Run
@@ -41,11 +43,13 @@ class RunningRun:
         run: The run.
         folder: Its folder.
         process: The process that trains.
+        output_start: Size of the log before, if there were earlier processes.
     """
 
     run: Run
     folder: Path
     process: "subprocess.Popen[bytes]"
+    output_start: int
 
 
 class Pool:
@@ -73,14 +77,25 @@ class Pool:
             each.process.wait()
 
     def start(self, run: Run) -> None:
-        """Start a run, or continue it from its last checkpoint."""
+        """Start a run, or continue it from its last checkpoint.
+
+        Raises:
+            RunFolderError: Its folder cannot be written.
+        """
         folder = self._folder / run.name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / RESULT).unlink(missing_ok=True)
         config = replace(run.config, run_dir=folder)
-        with open_to_append(folder / OUTPUT) as output:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / RESULT).unlink(missing_ok=True)
+            log = open_to_append(folder / OUTPUT)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write the folder {str(folder)!r} of a run: {error.strerror or error}"
+            ) from error
+        with log as output:
+            start = os.fstat(output.fileno()).st_size
             process = start_process(config, output)
-        self.running.append(RunningRun(run, folder, process))
+        self.running.append(RunningRun(run, folder, process, start))
 
     def ended(self) -> Iterator[tuple[Run, RunResult | None]]:
         """Yield the runs that have ended since the last call, with their results.
@@ -92,7 +107,7 @@ class Pool:
                 self.running.remove(each)
                 if each.process.stdin is not None:
                     each.process.stdin.close()
-                yield each.run, _result(each.folder, code)
+                yield each.run, _result(each, code)
 
     def stop(self) -> None:
         """Stop all runs with a checkpoint, and kill those that hang."""
@@ -125,16 +140,21 @@ def start_process(config: RunConfig, output: FileIO) -> "subprocess.Popen[bytes]
     )
 
 
-def _result(folder: Path, code: int) -> RunResult | None:
+def _result(ended: RunningRun, code: int) -> RunResult | None:
     """Return the result of a run whose process has ended; None if it was stopped.
 
     One that left no result was killed, or failed with an error that is not Hocket's.
+
+    Args:
+        ended: The run.
+        code: Exit code of its process.
     """
+    folder = ended.folder
     stopped = code in (128 + signal.SIGTERM, -signal.SIGTERM)
     if (result := read_result(folder)) is not None or stopped:
         return result
     died = f"signal {-code}" if code < 0 else f"exit code {code}"
-    said = last_line(folder / OUTPUT)
+    said = last_line(folder / OUTPUT, ended.output_start)
     result = RunResult("failed", f"its process ended with {died}{said and f': {said}'}")
     write_result(folder, result)
     return result

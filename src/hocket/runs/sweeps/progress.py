@@ -48,7 +48,9 @@ class SweepProgress:
         self._tasks: dict[str, TaskID] = {}
         self._whole = self._bars.add_task("all runs", total=float(total), note="")
         self._done = 0  # runs that have ended
-        self._work = 0.0  # runs' worth of work done since the start
+        self._work = 0.0  # runs' worth of work done since the start, by runs that have ended
+        self._shares: dict[str, float] = {}  # of each running run that is done
+        self._first: dict[str, float] = {}  # the same when it was started here
         self._lengths: dict[tuple[str, int], int] = {}  # batches of an epoch
         self._start_s = time.monotonic()
         self._next_s = 0.0
@@ -82,6 +84,7 @@ class SweepProgress:
             outcome: Its outcome; None if it was stopped.
             run: The run.
         """
+        self._shares.pop(run.name, None)
         task = self._tasks.pop(run.name, None)
         if task is not None:
             self._bars.remove_task(task)
@@ -89,25 +92,25 @@ class SweepProgress:
             self._print(f"stopped: {run.title}")
             return
         self._done += 1
-        self._work += 1.0
+        self._work += 1.0 - self._first.pop(run.name, 0.0)
         if outcome.last is not None and math.isfinite(outcome.last):
             seconds = outcome.curve[-1].seconds
             end = f"{self._metric} {outcome.last:.4f} after {seconds:.1f} s"
         else:
             end = f"{outcome.result.state}: {outcome.result.message}".partition("\n")[0]
-        rest = self._remaining([])
+        rest = self._remaining()
         self._print(f"[{self._done}/{self._total}] {run.title}: {end}{rest and f'; {rest}'}")
 
     def update(self, running: Sequence[RunningRun]) -> None:
-        """Show how far the running runs are; at most once in `INTERVAL_S`."""
-        if self._bars.disable or time.monotonic() < self._next_s:
+        """Take note of how far the running runs are, and show it; once in `INTERVAL_S`."""
+        if not self._shown or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + INTERVAL_S
-        shares = []
         for each in running:
             share, loss = self._share(each)
-            shares.append(share)
             name = each.run.name
+            self._shares[name] = share
+            self._first.setdefault(name, share)
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(each.run.title, total=1.0, note="")
             note = "" if loss is None else f"loss {loss:.3f}"
@@ -115,8 +118,8 @@ class SweepProgress:
         self._bars.update(
             self._whole,
             total=float(self._total),
-            completed=self._done + sum(shares),
-            note=f"{self._done} of {self._total} {self._remaining(shares)}",
+            completed=self._done + sum(self._shares.values()),
+            note=f"{self._done} of {self._total} {self._remaining()}",
         )
         self._bars.refresh()
 
@@ -137,10 +140,14 @@ class SweepProgress:
             return 0.0, loss
         return min(1.0, (batch + 1) / (length * config.epochs)), loss
 
-    def _remaining(self, shares: Sequence[float]) -> str:
-        """Return the estimated time of what is left, in words; nothing if it is not known."""
-        work = self._work + sum(shares)
-        left = self._total - self._done - sum(shares)
+    def _remaining(self) -> str:
+        """Return the estimated time of what is left, in words; nothing if it is not known.
+
+        A run that is continued has done a part of its work before.
+        """
+        done = sum(self._shares.values())
+        work = self._work + done - sum(self._first[name] for name in self._shares)
+        left = self._total - self._done - done
         if work < 0.01 or left <= 0:
             return ""
         left_s = (time.monotonic() - self._start_s) / work * left

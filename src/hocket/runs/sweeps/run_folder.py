@@ -81,9 +81,14 @@ def check_is_run(folder: Path, run: Run) -> None:
         raise RunFolderError(format_problems(title, problems))
 
 
-def last_line(file: Path) -> str:
-    """Return the last line of a text file that is not empty; nothing if there is none."""
-    lines = [line for line in _read_tail(file).splitlines() if line.strip()]
+def last_line(file: Path, start: int = 0) -> str:
+    """Return the last line of a text file that is not empty; nothing if there is none.
+
+    Args:
+        file: The file.
+        start: Bytes at its beginning that do not count.
+    """
+    lines = [line for line in _read_tail(file, start).splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
 
@@ -103,11 +108,16 @@ def newest_batch(folder: Path) -> tuple[int, float | None] | None:
     return None if batch is None else (batch, loss)
 
 
-def _read_tail(file: Path) -> str:
-    """Return the end of a file; nothing if it does not exist."""
+def _read_tail(file: Path, start: int = 0) -> str:
+    """Return the end of a file; nothing if it does not exist.
+
+    Args:
+        file: The file.
+        start: Bytes at its beginning that do not count.
+    """
     try:
         with open_regular_file(file) as opened:
-            opened.seek(max(0, os.fstat(opened.fileno()).st_size - TAIL))
+            opened.seek(max(start, os.fstat(opened.fileno()).st_size - TAIL))
             return opened.read().decode(errors="replace")
     except OSError:
         return ""

@@ -51,6 +51,27 @@ def test_a_log_gets_a_line_for_each_run_with_an_estimate(capsys, clock):
     ]
 
 
+def test_work_that_was_done_before_a_stop_tells_nothing_of_the_pace(
+    capsys, monkeypatch, clock, tmp_path
+):
+    """A run goes on from its middle, beside one that is new."""
+    shares = {run(1).name: 0.5, run(2).name: 0.0}
+    monkeypatch.setattr(
+        SweepProgress, "_share", lambda self, each: (shares[each.run.name], None)
+    )
+    running = [SimpleNamespace(run=run(seed), folder=tmp_path) for seed in (1, 2)]
+    with SweepProgress(2, "test_loss", shown=True) as bar:
+        bar.update(running)
+        clock[0] = 600.0
+        shares[run(2).name] = 0.5
+        bar.update(running)
+        bar.end(ended(1), run(1))
+    # Two halves of a run in ten minutes, and one half is left.
+    assert capsys.readouterr().err.splitlines() == [
+        "[1/2] fdg, seed 1: test_loss 1.5000 after 1.2 s; about 5 min left"
+    ]
+
+
 def test_silence_on_request(capsys):
     with SweepProgress(4, "test_loss", shown=False) as bar:
         bar.begin(1)

@@ -57,3 +57,4 @@ def test_the_last_line_that_says_something_is_found(tmp_path):
     (tmp_path / "log").write_text("first\nsecond \n\n")
     assert last_line(tmp_path / "log") == "second"
     assert last_line(tmp_path / "none") == ""
+    assert last_line(tmp_path / "log", (tmp_path / "log").stat().st_size) == ""

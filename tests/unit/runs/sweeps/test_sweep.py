@@ -230,6 +230,28 @@ def test_a_process_that_dies_without_a_result_has_failed(tmp_path, monkeypatch):
     assert "its process ended with signal 9: MemoryError: none left" in failure
 
 
+def test_a_process_that_dies_in_silence_says_nothing_of_an_earlier_one(tmp_path, monkeypatch):
+    def die(self, config, output):
+        self.returncode = -9
+        if not (config.run_dir / "output.log").read_bytes():
+            output.write(b"MemoryError: none left\n")
+
+    monkeypatch.setattr(HereProcess, "__init__", die)
+    assert ": MemoryError" in sweep(study(), tmp_path).failures[0]
+    (failure,) = sweep(study(), tmp_path).failures
+    assert "its process ended with signal 9 (see " in failure
+
+
+def test_a_file_in_the_place_of_a_run_folder_is_refused(tmp_path):
+    (run,) = study().runs()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / run.name).touch()
+    with pytest.raises(
+        RunFolderError, match=r"cannot write the folder .* of a run: File exists"
+    ):
+        sweep(study(), tmp_path)
+
+
 def test_a_target_that_not_all_seeds_reach_has_no_mean(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0 + config.seed)
     (row,) = sweep(study(seeds=[0, 1], target="test_loss <= 1.5"), tmp_path).rows
