@@ -110,11 +110,14 @@ def build_weights(
         updater: Updater of the weights.
         linearizer: Linearizer of the stage.
         in_flight: Batches in flight at the stage.
+
+    Raises:
+        OptionError: A weight shares its memory with others, which old weights would change.
     """
     if method.holds(parts.count):
         assert linearizer.copies is not None, "a method that holds weights stashes"
         held_back = method.held_back(parts.index, parts.count)
-        return HeldWeights(updater, linearizer.copies, held_back)
+        return HeldWeights(updater, linearizer.copies, held_back, parts.index)
     if any(remedy.moves for remedy in method.remedies):
         return CorrectedWeights(updater, linearizer, in_flight)
     if updater.remedies.wants_then:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.errors import LinearizeError
 from hocket.program import Action
 from hocket.stage.optimizer import Updater
 from hocket.stage.version_copies import VersionCopies
@@ -20,6 +21,8 @@ from hocket.stage.weight_memory import (
     distinct_in_memory,
     fill_memory,
     from_tensors,
+    layouts,
+    require_own_memory,
     to_tensors,
 )
 
@@ -91,13 +94,21 @@ class HeldWeights(NewestWeights):
         updater: Updater of the weights.
         copies: Copies of the newest weights, which graphs share.
         held_back: The most updates by which a forward is older than the newest weights.
+        stage: Number of the stage, for messages.
+
+    Raises:
+        OptionError: The memory of a weight has other things in it.
     """
 
-    def __init__(self, updater: Updater, copies: VersionCopies, held_back: int) -> None:
+    def __init__(
+        self, updater: Updater, copies: VersionCopies, held_back: int, stage: int
+    ) -> None:
         super().__init__(updater)
+        require_own_memory(updater.parameters, stage)
         self._copies = copies
         self._held_back = held_back
         self._weights = distinct_in_memory(updater.parameters)
+        self._layouts = layouts(self._weights)
         self._kept: dict[int, _Version] = {}  # by updates of the program
         self._updates = 0
         self._swapped: int | None = None
@@ -138,7 +149,16 @@ class HeldWeights(NewestWeights):
 
     @contextmanager
     def _swap(self, old: _Version) -> Iterator[None]:
-        """Context manager in which old weights are in place, also those that graphs keep."""
+        """Context manager in which old weights are in place, also those that graphs keep.
+
+        Raises:
+            LinearizeError: A weight is laid out in another way than at the beginning.
+        """
+        if layouts(self._weights) != self._layouts:
+            raise LinearizeError(
+                "a weight was replaced by one with other strides or in another memory, so "
+                "that older weights do not fit it; update weights in place"
+            )
         newest = copy_memory(self._weights)  # also what was edited through `.data`
         try:
             fill_memory(self._weights, old.copies)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hocket.errors import OptionError
+
 Copies = Sequence[torch.UntypedStorage]
 """A copy of the memory of each weight that `distinct_in_memory` returns."""
 
@@ -12,6 +14,38 @@ Copies = Sequence[torch.UntypedStorage]
 def distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the weights, and of those that share their memory only one."""
     return list({w.untyped_storage().data_ptr(): w for w in weights}.values())
+
+
+def require_own_memory(weights: Sequence[Tensor], stage: int) -> None:
+    """Refuse weights whose memory has other things in it, such as weights of other stages.
+
+    Args:
+        weights: Weights of a stage.
+        stage: Number of the stage, for the message.
+
+    Raises:
+        OptionError: There is such a weight.
+    """
+    used: dict[int, int] = {}
+    for weight in weights:
+        place = weight.untyped_storage().data_ptr()
+        used[place] = used.get(place, 0) + weight.nbytes
+    for weight in weights:
+        memory = weight.untyped_storage()
+        if used[memory.data_ptr()] < memory.nbytes():
+            raise OptionError(
+                f"stage {stage}: a weight of shape {tuple(weight.shape)} is a part of a larger "
+                "memory, into which this method would copy older weights; give each weight a "
+                "memory of its own: weight.data = weight.data.clone()"
+            )
+
+
+def layouts(weights: Sequence[Tensor]) -> list[tuple[tuple[int, ...], int, int]]:
+    """Return strides, offset and bytes of memory of each weight."""
+    return [
+        (weight.stride(), int(weight.storage_offset()), weight.untyped_storage().nbytes())
+        for weight in weights
+    ]
 
 
 def copy_memory(weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from contract.small import data, mlp, train
+from hocket.errors import LinearizeError, OptionError
 from hocket.methods import ADL, PipeDream, PipeDream2BW
 
 HOLDING = {
@@ -56,3 +58,27 @@ def test_an_error_of_a_forward_leaves_the_newest_weights_in_place():
         train(PipeDream2BW(accumulate=1), modules, data(mlp, 9), watch=watch)
     assert torch.equal(modules[1][0].weight, newest[-1])
     assert torch.equal(seen[-1], newest[-2])
+
+
+def test_weights_of_several_stages_in_one_memory_are_refused():
+    modules = mlp(2)
+    parameters = [p for module in modules for p in module.parameters()]
+    vector_to_parameters(parameters_to_vector(parameters).detach(), parameters)
+    with pytest.raises(OptionError, match=r"stage 0: a weight .* part of a larger memory"):
+        train(PipeDream2BW(accumulate=1), modules, data(mlp, 4))
+    for module in modules:
+        own = list(module.parameters())
+        vector_to_parameters(parameters_to_vector(own).detach(), own)
+    train(PipeDream2BW(accumulate=1), modules, data(mlp, 4))
+
+
+def test_a_weight_that_is_replaced_by_one_with_other_strides_is_refused():
+    modules = mlp(2)
+
+    def watch(event, stage):
+        if event.action.kind == "U":
+            weight = modules[1][0].weight
+            weight.data = weight.data.t().contiguous().t()
+
+    with pytest.raises(LinearizeError, match=r"other strides .*; update weights in place"):
+        train(PipeDream2BW(accumulate=1), modules, data(mlp, 9), watch=watch)
