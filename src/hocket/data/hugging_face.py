@@ -12,6 +12,7 @@ from torch import Tensor
 from hocket.data.augment import Chain, Crop, Flip, Normalise
 from hocket.data.batches import Batches, InMemory, Transform
 from hocket.data.dataset import Data, check_targets
+from hocket.data.image_folder import to_eight_bits
 from hocket.errors import DataError, OptionError, import_extra
 
 
@@ -158,7 +159,10 @@ def _convert_input(value: Any, mode: str, image_size: int | None) -> Tensor:
                 f"an input is {value!r:.60}, wanted an image or a list of numbers; "
                 "choose another column with the option image"
             ) from error
-    converted = value.convert(mode)
+    try:
+        converted = to_eight_bits(value).convert(mode)
+    except OSError as error:
+        raise DataError(f"an image cannot be used: {error}") from error
     if image_size is not None:
         converted = converted.resize((image_size, image_size), Image.Resampling.BILINEAR)
     pixels_HWC = np.array(converted).reshape(converted.height, converted.width, -1)

@@ -5,7 +5,7 @@
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from hocket.data.augment import Normalise
 from hocket.data.batches import Batches
 from hocket.data.dataset import Data, check_targets
 from hocket.errors import DataError, OptionError, format_problems, import_extra
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 # The usual constants for ImageNet.
@@ -113,7 +116,7 @@ class ImageFiles:
 
         try:
             with Image.open(path) as opened:
-                image = opened.convert("RGB")
+                image = to_eight_bits(opened).convert("RGB")
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise DataError(
                 f"{path} cannot be decoded: {error}; replace or remove the file"
@@ -125,6 +128,23 @@ class ImageFiles:
         if self.flip and torch.rand((), generator=rng) < 0.5:
             pixels_3SS = pixels_3SS.flip(2)
         return pixels_3SS
+
+
+def to_eight_bits(image: "Picture") -> "Picture":
+    """Return an image with 8 bits for each channel; Pillow would cut off larger numbers.
+
+    Raises:
+        OSError: Its numbers have no known range.
+    """
+    from PIL import Image
+
+    if image.mode == "F":
+        raise OSError("its pixels are floating point numbers")
+    if not image.mode.startswith("I"):
+        return image
+    white = 2**16 - 1  # of 16 bits, which older Pillow reads as 32
+    pixels = np.asarray(image).astype(np.float64) / white
+    return Image.fromarray((pixels.clip(0, 1) * 255).round().astype(np.uint8))
 
 
 def folder(

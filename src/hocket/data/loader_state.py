@@ -5,7 +5,8 @@ random state, and batches that the network was already trained on are skipped.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -47,15 +48,56 @@ def loader_state(loader: object) -> dict[str, Any]:
 
 
 def restore_loader(state: dict[str, Any], loader: object) -> None:
-    """Restore the state of a loader and of the global generators from `loader_state`."""
+    """Restore the state of a loader and of the global generators from `loader_state`.
+
+    Raises:
+        DataError: The loader has other generators than that of the state.
+    """
     torch.set_rng_state(state["torch"])
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     random.setstate(state["python"])
-    for generator, kept in zip(_generators(loader), state["generators"], strict=False):
-        generator.set_state(kept)
-    if isinstance(loader, EpochLoader) and state["epoch"] is not None:
-        loader.epoch = state["epoch"]
+    _restore_own(loader, state["generators"], state["epoch"])
+
+
+@contextmanager
+def preserve_loader(loader: object) -> Iterator[None]:
+    """Context manager after which a loader serves the batches that it would have served.
+
+    The global generators are another matter.
+
+    Args:
+        loader: The loader, which is iterated meanwhile.
+    """
+    kept = [generator.get_state() for generator in _generators(loader)]
+    epoch = loader.epoch if isinstance(loader, EpochLoader) else None
+    try:
+        yield
+    finally:
+        _restore_own(loader, kept, epoch)
+
+
+def _restore_own(loader: object, kept: Sequence[torch.Tensor], epoch: int | None) -> None:
+    """Restore the generators and the epoch of a loader.
+
+    Args:
+        loader: The loader.
+        kept: States of its generators.
+        epoch: Number of its next epoch; None if it counts none.
+
+    Raises:
+        DataError: It has another number of generators.
+    """
+    generators = _generators(loader)
+    if len(generators) != len(kept):
+        raise DataError(
+            f"the training data have {len(generators)} random generators of their own, and had "
+            f"{len(kept)}; give a loader like that of the beginning"
+        )
+    for generator, state in zip(generators, kept, strict=True):
+        generator.set_state(state)
+    if isinstance(loader, EpochLoader) and epoch is not None:
+        loader.epoch = epoch
 
 
 def remaining_batches(loader: Iterable[T], first: int) -> Iterator[T]:
@@ -81,6 +123,8 @@ def _skip(batches: Iterator[T], first: int) -> Iterator[T]:
 
 
 def _generators(loader: object) -> list[torch.Generator]:
-    holders = [loader, getattr(loader, "sampler", None)]
-    generators = [getattr(holder, "generator", None) for holder in holders]
-    return [entry for entry in generators if isinstance(entry, torch.Generator)]
+    """Return the generators of a DataLoader, of its samplers, each once."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = [getattr(holder, "sampler", None) for holder in (loader, batches)]
+    generators = [getattr(h, "generator", None) for h in (loader, batches, *samplers)]
+    return list({id(g): g for g in generators if isinstance(g, torch.Generator)}.values())

@@ -59,6 +59,8 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
         )
     if dimension == output.dim() - 1:
         output, targets = output.flatten(0, -2), targets.flatten()
+    if targets.dtype not in (torch.int64, torch.uint8):
+        targets = targets.long()  # which PyTorch asks for
     # PyTorch's mean over no targets is NaN.
     if targets.device.type != "cpu":
         mean = F.cross_entropy(
@@ -156,10 +158,12 @@ def class_dimension(output: Tree, targets: Tree) -> int | None:
 def count_errors(output: Tree, targets: Tree) -> tuple[int, int] | None:
     """Return the numbers of wrong and of all predictions; None without class indices.
 
+    A single score is no choice between classes, so it has none.
+
     Predictions whose target is not one of the classes, as -100 and 255 often are, do not count.
     """
     dimension = class_dimension(output, targets)
-    if dimension is None:
+    if dimension is None or output.shape[dimension] < 2:
         return None
     counted = (targets >= 0) & (targets < output.shape[dimension])
     wrong = counted & (output.argmax(dimension) != targets)

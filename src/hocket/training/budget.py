@@ -29,13 +29,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name} is {number}; use at least {least}"
+            f"{name} is {number!r}; use a whole number of at least {least}"
             for name, number, least in (
                 ("epochs", self.epochs, 1),
                 ("updates", self.updates, 1),
                 ("evaluate_every", self.evaluate_every, 0),
             )
-            if number is not None and number < least
+            if number is not None and not (isinstance(number, int) and number >= least)
         ]
         if (self.epochs is None) == (self.updates is None):
             problems.append(

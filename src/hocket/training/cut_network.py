@@ -41,6 +41,11 @@ class CutNetwork:
     """
 
     def __init__(self, network: nn.Module, stages: Stages) -> None:
+        if isinstance(network, torch.jit.ScriptModule):
+            raise CutError(
+                "the network was compiled by torch.jit, which hides the calls of its modules; "
+                "give the module that it was made from"
+            )
         self.network = network
         self.plan = stages if isinstance(stages, Plan) else None
         self.count = count_stages(stages)

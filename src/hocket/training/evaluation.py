@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.data.loader_state import preserve_loader
 from hocket.distributed.phases import Phase
 from hocket.modes import evaluation_mode
 from hocket.stage.prediction import Prediction
@@ -77,6 +78,17 @@ def _forward(
         use: Called with the prediction of each stage of this process for each batch.
         inputs_only: Accept batches that are inputs without targets.
     """
+    with preserve_loader(batches):  # it may be that of the training
+        _forward_each(session, batches, use, inputs_only=inputs_only)
+
+
+def _forward_each(
+    session: Session,
+    batches: Iterable[Any],
+    use: Callable[[Prediction], None],
+    *,
+    inputs_only: bool,
+) -> None:
     device = session.setup.device
     with session.reporting_failures(), preserve_rng(device):
         # Cuts the network, in its own mode.

@@ -18,6 +18,7 @@ class FitState:
 
     Args:
         epoch: Number of epochs that the trainer has done, those of a ``fit`` before included.
+        ungathered: Batches since the last update that wait for others.
 
     Attributes:
         epoch: The same number, now.
@@ -31,9 +32,10 @@ class FitState:
             meter, samples and seconds of each.
         callbacks: Callbacks, whose states checkpoints keep.
         stop_requested: True if this process has asked to stop after the present epoch.
+        ungathered: Batches since the last of these updates.
     """
 
-    def __init__(self, epoch: int = 0) -> None:
+    def __init__(self, epoch: int = 0, ungathered: int = 0) -> None:
         self.epoch = epoch
         self.history: list[EpochResult] = []
         self.batches = self.samples = 0
@@ -42,7 +44,7 @@ class FitState:
         self.rows: list[Any] = []
         self.callbacks = CallbackList()
         self.stop_requested = False
-        self._ungathered = 0  # batches since the last of these updates
+        self.ungathered = ungathered
         self._seconds = 0.0  # of the present epoch before ``_start``
         self._start = time.perf_counter()
         self._loader_state: dict[str, Any] | None = None  # at the start of the present epoch
@@ -90,13 +92,13 @@ class FitState:
             accumulate: Batches in an update.
         """
         self.batches += 1
-        self._ungathered += 1
-        if self._ungathered == accumulate:
-            self.updates, self._ungathered = self.updates + 1, 0
+        self.ungathered += 1
+        if self.ungathered == accumulate:
+            self.updates, self.ungathered = self.updates + 1, 0
 
     def drain(self) -> None:
         """Count the update of the remaining batches, if there are any, at a drained end."""
-        self.updates, self._ungathered = self.updates + (self._ungathered > 0), 0
+        self.updates, self.ungathered = self.updates + (self.ungathered > 0), 0
 
     def batches_until(self, updates: int, accumulate: int) -> int:
         """Return the batches that are missing for a number of updates more.
@@ -105,7 +107,7 @@ class FitState:
             updates: Number of updates, from now on.
             accumulate: Batches in an update.
         """
-        return updates * accumulate - self._ungathered
+        return updates * accumulate - self.ungathered
 
     def add(self, events: Sequence[Event], samples: int) -> None:
         """Count a tick at which a batch entered."""
@@ -151,7 +153,7 @@ class FitState:
             "batches": self.batches,
             "samples": self.samples,
             "seconds": self.seconds,
-            "updates": [self.updates, self._ungathered, self.evaluated],
+            "updates": [self.updates, self.ungathered, self.evaluated],
             "callbacks": self.callbacks.state_dict(),
         }
 
@@ -169,7 +171,7 @@ class FitState:
         self.history = [_parse_epoch(values) for values in summary["history"]]
         self.batches, self.samples = summary["batches"], summary["samples"]
         self._seconds = summary["seconds"]
-        self.updates, self._ungathered, self.evaluated = summary["updates"]
+        self.updates, self.ungathered, self.evaluated = summary["updates"]
         self.callbacks = CallbackList(states=summary["callbacks"])
         self._loader_state = first["loader_state"]
         self.rows = [list(row) for row in first["rows"]]

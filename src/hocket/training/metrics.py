@@ -243,7 +243,6 @@ class EvaluationMeter:
                 "hold a tensor of shape (B, ...); give the targets of each batch"
             )
         self._samples += samples
-        self._own.update(output, targets, samples)
         counts = count_errors(output, targets)
         weight = samples if counts is None else counts[1]
         value = float(compute_loss(loss, output, targets))
@@ -252,6 +251,7 @@ class EvaluationMeter:
             self._weight += weight
         self._count("ensemble", prediction.ensemble, targets)
         self._countable &= self._count("network", output, targets)
+        self._own.update(output, targets, samples)  # at last: it may edit what it is given
 
     def values(self) -> list[Any]:
         """Return all counts as plain values."""

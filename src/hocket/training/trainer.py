@@ -367,6 +367,7 @@ class Trainer:
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
+        self._fit_state.drain()
         return self._session.finish()
 
     def fit(
@@ -419,7 +420,7 @@ class Trainer:
         budget = Budget(epochs=epochs, updates=updates, evaluate_every=evaluate_every)
         budget.check_evaluation(validation, on_evaluation)
         if not self._resumed:
-            self._fit_state = FitState(self.epoch)
+            self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
         request = FitRequest(
             train=train,
             validation=validation,

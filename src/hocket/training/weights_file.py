@@ -4,7 +4,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hocket.errors import import_extra
 from hocket.files import replace_atomically
@@ -25,12 +25,15 @@ def save_weights(network: nn.Module, file: Path) -> None:
     Args:
         network: The network.
         file: The file, whose ending names the format: .pt or .safetensors. The latter has
-            copies of weights that share memory.
+            copies of weights that share memory, and nothing but tensors.
     """
-    weights = {name: value.cpu() for name, value in network.state_dict().items()}
+    state = network.state_dict()
+    # A layer may keep other things than tensors (get_extra_state).
+    weights = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in state.items()}
     with replace_atomically(file) as unfinished:
         if file.suffix == ".safetensors":
-            copies = {name: value.contiguous().clone() for name, value in weights.items()}
+            tensors = {n: v for n, v in weights.items() if isinstance(v, Tensor)}
+            copies = {name: value.contiguous().clone() for name, value in tensors.items()}
             import_safetensors().save_file(copies, unfinished)
         else:
             torch.save(weights, unfinished)

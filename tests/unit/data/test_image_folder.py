@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from hocket.data import load
-from hocket.data.image_folder import NORMALISE, centre_box, random_box
+from hocket.data.image_folder import NORMALISE, centre_box, random_box, to_eight_bits
 from hocket.data.randomness import make_generator
 from hocket.errors import DataError, OptionError
 
@@ -141,3 +141,18 @@ def test_missing_pillow_is_named_with_its_extra(tmp_path, monkeypatch):
 def test_image_size_must_be_positive(tmp_path):
     with pytest.raises(OptionError, match=r"image_size is 0; give 1 or more pixels"):
         load("folder", data_dir=tmp_path, batch_size=4, image_size=0)
+
+
+def test_images_of_sixteen_bits_keep_their_greys():
+    ramp = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
+    read = np.asarray(to_eight_bits(Image.fromarray(ramp)).convert("RGB"))
+    assert (read[..., 0] == np.round(ramp / 65535 * 255)).all()
+
+
+def test_images_of_floating_point_numbers_are_refused(tmp_path):
+    write_images(tmp_path)
+    for file in (tmp_path / "test").glob("*/*.png"):
+        Image.fromarray(np.ones((8, 8), dtype=np.float32)).save(file, format="TIFF")
+    data = load("folder", data_dir=tmp_path, batch_size=2, image_size=8)
+    with pytest.raises(DataError, match="cannot be decoded: its pixels are floating point"):
+        next(iter(data.test))

@@ -5,10 +5,15 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from hocket.data.batches import Batches, InMemory
-from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
+from hocket.data.loader_state import (
+    loader_state,
+    preserve_loader,
+    remaining_batches,
+    restore_loader,
+)
 from hocket.errors import DataError
 
 
@@ -33,6 +38,7 @@ def shuffling(**options):
     return DataLoader(TensorDataset(torch.arange(12.0)), 2, shuffle=True, **options)
 
 
+ROWS = TensorDataset(torch.arange(12.0))
 LOADERS = {
     "a list": lambda: [1, 2, 3, 4, 5, 6],
     "Hocket's own": hocket_loader,
@@ -41,7 +47,15 @@ LOADERS = {
     "a DataLoader with a generator": lambda: shuffling(
         generator=torch.Generator().manual_seed(1)
     ),
+    "a sampler with a generator": lambda: DataLoader(ROWS, 2, sampler=drawing_rows()),
+    "a batch sampler": lambda: DataLoader(
+        ROWS, batch_sampler=BatchSampler(drawing_rows(), 2, drop_last=False)
+    ),
 }
+
+
+def drawing_rows():
+    return RandomSampler(ROWS, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("first", [0, 1, 4])
@@ -73,3 +87,21 @@ def test_batches_that_are_skipped_are_not_transformed():
     rows = torch.arange(6.0)
     list(remaining_batches(Batches(InMemory(rows, rows, record), 2), 2))
     assert transformed == [[4.0, 5.0]]
+
+
+@pytest.mark.parametrize("name", [name for name in LOADERS if "global" not in name])
+def test_a_loader_that_is_read_in_between_serves_what_it_would_have_served(name):
+    read, alone = LOADERS[name](), LOADERS[name]()
+    with preserve_loader(read):
+        torch.manual_seed(5)
+        list(read)
+    torch.manual_seed(6)
+    batches = list(read)
+    torch.manual_seed(6)
+    assert str(batches) == str(list(alone))
+
+
+def test_a_loader_with_other_generators_is_refused():
+    state = loader_state(LOADERS["a DataLoader with a generator"]())
+    with pytest.raises(DataError, match="have 0 random generators of their own, and had 1"):
+        restore_loader(state, [1, 2])

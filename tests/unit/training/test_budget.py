@@ -156,9 +156,12 @@ def test_a_resumed_training_may_go_on_for_longer(tmp_path):
     [
         ({}, "epochs is None and updates is None; a training ends after one of the two"),
         ({"epochs": 1, "updates": 1}, "epochs is 1 and updates is 1; a training ends after"),
-        ({"epochs": 0}, "epochs is 0; use at least 1"),
-        ({"updates": -1}, "updates is -1; use at least 1"),
-        ({"updates": 1, "evaluate_every": -1}, "evaluate_every is -1; use at least 0"),
+        ({"epochs": 0}, "epochs is 0; use a whole number of at least 1"),
+        ({"updates": -1}, "updates is -1; use a whole number of at least 1"),
+        (
+            {"updates": 1, "evaluate_every": -1},
+            "evaluate_every is -1; use a whole number of at least 0",
+        ),
         (
             {"updates": 1, "evaluate_every": 1},
             "evaluate_every is 1, and there is nothing to evaluate on; give validation data",
@@ -199,3 +202,30 @@ def test_data_without_a_length_are_repeated():
     history = trainer.fit(Loader(), updates=5, progress=False)
     assert [epoch.updates for epoch in history] == [2, 4, 5]
     assert all(torch.isfinite(p).all() for module in modules for p in module.parameters())
+
+
+@pytest.mark.parametrize("before", ["fit", "step"])
+@pytest.mark.parametrize("name", ["adl", "bp", "paci", "dgl"])
+def test_a_group_that_was_begun_before_counts_for_the_next_updates(name, before):
+    """Two batches of a group of four have entered when the updates are asked for."""
+    trainer = Trainer(mlp(3), method=METHODS[name](accumulate=4), optimizer=sgd)
+    if before == "fit":
+        trainer.fit(BATCHES[:2], epochs=1, progress=False)
+    else:
+        for batch in BATCHES[:2]:
+            trainer.step(*batch)
+    done = [stage.updater.version for stage in trainer.stages]
+    history = trainer.fit(BATCHES, updates=2, progress=False)
+    made = [stage.updater.version for stage in trainer.stages]
+    assert [after - start for start, after in zip(done, made, strict=True)] == [2, 2, 2]
+    assert history[-1].updates == 2
+
+
+def test_a_group_that_finish_completes_counts_for_none_later():
+    trainer = Trainer(mlp(3), method=ADL(accumulate=4), optimizer=sgd)
+    for batch in BATCHES:
+        trainer.step(*batch)
+    trainer.finish()
+    assert [stage.updater.version for stage in trainer.stages] == [2, 2, 2]
+    trainer.fit(BATCHES, updates=2, progress=False)
+    assert [stage.updater.version for stage in trainer.stages] == [4, 4, 4]

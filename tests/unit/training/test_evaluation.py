@@ -3,7 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
+import hocket
 from contract.small import data, different, mlp, sgd
 from hocket import Trainer
 from hocket.distributed.launch import launch
@@ -83,3 +86,57 @@ def test_every_process_gets_all_of_it(tmp_path):
         assert different(left["outputs"], outputs) == []
         mean = float(torch.cat(outputs).mean())
         assert left["metrics"] == pytest.approx({"mean": mean})
+
+
+def binary(outputs, targets):
+    return functional.binary_cross_entropy_with_logits(outputs.flatten(), targets.double())
+
+
+def test_a_single_score_has_a_loss_of_all_samples_and_no_error():
+    network = nn.Linear(5, 1).double()
+    batches = [(torch.randn(4, 5).double(), torch.tensor([0, 1, 1, 1])) for _ in range(3)]
+    trainer = Trainer(network, stages=1, method="bp", optimizer=sgd, loss=binary)
+    result = trainer.evaluate(batches)
+    expected = torch.stack([binary(network(x), y) for x, y in batches]).mean()
+    assert result.error is None
+    assert result.loss == pytest.approx(expected.item())
+
+
+def test_a_metric_that_edits_what_it_is_given_changes_no_loss():
+    def edit(outputs, targets):
+        outputs.zero_()
+        return 0.0
+
+    plain, edited = (
+        Trainer(mlp(2), optimizer=sgd, metrics=metrics).evaluate(BATCHES)
+        for metrics in ({}, {"edit": edit})
+    )
+    assert edited.loss == plain.loss
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.bool])
+def test_targets_may_be_integers_of_any_type(dtype):
+    scores, targets = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    assert torch.equal(
+        hocket.cross_entropy(scores, targets.to(dtype)), hocket.cross_entropy(scores, targets)
+    )
+
+
+def test_an_evaluation_on_the_training_data_leaves_their_order():
+    def trained(between):
+        modules = mlp(2)
+        inputs, targets = (torch.cat(each) for each in zip(*BATCHES, strict=True))
+        loader = DataLoader(
+            TensorDataset(inputs, targets),
+            4,
+            shuffle=True,
+            generator=torch.Generator().manual_seed(1),
+        )
+        trainer = Trainer(modules, optimizer=sgd)
+        trainer.fit(
+            loader, epochs=2, progress=False, on_epoch=lambda _: between(trainer, loader)
+        )
+        return [p for module in modules for p in module.parameters()]
+
+    alone = trained(lambda trainer, loader: None)
+    assert different(alone, trained(lambda trainer, loader: trainer.evaluate(loader))) == []

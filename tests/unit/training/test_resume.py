@@ -169,6 +169,43 @@ def test_another_optimizer_is_refused(saved):
         trainer.resume(saved)
 
 
+@pytest.mark.parametrize("method", [FDG(), DDG(), DGL(), ADL(accumulate=2)])
+def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
+    """The third update of stage 0 is interrupted; what was saved before is still there."""
+    batches = data(mlp, 8)
+
+    def interrupt(event, stage):
+        if event.action.kind == "U" and stage.index == 0 and stage.updater.version == 3:
+            raise KeyboardInterrupt
+
+    trainer = trainer_of(mlp(2), method, watchers=[interrupt])
+    stepped(trainer, batches[:2]).save(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        stepped(trainer, batches[2:])
+    with pytest.raises(
+        CheckpointError, match=r"tick \d was cut short by KeyboardInterrupt, so"
+    ):
+        trainer.save(tmp_path)
+    later = trainer_of(mlp(2), method)
+    later.resume(tmp_path)
+    whole = stepped(trainer_of(mlp(2), method), batches)
+    stepped(later, batches[2:])
+    assert different(whole.state_dict().values(), later.state_dict().values()) == []
+
+
+def test_a_step_after_a_tick_that_was_cut_short_says_so():
+    def fail(event, stage):
+        if event.tick == 3:
+            raise RuntimeError("boom")
+
+    trainer = trainer_of(mlp(2), watchers=[fail])
+    with pytest.raises(RuntimeError, match="boom"):
+        stepped(trainer, data(mlp, 8))
+    with pytest.raises(HocketError) as refused:
+        stepped(trainer, data(mlp, 8))
+    assert "was cut short by RuntimeError; resume a new trainer)" in refused.value.__notes__[-1]
+
+
 def test_a_trainer_that_has_trained_does_not_resume(saved):
     with pytest.raises(HocketError, match="has trained already; resume with a new one"):
         stepped(trainer_of(mlp(3)), BATCHES[:1]).resume(saved)

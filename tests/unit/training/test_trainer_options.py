@@ -183,5 +183,5 @@ def test_training_can_go_on_with_another_fit():
 
 
 def test_no_epochs_are_refused():
-    with pytest.raises(OptionError, match="epochs is 0; use at least 1"):
+    with pytest.raises(OptionError, match="epochs is 0; use a whole number of at least 1"):
         Trainer(mlp(1), optimizer=sgd).fit(data(mlp, 1), epochs=0)
