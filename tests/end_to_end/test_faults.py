@@ -153,6 +153,37 @@ def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path)
     assert [len(rows) for rows in trainings] == [2] * 4
 
 
+AGAIN = """
+import torch
+
+from hocket import Trainer
+
+batches = [(torch.ones(2, 2), torch.ones(2, dtype=torch.long))] * 3
+for _ in range(2):
+    modules = [torch.nn.Linear(2, 2) for _ in range(2)]
+    with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
+        trainer.fit(batches, epochs=1, progress=False)
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_training_may_follow_when_the_group_was_destroyed(tmp_path):
+    (tmp_path / "again.py").write_text(AGAIN)
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", "again.py"),
+        ],
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=500,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 # Parsing and drawing of faults.
 
 

@@ -220,9 +220,9 @@ class CheckpointWriter:
             }
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
-                self._aside += keep_newest(folder, self._checkpoints.keep, job.name)
                 flags.set(complete_flag(job.flag))
                 self._complete.put(folder / job.name)
+                self._remove_older(folder, job.name)
                 return
             except OSError as error:
                 failures = [_describe_failure(job, folder, error)]
@@ -233,6 +233,21 @@ class CheckpointWriter:
         # by its process.
         flags.set(given_up_flag(job.flag))
         shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _remove_older(self, folder: Path, newest: str) -> None:
+        """Remove all but the newest checkpoints, or warn that they stay.
+
+        Args:
+            folder: Folder of the checkpoints.
+            newest: Name of the newest one.
+        """
+        try:
+            self._aside += keep_newest(folder, self._checkpoints.keep, newest)
+        except OSError as error:
+            warnings.warn(
+                f"cannot remove older checkpoints from {str(folder)!r}: {error.strerror}",
+                stacklevel=2,
+            )
 
     def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:
         """Publish a report; return those of all processes at rank 0, and None elsewhere."""

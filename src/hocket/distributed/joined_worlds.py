@@ -16,13 +16,13 @@ from torch.distributed.rendezvous import rendezvous
 from hocket.distributed import network_interface
 from hocket.distributed.failures import describe_failure, record_first_failure
 from hocket.distributed.identity import ProcessIdentity, current_identity
-from hocket.distributed.last_words import flush_streams, write_last_words
-from hocket.distributed.restart import torchrun_restart_count
+from hocket.distributed.last_words import flush_files, flush_streams, write_last_words
+from hocket.distributed.restart import environment_number, torchrun_restart_count
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.store_client import ask_store
 from hocket.distributed.strangers import form_behind_closed_door
 from hocket.distributed.world import World, close_abandoned_worlds
-from hocket.errors import HangError, PeerFailedError, PeerLostError
+from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
 
 
 @dataclass
@@ -31,10 +31,12 @@ class _Joined:
 
     Attributes:
         count: Number of worlds that it has begun to join; the same in all processes.
+        groups: Number of default groups that were formed for them.
         worlds: Those that are in use, by number.
     """
 
     count: int = 0
+    groups: int = 0
     worlds: WeakValueDictionary[int, World] = field(default_factory=WeakValueDictionary)
 
 
@@ -56,16 +58,17 @@ def join_world(
         slow_timeout_s: The same for a phase that is no training step.
 
     Raises:
-        WorldError: There are not K times R processes.
+        WorldError: There are not K times R processes, or they cannot meet.
     """
     if current_identity() is None:
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if environment_number("WORLD_SIZE", 1) == 1:
             return SoloWorld()
         network_interface.choose_interface()
-        store, rank, size = next(rendezvous("env://"))
+        store, rank, size = _meet()
         # torchrun keeps its store when it restarts its processes, with the addresses of those
-        # that are gone.
-        fresh = PrefixStore(f"attempt {torchrun_restart_count()}", store)
+        # that are gone; and so it does when the caller has destroyed a group.
+        fresh = PrefixStore(f"attempt {torchrun_restart_count()}/{_joined.groups}", store)
+        _joined.groups += 1
         # With torch's own time-out: a process that takes long to start does not hang.
         form_behind_closed_door(
             lambda: distributed.init_process_group(
@@ -90,6 +93,24 @@ def join_world(
         stages, replicas, timeout_s, store, identity, slow_timeout_s
     )
     return world
+
+
+def _meet() -> tuple[Store, int, int]:
+    """Return the store that the environment names, and this process's rank among how many.
+
+    Raises:
+        WorldError: The environment names none, or nobody answers there.
+    """
+    try:
+        store, rank, size = next(rendezvous("env://"))
+    except (ValueError, RuntimeError) as error:
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        given = ", ".join(f"{name}={os.environ.get(name, '(not set)')}" for name in names)
+        raise WorldError(
+            f"the processes cannot meet ({given}): {error}; start them by torchrun, by hocket "
+            "launch, or with all four variables and a free port"
+        ) from error
+    return store, rank, size
 
 
 def shutdown() -> None:
@@ -148,6 +169,7 @@ def exit_process(code: int) -> None:
     if not _joined.count:
         return
     flush_streams()
+    flush_files()
     os._exit(code)
 
 

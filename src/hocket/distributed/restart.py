@@ -9,7 +9,7 @@ import signal
 import warnings
 from collections.abc import Callable, Mapping
 
-from hocket.errors import HangError, PeerLostError, TransitError
+from hocket.errors import HangError, PeerLostError, TransitError, WorldError
 
 USER_STOP_CODES = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a launch that somebody has stopped."""
@@ -102,9 +102,31 @@ def retry_after_loss(start: Callable[[bool], int], budget: RestartBudget) -> int
 
 def torchrun_restart_count() -> int:
     """Return how many times torchrun has restarted its processes; 0 without torchrun."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return environment_number("TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def torchrun_max_restarts() -> int:
     """Return how many times torchrun may restart its processes."""
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    return environment_number("TORCHELASTIC_MAX_RESTARTS", 0)
+
+
+def environment_number(name: str, default: int) -> int:
+    """Return the whole number in an environment variable of torchrun's.
+
+    Args:
+        name: Name of the variable.
+        default: The number if it is not set.
+
+    Raises:
+        WorldError: It is no whole number.
+    """
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise WorldError(
+            f"the environment variable {name} is {text!r}; set it to a whole number, as "
+            "torchrun does, or unset it"
+        ) from None

@@ -16,7 +16,7 @@ from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore
 
 from hocket.distributed import identity, joined_worlds
-from hocket.distributed.last_words import flush_streams, write_last_words
+from hocket.distributed.last_words import flush_files, flush_streams, write_last_words
 from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.strangers import form_behind_closed_door
@@ -65,17 +65,22 @@ class WorkerSpec:
 
 def worker_main(spec: WorkerSpec) -> NoReturn:
     """Join the world, run the work, and end this process with its exit code."""
-    code = _run_work(spec)
-    if not code:
+    code, in_order = _run_work(spec)
+    if in_order:
         # As at the end of a Python program: it ends the workers of loaders, for example.
         atexit._run_exitfuncs()
     flush_streams()
+    flush_files()
     # Not sys.exit: a thread that is blocked in a receive would keep the process alive.
     os._exit(code & 0xFF)
 
 
-def _run_work(spec: WorkerSpec) -> int:
-    """Join the world and run the work; return the exit code."""
+def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
+    """Join the world and run the work.
+
+    Returns:
+        The exit code, and True if the work came to its end or exited itself.
+    """
     try:
         # The first process ends the training in good order for all.
         handles = spec.rank == 0
@@ -93,7 +98,7 @@ def _run_work(spec: WorkerSpec) -> int:
                     f"hocket: process {spec.rank} of {spec.processes} could not connect to the "
                     f"others: {error}\n"
                 )
-            return PeerLostError.exit_code
+            return PeerLostError.exit_code, False
         folder.mark_joined(spec.rank)
         work, arguments = pickle.loads(spec.work)
         code = work(*arguments)
@@ -102,24 +107,24 @@ def _run_work(spec: WorkerSpec) -> int:
         sys.exit(code)
     except SystemExit as end:
         if not end.code:
-            return 0
+            return 0, True
         joined_worlds.report_failure(end)
         if isinstance(end.code, int):
-            return end.code
+            return end.code, True
         write_last_words(f"{end.code}\n")
-        return 1
+        return 1, True
     except KeyboardInterrupt as error:
         joined_worlds.report_failure(error)
-        return 128 + signal.SIGINT
+        return 128 + signal.SIGINT, False
     except BaseException as error:
         code = int(getattr(type(error), "exit_code", 1))
         if not joined_worlds.report_failure(error) or code == PEER_FAILED:
-            return PEER_FAILED
+            return PEER_FAILED, False
         trace = "".join(traceback.format_exception(error))
         joined_worlds.print_failure(
             error, f"process {spec.rank} of {spec.processes} failed:\n{trace}"
         )
-        return code
+        return code, False
 
 
 def _set_up(spec: WorkerSpec) -> None:

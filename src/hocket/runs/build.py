@@ -314,7 +314,7 @@ def _try(kind: str, named: Named, trial: Callable[[], T]) -> T:
     """
     try:
         return trial()
-    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+    except Exception as error:  # its text says what is wrong, whatever it is
         raise OptionError(
             format_problems(f"PyTorch refuses the {kind} {str(named)!r}", [str(error)])
         ) from error

@@ -23,6 +23,7 @@ RUN_RANGES = {
     **dict.fromkeys(_COUNTS, Range(least=1)),
     **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
     **dict.fromkeys(("mixup", "cutmix"), Range(least=0)),
+    "threads": Range(least=0, below=1025),  # with more PyTorch may crash
     **dict.fromkeys(("average_weights", "label_smoothing"), Range(least=0, below=1)),
 }
 """Ranges of the numbers of a run."""
@@ -165,6 +166,7 @@ class RunConfig:
                 ("checkpoint_keep", "checkpoint_every", self.checkpoint_every),
                 ("on_checkpoint_error", "checkpoint_every", self.checkpoint_every),
                 ("max_restores", "on_nan='restore'", self.on_nan == "restore"),
+                ("batchnorm", "replicas", self.replicas > 1),
             )
             if not is_given and getattr(self, name) != getattr(RunConfig, name)
         ]

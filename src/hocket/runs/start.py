@@ -15,7 +15,7 @@ from hocket.distributed.restart import (
     torchrun_max_restarts,
     torchrun_restart_count,
 )
-from hocket.errors import CheckpointError, HocketError, OptionError
+from hocket.errors import CheckpointError, HocketError, OptionError, RunFolderError
 from hocket.methods import parse_method
 from hocket.runs.config import RunConfig, check_same_run
 from hocket.runs.run_dir import create_run_dir, has_checkpoints
@@ -68,6 +68,8 @@ def start_training(
         OptionError: An option contradicts another, or the run that is resumed.
         CheckpointError: There is no checkpoint to resume from.
     """
+    if processes < 1:
+        raise OptionError(f"processes is {processes}; use at least 1")
     if max_restarts < 0 or (max_restarts and (processes == 1 or not config.checkpoint_every)):
         raise OptionError(
             f"max_restarts is {max_restarts}; give a number from 0 on, and with one above 0 "
@@ -173,10 +175,11 @@ def _resumed_config(config: RunConfig, run_dir: Path) -> RunConfig:
 
 
 def _restarted_by_torchrun(config: RunConfig) -> bool:
-    """Return True if torchrun has restarted this process.
+    """Return True if torchrun has restarted this process, whose run folder is its own.
 
     Raises:
         OptionError: torchrun may restart it, and it could not find its checkpoints.
+        RunFolderError: The folder has another run, which the first start has refused.
     """
     limit = torchrun_max_restarts()
     if limit and (config.run_dir is None or not config.checkpoint_every):
@@ -184,4 +187,14 @@ def _restarted_by_torchrun(config: RunConfig) -> bool:
             f"torchrun may restart this training (--max-restarts {limit}), which then needs "
             "its checkpoints; give --run-dir and --checkpoint-every, or --max-restarts 0"
         )
-    return torchrun_restart_count() > 0
+    if not torchrun_restart_count():
+        return False
+    file = None if config.run_dir is None else config.run_dir / "run.json"
+    if file is None or not file.exists():
+        return True
+    if dataclasses.replace(RunConfig.read(file), run_dir=config.run_dir) != config:
+        raise RunFolderError(
+            f"the run folder {str(config.run_dir)!r} has another run; name another with "
+            "--run-dir, or move that one away"
+        )
+    return True

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import os
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ import torch
 
 from hocket.data import Data
 from hocket.distributed import identity
+from hocket.distributed.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import HocketError, OptionError, RunFolderError
@@ -103,7 +103,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         require_writable("timeline", config.timeline)
     require_weights_format(config.weights_format)
     build = network_builder(config)
-    is_first = int(os.environ.get("RANK", "0")) == 0
+    alone = environment_number("WORLD_SIZE", 1) == 1
+    is_first = alone or environment_number("RANK", 0) == 0
     if is_first and not resume:
         require_new(config.run_dir)
     if config.threads:

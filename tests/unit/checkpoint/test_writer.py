@@ -124,6 +124,17 @@ def test_a_manifest_that_cannot_be_written_is_a_failure_too(tmp_path, monkeypatc
     assert names(tmp_path) == []
 
 
+def test_older_checkpoints_that_cannot_be_removed_are_no_failure(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(writer, "keep_newest", refuse)
+    checkpoints = Checkpoints(tmp_path, on_error="stop")
+    with pytest.warns(UserWarning, match=r"cannot remove older .*: Permission denied"):
+        build_trainer().fit(data(mlp, 4), epochs=2, progress=False, checkpoints=checkpoints)
+    assert len(names(tmp_path)) == 2
+
+
 def test_a_part_that_is_not_visible_is_a_failure_too(tmp_path, monkeypatch):
     def refuse(*_):
         raise CheckpointError("stage1.pt was written, but is not visible")

@@ -232,6 +232,43 @@ def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
     assert read_results(Path("died")) == read_results(whole)
 
 
+def test_what_torchrun_starts_again_leaves_the_folder_of_another_run(call, whole, monkeypatch):
+    shutil.copytree(whole, "other")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    code, told = call("train", *QUICK, "--seed", 7, "--run-dir", "other")
+    assert code != 0
+    assert "the run folder 'other' has another run; name another with --run-dir" in told
+    assert read_results(Path("other")) == read_results(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", "x"), ("WORLD_SIZE", ""), ("TORCHELASTIC_RESTART_COUNT", "")],
+)
+def test_variables_of_torchrun_that_are_no_numbers_are_told(call, monkeypatch, name, value):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, value)
+    code, told = call("train", *QUICK)
+    assert code != 0
+    assert f"the environment variable {name} is {value!r}; set it to a whole number" in told
+
+
+def test_processes_that_cannot_meet_say_what_is_missing(call, monkeypatch):
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, told = call("train", *QUICK)
+    assert code != 0
+    assert "the processes cannot meet (RANK=(not set), WORLD_SIZE=2, MASTER_ADDR=" in told
+
+
+@pytest.mark.parametrize("processes", [0, -1])
+def test_a_number_of_processes_is_at_least_one(call, processes):
+    code, told = call("train", *QUICK, "--processes", processes)
+    assert code == 2
+    assert f"processes is {processes}; use at least 1" in told
+
+
 class LaunchedWithRejoin(Launched):
     """Launches in each of which one process is restarted alone, if that is allowed."""
 

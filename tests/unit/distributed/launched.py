@@ -118,6 +118,15 @@ def note_the_exit(file):
     sys.exit(0)
 
 
+def exit_with_a_file_open(folder, code):
+    """Leave a function for the end, and a file that is kept by a circle of references."""
+    atexit.register(Path(folder, "ended").touch)
+    circle = [Path(folder, "log").open("w")]  # noqa: SIM115  # as scripts do
+    circle.append(circle)
+    circle[0].write("result\n")
+    sys.exit(code)
+
+
 def leave_a_thread_behind():
     threading.Thread(target=threading.Event().wait).start()
     return 0

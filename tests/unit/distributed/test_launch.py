@@ -230,6 +230,13 @@ def test_functions_for_the_end_of_a_program_are_called(folder):
     assert (folder / "ended").exists()
 
 
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_program_that_exits_ends_as_one_of_python(folder, code):
+    assert launch(launched.exit_with_a_file_open, str(folder), code, processes=1) == code
+    assert (folder / "ended").exists()
+    assert (folder / "log").read_text() == "result\n"
+
+
 def test_a_thread_left_behind_does_not_keep_the_process_alive():
     assert launch(launched.leave_a_thread_behind, processes=2) == 0
 
