@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
@@ -20,6 +21,33 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     finally:
         for layer, training in modes.items():
             layer.training = training
+
+
+@contextmanager
+def restore_buffers(*modules: nn.Module) -> Iterator[None]:
+    """Context manager that restores buffers, also those that were replaced, afterwards."""
+    saved = [
+        (layer, name, buffer, buffer.clone())
+        for module in modules
+        for layer in module.modules()
+        for name, buffer in layer._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for layer, name, buffer, value in saved:
+                if 0 not in buffer.stride():  # an expanded one cannot be edited
+                    buffer.copy_(value)
+                layer._buffers[name] = buffer
+
+
+@contextmanager
+def dry_run(*modules: nn.Module) -> Iterator[None]:
+    """Context manager for forwards that only look: evaluation mode, and buffers as before."""
+    with evaluation_mode(*modules), restore_buffers(*modules):
+        yield
 
 
 class TrainingMode:

@@ -12,7 +12,7 @@ from torch import nn
 from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
 from hocket.errors import OptionError
-from hocket.modes import evaluation_mode
+from hocket.modes import dry_run
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.signals import Objective
 from hocket.signals.signal import LaterLayers, Signal
@@ -126,7 +126,7 @@ def build_signals(
     dtypes: list[torch.dtype] = []
     hidden: list[list[tuple[int, ...]]] = []
     value = sample
-    with evaluation_mode(*modules):
+    with dry_run(*modules):
         for k, module in enumerate(modules):
             value, outputs = _forward_by_layers(module, copy_tensors(value))
             hidden.append(outputs)

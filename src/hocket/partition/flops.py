@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hocket.modes import evaluation_mode
+from hocket.modes import dry_run
 from hocket.partition.cut_graph import CutGraph
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recorder import call_network, sample_error
@@ -33,7 +33,7 @@ def count_flops(network: nn.Module, sample: Tree) -> list[float]:
     """  # noqa: DOC501  # sample_error returns a CutError
     counts = []
     value = sample
-    with evaluation_mode(network):
+    with dry_run(network):
         for name, layer in layers_in_order(network).items():
             try:
                 with _FlopCounter() as counter:
@@ -51,7 +51,7 @@ def count_flops_between(graph: CutGraph) -> list[float]:
     """Count the operations of each layer between cut points, in one forward."""
     network = graph.network
     names = {module: name for name, module in network.named_modules()}
-    with evaluation_mode(network), _FlopCounter() as counter:
+    with dry_run(network), _FlopCounter() as counter:
         meter = _LayerMeter({point.name for point in graph.cut_points}, counter)
         with intercept(names, meter):
             call_network(network, copy_tensors(graph.sample))

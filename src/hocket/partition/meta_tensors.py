@@ -69,7 +69,11 @@ def run_on_meta(
 
 
 class MetaModules:
-    """Outputs of modules on the meta device, computed once for each shape of their inputs."""
+    """Outputs of modules on the meta device, computed once for each shape of their inputs.
+
+    Those with other things than tensors, such as numbers, are computed every time: they may
+    depend on attributes that a training changes.
+    """
 
     def __init__(self) -> None:
         self._builders: dict[Any, tuple[list[BuildLeaf], Any]] = {}
@@ -102,16 +106,19 @@ class MetaModules:
         """
         leaves, spec = flatten((args, kwargs))
         signature = (name, mode, spec, *map(_describe_argument, leaves))
-        if signature not in self._builders:
+        known = self._builders.get(signature)
+        if known is None:
             try:
-                self._builders[signature] = _infer_output(module, leaves, spec, device)
+                known, constant = _infer_output(module, leaves, spec, device)
             except Exception as error:
                 reason = str(error).partition("\n")[0]
                 raise CutError(
                     f"module {name!r} cannot be left out by a later stage, which needs the "
                     f"shapes of its output: {reason}; cut before it"
                 ) from error
-        builders, output_spec = self._builders[signature]
+            if constant:
+                self._builders[signature] = known
+        builders, output_spec = known
         return unflatten([build(leaves) for build in builders], output_spec)
 
 
@@ -124,7 +131,7 @@ def _describe_argument(entry: Any) -> Any:
 
 def _infer_output(
     module: nn.Module, leaves: list[Any], spec: Any, device: torch.device
-) -> tuple[list[BuildLeaf], Any]:
+) -> tuple[tuple[list[BuildLeaf], Any], bool]:
     """Run a module on fake tensors, or else on zeros, to infer the shapes of its output.
 
     Args:
@@ -134,7 +141,8 @@ def _infer_output(
         device: Device on which the module would compute.
 
     Returns:
-        A builder for each leaf of the output, and the structure of the output.
+        A builder for each leaf of the output with the structure of the output, and True if
+        there is nothing but tensors in it.
     """
 
     def make_fake(value: Any) -> Any:
@@ -153,7 +161,8 @@ def _infer_output(
     results, output_spec = flatten(output)
     positions = {id(t): n for n, t in enumerate(leaves) if isinstance(t, Tensor)}
     builders = [_make_leaf_builder(result, positions.get(id(result))) for result in results]
-    return builders, output_spec
+    constant = all(isinstance(result, Tensor) or result is None for result in results)
+    return (builders, output_spec), constant
 
 
 def _run_on_numbers(

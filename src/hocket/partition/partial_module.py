@@ -154,7 +154,9 @@ class PartialModule(nn.Module):
         """Context manager that sets split modules to evaluation mode if this stage is in it."""
         changed = []
         if not self.training:
-            split = (network.get_submodule(name) for name in self._span.split_modules)
+            # "" is the network itself, also where it is whole.
+            names = {"", *self._span.split_modules}
+            split = (network.get_submodule(name) for name in names)
             changed = [module for module in split if module.training]
         for module in changed:
             module.training = False

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hocket.errors import CutError
+from hocket.modes import restore_buffers
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recording import Call, Frame, Recording, TensorQuery, Value, ValueKey
 from hocket.partition.torch_functions import (
@@ -100,24 +101,6 @@ def preserve_random_state(network: nn.Module) -> Iterator[None]:
             yield
     finally:
         random.setstate(state)
-
-
-@contextmanager
-def restore_buffers(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores buffers, also those that were replaced, afterwards."""
-    saved = [
-        (module, name, buffer, buffer.clone())
-        for module in network.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for module, name, buffer, value in saved:
-                buffer.copy_(value)
-                module._buffers[name] = buffer
 
 
 @dataclass

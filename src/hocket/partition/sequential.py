@@ -43,9 +43,14 @@ def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
 
 def is_sequential(module: nn.Module) -> bool:
     """Return whether the module only calls its children in order, without hooks."""
-    inherited = type(module).forward is nn.Sequential.forward
-    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return isinstance(module, nn.Sequential) and inherited and not hooked
+    own = type(module).forward is not nn.Sequential.forward or "forward" in vars(module)
+    hooked = (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+    return isinstance(module, nn.Sequential) and not own and not hooked
 
 
 def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:

@@ -104,11 +104,11 @@ def untie(network: nn.Module) -> list[str]:
     """
     seen: set[int] = set()
     untied = []
-    for name, parameter in list(network.named_parameters(remove_duplicate=False)):
-        if id(parameter) in seen:
-            path, _, last = name.rpartition(".")
-            copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-            network.get_submodule(path).register_parameter(last, copy)
-            untied.append(name)
-        seen.add(id(parameter))
+    for path, module in network.named_modules():  # each once, whatever its names
+        for last, parameter in list(module._parameters.items()):
+            if parameter is not None and id(parameter) in seen:
+                copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                module.register_parameter(last, copy)
+                untied.append(f"{path}.{last}" if path else last)
+            seen.add(id(parameter))
     return untied

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError, format_problems
-from hocket.modes import evaluation_mode
+from hocket.modes import evaluation_mode, restore_buffers
 from hocket.partition.recorder import (
     call_network,
     preserve_random_state,
-    restore_buffers,
     sample_error,
 )
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
@@ -69,6 +68,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
         with evaluation_mode(*modules), _restore_gradients(network):
             try:
                 expected = _run(network, [network], sample)
+            except CutError:
+                raise
             except Exception as error:
                 raise sample_error(network, sample, error) from error
             try:
@@ -115,6 +116,9 @@ def _run(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass
         network: The network, whose buffers are restored.
         stages: Its stages, or only the network itself.
         sample: A batch of inputs.
+
+    Raises:
+        CutError: No tensors are found in the output of the network.
     """
     network.zero_grad(set_to_none=True)
     with (
@@ -132,6 +136,12 @@ def _run(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass
             entered = copy_tensors(inputs)
             value = call_network(stage, entered) if stage is network else stage(entered)
             passed.append((inputs, value))
+        if stages[0] is network and not tensors(value):
+            raise CutError(
+                f"the output of the network is of type {type(value).__name__}, in which no "
+                "tensors are found; return a tuple, list or dict, or register the class with "
+                "torch.utils._pytree.register_pytree_node"
+            )
         outputs = tuple(output.detach().clone() for output in tensors(value))
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
         gradients: list[Tensor | None] = [torch.randn(o.shape).to(o) for o in outputs]
@@ -170,6 +180,10 @@ def _both(compare: Compare, one: Tensor | None, other: Tensor | None) -> bool:
     """Compare two gradients, of which None is equal to None only."""
     if one is None or other is None:
         return one is other
+    if one.layout != other.layout:
+        return False
+    if one.layout != torch.strided:  # such as the gradient of a sparse embedding
+        one, other = one.to_dense(), other.to_dense()
     return compare(one, other)
 
 

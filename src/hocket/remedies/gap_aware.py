@@ -107,7 +107,8 @@ class _Gaps(Aid):
             mean.mul_(self._decay)
             if weight in state:
                 velocity = state[weight]["momentum_buffer"]
-                mean.addcmul_(velocity, velocity, value=1 - self._decay)
+                if velocity.layout == torch.strided:  # else `correct` refuses the gradient
+                    mean.addcmul_(velocity, velocity, value=1 - self._decay)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the mean squares, their number and the largest learning rate."""

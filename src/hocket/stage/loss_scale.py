@@ -121,7 +121,8 @@ class DynamicScale:
         """
         inverse = 1.0 / self.factor  # exact, as is the product
         trained = [(each, each.grad) for each in weights if each.grad is not None]
-        unscaled = torch._foreach_mul([gradient for _, gradient in trained], inverse)
+        gradients = [gradient for _, gradient in trained]
+        unscaled = torch._foreach_mul(gradients, inverse) if gradients else []
         for (weight, _), gradient in zip(trained, unscaled, strict=True):
             weight.grad = gradient
         return tuple(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hocket.errors import CutError, OptionError
-from hocket.modes import evaluation_mode
+from hocket.modes import dry_run
 from hocket.partition import (
     Plan,
     build_stages,
@@ -69,7 +69,7 @@ class CutNetwork:
     def accepts(self, sample: Tree) -> bool:
         """Return True if the forward of the network, in evaluation mode, takes the sample."""
         try:
-            with evaluation_mode(self.network):
+            with dry_run(self.network, *self.modules):
                 if isinstance(self._stages, int | Plan):
                     call_network(self.network, copy_tensors(sample))
                 else:

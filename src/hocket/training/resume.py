@@ -150,7 +150,7 @@ def _write(
         raise HocketError("there is nothing to save before the first batch")
     if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
         return
-    session.require_whole_ticks()
+    session.whole_ticks.require()
     session.look()
     parts = {
         part_name(stage.index, replica): stage_state

@@ -24,7 +24,7 @@ from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import OptionError
 from hocket.modes import TrainingMode
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
@@ -46,6 +46,7 @@ from hocket.training.cut_network import CutNetwork, Stages
 from hocket.training.own_metrics import Metric, OwnMetrics
 from hocket.training.state import parameter_names
 from hocket.training.upload import Upload
+from hocket.training.whole_ticks import WholeTicks
 from hocket.tree import Tree
 
 
@@ -71,6 +72,7 @@ class Session:
         engine: Engine that executes the program; it has no stages before the first batch.
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
+        whole_ticks: Ticks that an error has cut short.
         collected: True if the network has the present weights of all stages.
         closed: True once the session cannot be used any more.
 
@@ -97,7 +99,7 @@ class Session:
         self.sample: Tree = None
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self._on_update: Callable[[Stage], None] | None = None
-        self._cut_short = ""  # a tick that an error ended, and the error
+        self.whole_ticks = WholeTicks()
         self._watchers = [*watchers, self._watch_updates]
         self._meter = meter
         self.closed = False
@@ -197,7 +199,7 @@ class Session:
             inputs = targets = None
         self.collected = self.world.size == 1
         ticks, every = self.engine.tick_count, self.setup.ticks_per_check
-        with self._whole_ticks():
+        with self.whole_ticks.during(self.engine):
             events = self.engine.step(inputs, targets, epoch)
         if every > 1 and self.engine.tick_count // every > ticks // every:
             self.look()
@@ -253,39 +255,10 @@ class Session:
         Raises:
             NonFiniteError: Something became NaN or infinite, and nobody has looked since.
         """
-        with self._whole_ticks():
+        with self.whole_ticks.during(self.engine):
             events = self.engine.finish()
         self.look()
         return events
-
-    @contextmanager
-    def _whole_ticks(self) -> Iterator[None]:
-        """Context manager of ticks, which takes note of one that an error cuts short.
-
-        Raises:
-            BaseException: The tick raised it.
-        """
-        try:
-            yield
-        except BaseException as error:
-            if self._cut_short:
-                error.add_note(f"({self._cut_short}; resume a new trainer)")
-            else:
-                name = type(error).__name__
-                self._cut_short = f"tick {self.engine.tick_count} was cut short by {name}"
-            raise
-
-    def require_whole_ticks(self) -> None:
-        """Refuse the state after a tick that was cut short: some stages have done its actions.
-
-        Raises:
-            CheckpointError: There was such a tick.
-        """
-        if self._cut_short:
-            raise CheckpointError(
-                f"{self._cut_short}, so the stages are at different places; resume from the "
-                "checkpoint before"
-            )
 
     def look(self) -> None:
         """Find out about faults of the stages here that nobody has looked for yet.

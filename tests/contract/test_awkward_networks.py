@@ -1,0 +1,260 @@
+"""Networks with states, modes, hooks and outputs of their own train as without cuts."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import hocket
+from hocket.errors import CutError, OptionError
+
+INPUTS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+TARGETS = torch.tensor([0, 1, 2, 0])
+CUT_BEFORE_B = hocket.Plan(("b",))
+BOTH = pytest.mark.parametrize("stages", [1, CUT_BEFORE_B], ids=["whole", "cut"])
+
+
+def sgd(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.1)
+
+
+def train_beside_plain(
+    network: nn.Module,
+    stages: Any,
+    *,
+    change: Callable[[nn.Module, int], None] = lambda network, step: None,
+    loss: Any = F.cross_entropy,
+) -> tuple[list[float], list[float], nn.Module]:
+    """Train by back-propagation for four steps, and a copy without Hocket.
+
+    Returns:
+        The losses of both, and the copy.
+    """
+    plain = copy.deepcopy(network)
+    optimizer = sgd(plain.parameters())
+    trainer = hocket.Trainer(network, stages=stages, method="bp", optimizer=sgd, loss=loss)
+    ours, theirs = [], []
+    for step in range(4):
+        change(network, step)
+        change(plain, step)
+        ours.append(trainer.step(INPUTS, TARGETS))
+        optimizer.zero_grad()
+        value = loss(plain(INPUTS), TARGETS)
+        value.backward()
+        optimizer.step()
+        theirs.append(value.item())
+    trainer.finish()
+    return ours, theirs, plain
+
+
+class Cooled(nn.Module):
+    """Layers `p`, `b` and `c`, with a temperature that `p` returns beside its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p, self.b, self.c = Warm(), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden, temperature = self.p(inputs)
+        return self.c(self.b(hidden)) / temperature
+
+
+class Warm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 6)
+        self.temperature = 1.0
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, float]:
+        return self.linear(inputs), self.temperature + (0.0 if self.training else 1.0)
+
+
+def cool(network: nn.Module, step: int) -> None:
+    network.p.temperature = 0.5**step
+
+
+def freeze(network: nn.Module, step: int) -> None:
+    if step == 1:
+        network.p.eval()
+
+
+@BOTH
+@pytest.mark.parametrize("change", [cool, freeze])
+def test_numbers_that_a_module_returns_are_those_of_now(stages, change):
+    ours, theirs, _ = train_beside_plain(Cooled(), stages, change=change)
+    assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+class OwnStatistics(nn.Module):
+    """A network whose own forward has the buffers of a norm, and a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 6), Counted()
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("var", torch.ones(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.a(inputs)
+        return self.b(F.batch_norm(hidden, self.mean, self.var, training=self.training))
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.count += 1
+        return self.linear(inputs)
+
+
+@BOTH
+def test_buffers_see_the_batches_of_the_training_and_nothing_else(stages):
+    network = OwnStatistics()
+    _, _, plain = train_beside_plain(network, stages)
+    assert network.b.count == plain.b.count == 4
+    torch.testing.assert_close(network.mean, plain.mean)
+    torch.testing.assert_close(network.var, plain.var)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_counters_in_layers_of_a_sequence_count_batches(stages):
+    network = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), Counted())
+    train_beside_plain(network, stages)
+    assert network[2].count == 4
+
+
+def test_a_stage_that_is_the_whole_network_has_its_mode():
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(5, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return F.dropout(self.a(inputs), 0.5, self.training)
+
+    network = Dropped()
+    (stage,) = hocket.cut(network, stages=1, sample=INPUTS)
+    assert torch.equal(stage.eval()(INPUTS), network.eval()(INPUTS))
+
+
+def with_backward_hook() -> nn.Module:
+    network = nn.Sequential(nn.Sequential(nn.Linear(5, 6), nn.Tanh()), nn.Linear(6, 3))
+    network[0].register_full_backward_pre_hook(
+        lambda _, gradients: tuple(g * 3 for g in gradients)
+    )
+    return network
+
+
+def with_own_forward() -> nn.Module:
+    network = nn.Sequential(nn.Sequential(nn.Linear(5, 6), nn.Tanh()), nn.Linear(6, 3))
+    inner = network[0]
+    inner.forward = lambda inputs: nn.Sequential.forward(inner, inputs) * 2
+    return network
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("build", [with_backward_hook, with_own_forward])
+@pytest.mark.parametrize("stages", [1, hocket.Plan(("1",))], ids=["whole", "cut"])
+def test_hooks_and_forwards_of_one_sequence_are_kept(build, stages):
+    torch.manual_seed(0)
+    network = build()
+    torch.manual_seed(0)
+    plain = build()
+    optimizer = sgd(plain.parameters())
+    trainer = hocket.Trainer(network, stages=stages, method="bp", optimizer=sgd)
+    for _ in range(3):
+        trainer.step(INPUTS, TARGETS)
+        optimizer.zero_grad()
+        F.cross_entropy(plain(INPUTS), TARGETS).backward()
+        optimizer.step()
+    trainer.finish()
+    for ours, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@dataclasses.dataclass
+class Output:
+    logits: Tensor
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Output:
+        return Output(self.b(self.a(inputs)))
+
+
+def test_an_output_without_tensors_is_refused_with_the_remedy():
+    trainer = hocket.Trainer(
+        Wrapped(),
+        stages=CUT_BEFORE_B,
+        method="bp",
+        optimizer=sgd,
+        loss=lambda output, targets: F.cross_entropy(output.logits, targets),
+    )
+    with pytest.raises(CutError, match=r"type Output, in which no tensors .*pytree_node"):
+        trainer.step(INPUTS, TARGETS)
+
+
+class SparseWords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Embedding(9, 6, sparse=True), nn.Linear(6, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.b(self.a(words).mean(1))
+
+
+def test_sparse_embeddings_can_be_cut():
+    stages = hocket.cut(SparseWords(), stages=2, sample=torch.randint(0, 9, (4, 3)))
+    assert len(stages) == 2
+
+
+def test_a_remedy_refuses_sparse_gradients_in_words():
+    network = nn.Sequential(
+        nn.Embedding(9, 6, sparse=True), nn.Flatten(), nn.Linear(18, 6), nn.Linear(6, 3)
+    )
+    momentum = lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9)  # noqa: E731
+    trainer = hocket.Trainer(
+        network, stages=hocket.Plan(("2", "3")), method="fdg+gap-aware", optimizer=momentum
+    )
+    batches = [(torch.randint(0, 9, (4, 3)), TARGETS)] * 7
+    with pytest.raises(OptionError, match="has a sparse gradient, and a remedy"):
+        trainer.fit(batches, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("method", ["bp", "fdg"])
+def test_a_stage_without_trained_weights_takes_half_precision(method):
+    network = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+    network[0].requires_grad_(False)
+    trainer = hocket.Trainer(
+        network, stages=hocket.Plan(("1", "2")), method=method, precision="fp16", optimizer=sgd
+    )
+    before = network[3].weight.clone()
+    for _ in range(6):
+        trainer.step(INPUTS, TARGETS)
+    assert not torch.equal(before, network[3].weight)
+
+
+def test_a_module_with_two_names_is_one():
+    network = nn.Module()
+    network.a = network.b = nn.Linear(6, 6)
+    weight = network.a.weight
+    assert hocket.untie(network) == []
+    assert network.b.weight is weight
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_a_compiled_script_is_refused():
+    with pytest.raises(CutError, match=r"compiled by torch\.jit"):
+        hocket.Trainer(torch.jit.script(nn.Linear(5, 3)), stages=1, method="bp", optimizer=sgd)
