@@ -489,7 +489,7 @@ SAME = {
     "streams": (True, {}),
     "stage_timing": ("random", {"method": "dgl-async"}),
     "replicas": (2, {}),
-    "batchnorm": ("shared", {}),
+    "batchnorm": ("shared", {"replicas": 2}),
     "timeout_s": (5.0, {}),
     "slow_timeout_s": (900.0, {}),
     "checksum": (False, {}),

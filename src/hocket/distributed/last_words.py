@@ -2,6 +2,8 @@
 
 import gc
 import io
+import os
+import stat
 import sys
 from contextlib import suppress
 
@@ -23,9 +25,13 @@ def flush_streams() -> None:
 
 
 def flush_files() -> None:
-    """Write what open files have buffered, which Python does for those it can free."""
+    """Write what open files have buffered, which Python does for those it can free.
+
+    Files on a disk only: nobody may read the other end of a pipe.
+    """
     for each in gc.get_objects():
-        # By their types: others may answer a question about their class with a warning.
-        if issubclass(type(each), io.TextIOWrapper | io.BufferedWriter):
+        # By its type: others may answer a question about their class with a warning.
+        if type(each) in (io.TextIOWrapper, io.BufferedWriter):
             with suppress(*_UNREAD):
-                each.flush()
+                if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
+                    each.flush()

@@ -33,6 +33,9 @@ class Streams:
             self.calls.append(f"{tuple(tensor.shape)} is used by {stream.name}")
 
         monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
+        # As if floating point numbers were on the GPU, and others on the host.
+        on_gpu = property(torch.Tensor.is_floating_point)
+        monkeypatch.setattr(torch.Tensor, "is_cuda", on_gpu)
 
     def make(self, device):
         self.made += 1
@@ -84,7 +87,8 @@ def test_a_packet_is_waited_for_and_its_memory_kept(monkeypatch):
     )
     assert not isinstance(source, StreamPort)
     assert not isinstance(end, StreamPort)
-    packet = Activation(3, 0, torch.ones(2, 5), (True,), torch.ones(2))
+    inputs = torch.ones(2, 5), torch.tensor([5, 3])  # lengths stay on the host
+    packet = Activation(3, 0, inputs, (True, False), torch.ones(2))
     with stages.stage(0):
         following.send(packet)
     with stages.stage(1):
