@@ -3,6 +3,7 @@
 Unlike the memory of the process it does not depend on what the C library gives back.
 """
 
+import gc
 import json
 import tempfile
 from bisect import bisect_left
@@ -38,6 +39,7 @@ def trace_allocations(steps: Iterable[object]) -> list[Allocated]:
             be on the CPU.
     """
     iterator, count = iter(steps), 0
+    gc.collect()  # or garbage from before would be freed, and counted, in one of the steps
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         while True:
             with record_function(f"{_MARK}{count}"):
