@@ -125,24 +125,29 @@ sys.exit(run_faulty_job(job, Path(folder), attempt, job.time_limits(job.faults))
 """
 
 
-def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path):
-    """Before that, two trainings of each start use the same process groups."""
-    job = FaultyJob("fdg", 2, parse_schedule("kill stage 1 at tick 6"))
-    (tmp_path / "trainings.py").write_text(TRAININGS)
+def run_under_torchrun(folder, *words):
+    """Run two processes in a folder until they end well."""
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", "--max-restarts", "2"),
-            *("trainings.py", job.to_json(), str(tmp_path)),
+            *("--nproc-per-node", "2", *words),
         ],
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
+        cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
         timeout=500,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_job_that_torchrun_restarts_resumes_from_its_last_checkpoint(tmp_path):
+    """Before that, two trainings of each start use the same process groups."""
+    job = FaultyJob("fdg", 2, parse_schedule("kill stage 1 at tick 6"))
+    (tmp_path / "trainings.py").write_text(TRAININGS)
+    words = "--max-restarts", "2", "trainings.py", job.to_json(), str(tmp_path)
+    run_under_torchrun(tmp_path, *words)
     digests = [(tmp_path / f"digest-{rank}").read_text() for rank in range(2)]
     assert digests == [expected_digest("fdg", 2)] * 2
     assert (tmp_path / "fault-0.json").exists()
@@ -169,19 +174,7 @@ for _ in range(2):
 
 def test_a_training_may_follow_when_the_group_was_destroyed(tmp_path):
     (tmp_path / "again.py").write_text(AGAIN)
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", "again.py"),
-        ],
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=500,
-    )
-    assert ended.returncode == 0, ended.stderr
+    run_under_torchrun(tmp_path, "again.py")
 
 
 # Parsing and drawing of faults.

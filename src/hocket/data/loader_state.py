@@ -5,7 +5,7 @@ random state, and batches that the network was already trained on are skipped.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -42,8 +42,7 @@ def loader_state(loader: object) -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), place, *rest],
         "python": random.getstate(),
-        "generators": [generator.get_state() for generator in _generators(loader)],
-        "epoch": loader.epoch if isinstance(loader, EpochLoader) else None,
+        **_own_state(loader),
     }
 
 
@@ -57,7 +56,7 @@ def restore_loader(state: dict[str, Any], loader: object) -> None:
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     random.setstate(state["python"])
-    _restore_own(loader, state["generators"], state["epoch"])
+    _restore_own(loader, state)
 
 
 @contextmanager
@@ -69,33 +68,39 @@ def preserve_loader(loader: object) -> Iterator[None]:
     Args:
         loader: The loader, which is iterated meanwhile.
     """
-    kept = [generator.get_state() for generator in _generators(loader)]
-    epoch = loader.epoch if isinstance(loader, EpochLoader) else None
+    state = _own_state(loader)
     try:
         yield
     finally:
-        _restore_own(loader, kept, epoch)
+        _restore_own(loader, state)
 
 
-def _restore_own(loader: object, kept: Sequence[torch.Tensor], epoch: int | None) -> None:
+def _own_state(loader: object) -> dict[str, Any]:
+    """Return the states of a loader's generators, and the number of its next epoch, if any."""
+    return {
+        "generators": [generator.get_state() for generator in _generators(loader)],
+        "epoch": loader.epoch if isinstance(loader, EpochLoader) else None,
+    }
+
+
+def _restore_own(loader: object, state: dict[str, Any]) -> None:
     """Restore the generators and the epoch of a loader.
 
     Args:
         loader: The loader.
-        kept: States of its generators.
-        epoch: Number of its next epoch; None if it counts none.
+        state: Their state, with that of others perhaps.
 
     Raises:
         DataError: It has another number of generators.
     """
-    generators = _generators(loader)
+    generators, kept, epoch = _generators(loader), state["generators"], state["epoch"]
     if len(generators) != len(kept):
         raise DataError(
             f"the training data have {len(generators)} random generators of their own, and had "
             f"{len(kept)}; give a loader like that of the beginning"
         )
-    for generator, state in zip(generators, kept, strict=True):
-        generator.set_state(state)
+    for generator, before in zip(generators, kept, strict=True):
+        generator.set_state(before)
     if isinstance(loader, EpochLoader) and epoch is not None:
         loader.epoch = epoch
 
@@ -123,7 +128,7 @@ def _skip(batches: Iterator[T], first: int) -> Iterator[T]:
 
 
 def _generators(loader: object) -> list[torch.Generator]:
-    """Return the generators of a DataLoader, of its samplers, each once."""
+    """Return the generators of a DataLoader and of its samplers, each once."""
     batches = getattr(loader, "batch_sampler", None)
     samplers = [getattr(holder, "sampler", None) for holder in (loader, batches)]
     generators = [getattr(h, "generator", None) for h in (loader, batches, *samplers)]

@@ -68,10 +68,14 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
         with evaluation_mode(*modules), _restore_gradients(network):
             try:
                 expected = _run(network, [network], sample)
-            except CutError:
-                raise
             except Exception as error:
                 raise sample_error(network, sample, error) from error
+            if not expected.outputs:
+                raise CutError(
+                    "no tensors are found in the output of the network; return a tuple, list "
+                    "or dict of them, or register its class with "
+                    "torch.utils._pytree.register_pytree_node"
+                )
             try:
                 actual = _run(network, stages, sample)
             except Exception as error:
@@ -116,9 +120,6 @@ def _run(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass
         network: The network, whose buffers are restored.
         stages: Its stages, or only the network itself.
         sample: A batch of inputs.
-
-    Raises:
-        CutError: No tensors are found in the output of the network.
     """
     network.zero_grad(set_to_none=True)
     with (
@@ -136,12 +137,6 @@ def _run(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass
             entered = copy_tensors(inputs)
             value = call_network(stage, entered) if stage is network else stage(entered)
             passed.append((inputs, value))
-        if stages[0] is network and not tensors(value):
-            raise CutError(
-                f"the output of the network is of type {type(value).__name__}, in which no "
-                "tensors are found; return a tuple, list or dict, or register the class with "
-                "torch.utils._pytree.register_pytree_node"
-            )
         outputs = tuple(output.detach().clone() for output in tensors(value))
         buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
         gradients: list[Tensor | None] = [torch.randn(o.shape).to(o) for o in outputs]

@@ -40,6 +40,12 @@ def test_other_modes_become_grey_or_colour(mode, channels):
     assert inputs.dtype == torch.uint8
 
 
+def test_images_of_floating_point_numbers_are_refused():
+    images = [{"image": image["image"].convert("F"), "label": 0} for image in rows()]
+    with pytest.raises(DataError, match=r"cannot be used: its pixels are floating point"):
+        read_rows(images, "image", "label")
+
+
 def test_images_can_be_resized():
     mixed = rows()[:2] + rows(size=(9, 4))[2:]
     assert read_rows(mixed, "image", "label", image_size=8)[0].shape == (12, 3, 8, 8)

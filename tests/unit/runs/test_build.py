@@ -140,6 +140,9 @@ def test_weight_decay_of_nothing_is_refused(optimizer):
 
 
 def test_wrong_optimizers_are_refused():
+    said = refusal(build_optimizer_factory, optimizer="Adam:lr=0.01,betas=[0.9]")
+    assert "PyTorch refuses the optimizer" in said
+    assert "list index out of range" in said
     assert "did you mean 'AdamW'" in refusal(build_optimizer_factory, optimizer="AdmW")
     assert "did you mean 'AdamW'" in refusal(build_optimizer_factory, optimizer="Adamw")
     said = refusal(build_optimizer_factory, optimizer="SGD:lrr=1")

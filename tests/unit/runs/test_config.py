@@ -198,3 +198,18 @@ def test_write_json_replaces_a_file_and_leaves_nothing_else(tmp_path):
     write_json(file, {"state": "new", "loss": float("nan")})
     assert json.loads(file.read_text()) == {"state": "new", "loss": None}
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"threads": 99999}, r"threads is 99999; use a number in \[0, 1025\)"),
+        (
+            {"batchnorm": "shared"},
+            "batchnorm is 'shared', which has no effect without replicas",
+        ),
+    ],
+)
+def test_choices_that_would_crash_or_do_nothing_are_refused(choices, said):
+    with pytest.raises(OptionError, match=said):
+        RunConfig(**choices)
