@@ -28,7 +28,12 @@ from hocket.distributed.phases import (
     judge,
     others,
 )
-from hocket.distributed.store_client import STORE_TIMEOUT_S, StoreClient, read_key
+from hocket.distributed.store_client import (
+    STORE_TIMEOUT_S,
+    StoreClient,
+    StoreThread,
+    read_key,
+)
 from hocket.distributed.waits import Finish, Wait, finish_operation
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
@@ -95,9 +100,7 @@ class FailureDetector:
         self._known_failure: str | None = None
         self._listeners: list[Callable[[HocketError], None]] = []
         self._store.set(f"present/{rank}", "yes")
-        self._thread = threading.Thread(
-            target=self._poll, name="hocket-failure-detector", daemon=True
-        )
+        self._thread = StoreThread(self._poll, "hocket-failure-detector")
         self._thread.start()
 
     @property
@@ -169,7 +172,6 @@ class FailureDetector:
     def close(self) -> None:
         """Stop the thread that answers status requests and passes failures on."""
         self._closed.set()
-        # A thread that uses a store while the interpreter ends would abort the process.
         self._thread.join(STORE_TIMEOUT_S)
 
     def wait_for_all(

@@ -19,10 +19,13 @@ from hocket.distributed.identity import ProcessIdentity, current_identity
 from hocket.distributed.last_words import flush_files, flush_streams, write_last_words
 from hocket.distributed.restart import environment_number, torchrun_restart_count
 from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.store_client import ask_store
+from hocket.distributed.store_client import ask_store, leave_store
 from hocket.distributed.strangers import form_behind_closed_door
 from hocket.distributed.world import World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
+
+EXIT_TIMEOUT_S = 30.0
+"""Seconds that a process waits at its end for a store that does not answer."""
 
 
 @dataclass
@@ -83,7 +86,7 @@ def join_world(
     if identity is None or identity.size == 1:
         return SoloWorld()
     if not _joined.count:
-        atexit.register(shutdown)
+        atexit.register(_leave_before_exit)
         sys.excepthook = _report_uncaught
         name = "hocket-closer"
         threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
@@ -117,6 +120,12 @@ def shutdown() -> None:
     """Leave all worlds that this process has joined, in good order."""
     for _, world in sorted(_joined.worlds.items(), reverse=True):
         world.close()
+
+
+def _leave_before_exit() -> None:
+    """Leave all worlds, and their stores, before the interpreter ends."""
+    shutdown()
+    leave_store(EXIT_TIMEOUT_S)
 
 
 def is_main() -> bool:

@@ -25,6 +25,32 @@ the process that waits for the record before it can report which process it lost
 """
 
 
+class StoreThread(threading.Thread):
+    """Thread that uses a store, and does not keep the process alive by itself.
+
+    Args:
+        target: Uses the store.
+        name: Name of the thread.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+
+
+def leave_store(timeout_s: float) -> None:
+    """Wait until no thread uses a store.
+
+    A thread that is in one when the interpreter ends would abort the process.
+
+    Args:
+        timeout_s: Seconds to wait; threads that the store has not answered then are left.
+    """
+    end_s = time.monotonic() + timeout_s
+    for thread in threading.enumerate():
+        if isinstance(thread, StoreThread):
+            thread.join(max(0.0, end_s - time.monotonic()))
+
+
 def ask_store(
     request: Callable[[], T], timeout_s: float | None = None
 ) -> tuple[T | None, threading.Thread]:
@@ -45,7 +71,7 @@ def ask_store(
         with suppress(RuntimeError):
             answers.append(request())
 
-    thread = threading.Thread(target=run, name="hocket-store", daemon=True)
+    thread = StoreThread(run, "hocket-store")
     thread.start()
     clock = RunningClock(2 * _LOOK_S)
     while thread.is_alive() and (left_s := limit_s - clock.seconds) > 0:
