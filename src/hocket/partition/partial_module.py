@@ -116,6 +116,11 @@ class PartialModule(nn.Module):
         size = tensors(received)[position].shape[dimension]
         return size * batch_size(self._sample) // begin.shapes[position][dimension]
 
+    @property
+    def sent_weights(self) -> tuple[str, ...]:
+        """Names of weights of other modules, which are sent behind the values of a batch."""
+        return () if self._span.end is None else tuple(self._span.end.weights)
+
     def _make_meta_inputs(
         self, begin: CutPoint, values: list[Tensor], size: int | None
     ) -> Tree:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hocket.modes import evaluation_mode
 from hocket.signals.losses import class_dimension
+from hocket.stage.back_propagate import graph_leaves
 from hocket.stage.prediction import Prediction, add_to_ensemble
 from hocket.stage.report import ActionReport
 from hocket.stage.rng import forward_without_buffer_updates
@@ -59,7 +60,10 @@ def pass_on(stage: Stage, batch: int) -> ActionReport:
     fault, _ = stage.check.fault_in_output(output, (), lambda: [True] * len(tensors(output)))
     if fault is not None:
         return send_skipped(stage, activation, fault)
-    stage.send(activation, output, (False,) * len(tensors(output)))
+    outputs, leaves = tensors(output), tensors(graph_leaves(activation))
+    none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
+    tables = stage.exact.tables(outputs, leaves, lambda: list(none))
+    stage.send(activation, output, none, stage.exact.among(tables))
     return ActionReport(activation.epoch, stage.updater.version)
 
 

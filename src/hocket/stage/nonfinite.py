@@ -6,7 +6,7 @@ then are names put together.
 
 import cmath
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -21,6 +21,7 @@ from hocket.stage.accumulate import (
     tensor_norms,
     total_norm,
 )
+from hocket.stage.gradient_flow import FindFlow, GradientFlow
 from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import LayerBuffers, ModuleTensors
 from hocket.stage.optimizer import Updater
@@ -106,9 +107,8 @@ class NonFiniteCheck:
         late: LateCheck,
     ) -> None:
         self._late = late
-        self._masks: list[bool] = []  # of the last forward that was found out about
-        self._masks_of: Hashable = None  # all that they depend on
         self._tensors = ModuleTensors(module)
+        self._flow = GradientFlow(self._tensors)
         self._updater = updater
         self._on_nan = on_nan
         buffer_names = {id(buffer): name for name, buffer in module.named_buffers()}
@@ -141,7 +141,7 @@ class NonFiniteCheck:
                 buffers[key] = saved
 
     def fault_in_output(
-        self, output: Tree, leaves: Tree, needs_gradient: Callable[[], Sequence[bool]]
+        self, output: Tree, leaves: Tree, needs_gradient: FindFlow
     ) -> tuple[str | None, list[bool]]:
         """Look for a fault of a forward, in its output or in the buffers it has changed.
 
@@ -176,7 +176,7 @@ class NonFiniteCheck:
         self,
         outputs: list[Tensor],
         inputs: list[Tensor],
-        needs_gradient: Callable[[], Sequence[bool]],
+        needs_gradient: FindFlow,
     ) -> tuple[None, list[bool]]:
         """Leave the norms of an output to the late check.
 
@@ -187,19 +187,18 @@ class NonFiniteCheck:
             inputs: Tensors of the input.
             needs_gradient: Returns for each of them whether a gradient is to flow through it.
         """
-        sources = (*inputs, *self._tensors.parameters)
-        masks_of = (len(outputs), *[tensor.requires_grad for tensor in sources])
-        if self._masks_of != masks_of:
-            self._masks_of = masks_of
-            pairs = zip(outputs, needs_gradient(), strict=True)
-            self._masks = [not needed and is_inexact(tensor) for tensor, needed in pairs]
+        needed = self._flow.through(outputs, inputs, needs_gradient)
+        masks = [
+            not flows and is_inexact(tensor)
+            for tensor, flows in zip(outputs, needed, strict=True)
+        ]
         searched = [
             tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
-            for tensor, mask in zip(outputs, self._masks, strict=True)
+            for tensor, mask in zip(outputs, masks, strict=True)
         ]
         self._late.add(partial(_output_names, len(outputs)), largest_values(searched))
         self.fault_in_buffers()
-        return None, self._masks
+        return None, masks
 
     def fault_in_loss(self, loss: Tensor | None) -> str | None:
         """Return the fault of a loss of one number; None also if there is no loss."""

@@ -19,6 +19,7 @@ from hocket.stage.compatibility import ForbidForward
 from hocket.stage.compiled import build_compiled
 from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
+from hocket.stage.exact_values import build_exact_values
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.late_check import LateCheck, look
@@ -85,6 +86,7 @@ class Stage:
         self.passes = Passes(setup, parts)
         self.loss_scale = setup.build_loss_scale()
         self._tensors = ModuleTensors(self.module)
+        self.exact = build_exact_values(setup, parts, self._tensors)
         forbids = self.linearizer.forbids_inner_forward
         self._guard = ForbidForward(self.index) if forbids else None
         self._signal_layers = KnownLayers(self.signal_network)
@@ -170,18 +172,18 @@ class Stage:
         self.check.save_buffers()
         with self.passes.computing(batch, "forward", self._layers.draws):
             output, kept = self.linearizer.forward(self.module, leaves)
-        fault, masks = self.check.fault_in_output(
-            output, leaves, lambda: self._needs_gradient(batch, leaves, output)
-        )
+        find_flow = partial(self._needs_gradient, batch, leaves, output)
+        fault, masks = self.check.fault_in_output(output, leaves, find_flow)
         if fault is not None:
             self.check.restore_buffers()
             return skip_forward(self, activation, fault)
-        expects = expects_answer(self.signal)
+        expects, outputs = expects_answer(self.signal), tensors(output)
+        tables = self.exact.tables(outputs, tensors(leaves), find_flow)
         differentiable = tuple(
-            expects and is_inexact(tensor) and not mask
-            for tensor, mask in zip(tensors(output), masks, strict=True)
+            expects and is_inexact(tensor) and not (mask or table)
+            for tensor, mask, table in zip(outputs, masks, tables, strict=True)
         )
-        self.send(activation, output, differentiable)
+        self.send(activation, output, differentiable, self.exact.among(tables))
         version = self.weights.version
         self.in_flight.add(
             ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
@@ -189,7 +191,11 @@ class Stage:
         return ActionReport(activation.epoch, version)
 
     def send(
-        self, activation: Activation, output: Tree, differentiable: tuple[bool, ...]
+        self,
+        activation: Activation,
+        output: Tree,
+        differentiable: tuple[bool, ...],
+        exact: tuple[bool, ...] = (),
     ) -> None:
         """Send an output to the next stage.
 
@@ -197,6 +203,7 @@ class Stage:
             activation: Packet that the stage received.
             output: Output of the stage, with tensors of shape (B, ...).
             differentiable: For each of these tensors, True if a gradient is to come back.
+            exact: For each of them, True if no codec may change it; () if there is none.
         """
         self.to_next.send(
             Activation(
@@ -206,6 +213,7 @@ class Stage:
                 differentiable,
                 activation.targets,
                 activation.share,
+                exact,
             )
         )
 

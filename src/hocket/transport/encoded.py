@@ -5,7 +5,6 @@ and decode as well, so that results do not depend on where stages run, to the bi
 """
 
 import math
-from dataclasses import replace
 from typing import Any, Generic
 
 import torch
@@ -25,8 +24,9 @@ class EncodedPort(Generic[Sent, Received]):
     """Port that encodes the values it sends and decodes those it receives.
 
     Only floating point tensors are encoded, each position in the packet by its own encoder.
-    Targets are sent as they are, and so are complex tensors, those without elements and those
-    with numbers that a codec cannot encode, such as the infinities of a mask.
+    Targets are sent as they are, and so are complex tensors, those without elements, those that
+    the packet names as exact, and those with numbers that a codec cannot encode, such as the
+    infinities of a mask.
 
     Args:
         port: The port that is wrapped.
@@ -70,14 +70,18 @@ class EncodedPort(Generic[Sent, Received]):
         if packet.skipped:
             self._port.send(packet)
             return
-        plain = [t for t in tensors(packet.values) if t.is_floating_point()]
+        values = tensors(packet.values)
+        flags = packet.exact or (False,) * len(values)
+        pairs = zip(values, flags, strict=True)
+        floating = [(tensor, exact) for tensor, exact in pairs if tensor.is_floating_point()]
+        plain = [tensor for tensor, _ in floating]
         while len(self._encoders) < len(plain):
             self._encoders.append(self._build_encoder())
             self._local_decoders.append(self._send_codec.decoder())
         try:
             encoded = [
-                _encode(encoder, tensor)
-                for encoder, tensor in zip(self._encoders, plain, strict=False)
+                tensor if exact else _encode(encoder, tensor)
+                for encoder, (tensor, exact) in zip(self._encoders, floating, strict=False)
             ]
         except OptionError as error:
             raise OptionError(f"cannot encode what {self._edge} sends: {error}") from error
@@ -85,8 +89,8 @@ class EncodedPort(Generic[Sent, Received]):
             self._update_stats(self._stats, packet.batch, plain, encoded)
         # An empty tensor keeps the position of one that is encoded.
         structure = map_tensors(_placeholder, packet.values)
-        values: Any = (structure, encoded)
-        self._port.send(replace(packet, values=values))
+        content: Any = (structure, encoded)
+        self._port.send(packet.with_values(content))
 
     def receive(self, batch: int) -> Received:
         """Receive the packet of a batch with its values decoded."""
@@ -105,7 +109,7 @@ class EncodedPort(Generic[Sent, Received]):
         def fill(tensor: Tensor) -> Tensor:
             return next(decoded) if tensor.is_floating_point() else tensor
 
-        return replace(packet, values=map_tensors(fill, structure))
+        return packet.with_values(map_tensors(fill, structure))
 
     def state_dict(self) -> Tree:
         """Return the encoded packets that were not yet taken, and the state of the codecs."""
@@ -146,16 +150,14 @@ class EncodedPort(Generic[Sent, Received]):
             for decoder, codes in zip(self._local_decoders, encoded, strict=False)
         ]
         if batch % MEASURE_EVERY == 0 and plain:
-            # Infinities, which are sent as they are, have no size to compare with.
-            holes = [~tensor.isfinite() for tensor in plain]
-            whole = [
-                a.float().masked_fill(hole, 0) for a, hole in zip(plain, holes, strict=True)
+            # Those that are sent as they are would hide the error of the others.
+            changed = [
+                (before.float(), after.float())
+                for before, after, codes in zip(plain, decoded, encoded, strict=True)
+                if not isinstance(codes, Tensor)
             ]
-            lost = [
-                (a - b.float()).masked_fill(hole, 0)
-                for a, b, hole in zip(whole, decoded, holes, strict=True)
-            ]
-            stats.error = _norm(lost) / (_norm(whole) or 1.0)
+            lost = [before - after for before, after in changed]
+            stats.error = _norm(lost) / (_norm([before for before, _ in changed]) or 1.0)
             stats.perplexity = _perplexity(encoded)
 
 

@@ -24,6 +24,8 @@ class Activation:
         targets: The targets of the batch.
         share: Fraction of the batch that this packet holds; below 1 where replicas of a stage
             divide the batch among them.
+        exact: For each tensor of ``values``, whether no codec may change it, as it is a mask, a
+            table or a weight; empty if there is none, and behind the codec.
     """
 
     kind: ClassVar[str] = "activation"
@@ -34,6 +36,7 @@ class Activation:
     differentiable: tuple[bool, ...]
     targets: Tree
     share: float = 1.0
+    exact: tuple[bool, ...] = ()
 
     @property
     def skipped(self) -> bool:
@@ -42,7 +45,11 @@ class Activation:
 
     def without_values(self) -> "Activation":
         """Return the packet to send for the batch if it is skipped."""
-        return replace(self, values=None, targets=None)
+        return replace(self, values=None, targets=None, exact=())
+
+    def with_values(self, values: Tree) -> "Activation":
+        """Return the packet with other values, as a codec encodes or decodes them."""
+        return replace(self, values=values, exact=())
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Gradient:
     """
 
     kind: ClassVar[str] = "gradient"
+    exact: ClassVar[tuple[bool, ...]] = ()
 
     batch: int
     values: tuple[Tensor | None, ...] | None
@@ -64,3 +72,7 @@ class Gradient:
     def skipped(self) -> bool:
         """True if the sender has skipped the batch, so that no earlier stage learns from it."""
         return self.values is None
+
+    def with_values(self, values: Tree) -> "Gradient":
+        """Return the packet with other values, as a codec encodes or decodes them."""
+        return replace(self, values=values)
