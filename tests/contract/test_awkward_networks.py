@@ -258,3 +258,82 @@ def test_a_module_with_two_names_is_one():
 def test_a_compiled_script_is_refused():
     with pytest.raises(CutError, match=r"compiled by torch\.jit"):
         hocket.Trainer(torch.jit.script(nn.Linear(5, 3)), stages=1, method="bp", optimizer=sgd)
+
+
+class PaddedEncoder(nn.Module):
+    """Layers of a transformer which all get the same mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        layers = (nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(3))
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        padding = tokens == 0
+        values = self.embed(tokens)
+        for layer in self.layers:
+            values = layer(values, src_key_padding_mask=padding)
+        return self.head(values.mean(1))
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gate = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, values: Tensor, side: Tensor) -> Tensor:
+        return values + self.layer(values).relu() * self.gate(side)
+
+
+class SharedSide(nn.Module):
+    """Blocks which all get the output of one module or function, as the time of a diffusion.
+
+    Args:
+        side: Computes it from the inputs.
+    """
+
+    def __init__(self, side: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.side, self.first = side, nn.Linear(8, 8)
+        self.blocks = nn.ModuleList(Gated() for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        values, side = self.first(inputs), self.side(inputs)
+        for block in self.blocks:
+            values = block(values, side)
+        return self.head(values)
+
+
+WIDE = torch.randn(7, 8, generator=torch.Generator().manual_seed(2))
+TOKENS = torch.randint(0, 20, (7, 5), generator=torch.Generator().manual_seed(3))
+SHARED = {
+    "mask": (PaddedEncoder, TOKENS),
+    "module": (lambda: SharedSide(nn.Linear(8, 8)), WIDE),
+    "function": (lambda: SharedSide(torch.sin), WIDE),
+    "view": (lambda: SharedSide(lambda inputs: inputs.view(-1, 8)), WIDE),
+}
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize(("build", "inputs"), SHARED.values(), ids=SHARED.keys())
+def test_values_that_stages_share_have_the_size_of_the_batch(build, inputs, stages):
+    """The batch is larger than the sample by which the network was cut, or smaller."""
+    torch.manual_seed(0)
+    network = build()
+    plain = copy.deepcopy(network)
+    optimizer = sgd(plain.parameters())
+    trainer = hocket.Trainer(network, stages=stages, method="bp", optimizer=sgd)
+    for size in (7, 3, 1):
+        targets = torch.arange(size) % 3
+        ours = trainer.step(inputs[:size], targets)
+        optimizer.zero_grad()
+        theirs = F.cross_entropy(plain(inputs[:size]), targets)
+        theirs.backward()
+        optimizer.step()
+        assert ours == pytest.approx(theirs.item(), rel=1e-5)
+    trainer.finish()
+    for ours, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)

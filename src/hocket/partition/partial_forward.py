@@ -86,6 +86,9 @@ class PartialForward:
     received_weights: dict[str, Tensor] = field(default_factory=dict)
     substitutes: dict[int, Tensor] = field(default_factory=dict)  # by the id of a placeholder
     placeholders: list[Tensor] = field(default_factory=list)  # kept, so that ids are not reused
+    placeholder_of: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # by the id of a received value
     computed: dict[ValueKey, Tensor] = field(default_factory=dict)
     cleanup: ExitStack = field(default_factory=ExitStack)  # to be closed after the forward
     # Tensors that may differ between stages; all others are constants.
@@ -172,7 +175,12 @@ class PartialForward:
                     )
                 else:
                     output = self.meta_modules.output(
-                        module, args, kwargs, self.device, name, self.mode
+                        module,
+                        self._without_received(args),
+                        self._without_received(kwargs),
+                        self.device,
+                        name,
+                        self.mode,
                     )
             finally:
                 self.inside_whole_module = False
@@ -200,6 +208,8 @@ class PartialForward:
             return function(*args, **kwargs)
         if self.begun:
             args, kwargs = self.substitute(args), self.substitute(kwargs)
+        else:
+            args, kwargs = self._without_received(args), self._without_received(kwargs)
         name, operands = function_name(function), tensor_leaves(args, kwargs)
         if name in ("device", "is_cuda", "is_cpu", "is_meta"):
             # Weights of other stages may be on another device than this stage computes on.
@@ -257,6 +267,16 @@ class PartialForward:
             return tree
         return map_tensors(lambda t: self.substitutes.get(id(t), t), tree)
 
+    def _without_received(self, tree: Any) -> Any:
+        """Return the same structure with placeholders in place of received values.
+
+        What is before the stage computes with the sizes of the sample, and received values have
+        those of the batch.
+        """
+        if not self.placeholder_of:
+            return tree
+        return map_tensors(lambda t: self.placeholder_of.get(id(t), t), tree)
+
     def collect_sent(self) -> Tree:
         """Return the values to send to the next stage: a tensor, or a tuple of tensors.
 
@@ -299,8 +319,10 @@ class PartialForward:
     def _register_value(self, key: ValueKey, tensor: Tensor) -> None:
         self.varying[tensor] = True
         if key in self.received and not self.begun:
+            received = self.received[key]
             self.placeholders.append(tensor)
-            self.substitutes[id(tensor)] = self.received[key]
-            self.varying[self.received[key]] = True
+            self.substitutes[id(tensor)] = received
+            self.placeholder_of[id(received)] = tensor
+            self.varying[received] = True
         if key in self.sent_keys:
             self.computed[key] = tensor
