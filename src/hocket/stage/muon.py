@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
+from hocket.errors import OptionError
 from hocket.stage.optimizer_factory import NamedParameters, OptimizerFactory
 
 
@@ -63,6 +64,8 @@ class MuonAdamW(Optimizer):
 def hidden_matrices(network: nn.Module) -> frozenset[str]:
     """Return the names of the weights of two dimensions between embeddings and the last layer.
 
+    The last layer is the last one that the network has registered.
+
     >>> from hocket import zoo
     >>> sorted(hidden_matrices(zoo.mlp(in_features=2, hidden=[3, 3], num_classes=2)))
     ['hidden0.1.weight', 'hidden1.0.weight']
@@ -83,6 +86,25 @@ def hidden_matrices(network: nn.Module) -> frozenset[str]:
     )
 
 
+def require_hidden_matrices(network: nn.Module, optimizer: str) -> frozenset[str]:
+    """Return the names of the hidden matrices of a network that has some.
+
+    Args:
+        network: The network.
+        optimizer: Name of the optimizer that treats them in its own way.
+
+    Raises:
+        OptionError: There is none, so that the optimizer would be AdamW under another name.
+    """
+    if not (hidden := hidden_matrices(network)):
+        raise OptionError(
+            f"{optimizer} is for hidden weights of two dimensions, and this network has none: "
+            "all its weights (kernels of convolutions, embeddings, the last layer) would be "
+            "trained by AdamW; choose AdamW"
+        )
+    return hidden
+
+
 def muon(
     network: nn.Module, group: Callable[[list[nn.Parameter]], Any] = list, **options: Any
 ) -> OptimizerFactory:
@@ -92,8 +114,11 @@ def muon(
         network: The network, whose names decide.
         group: Makes groups of the weights that AdamW trains, for decay of some of them.
         options: Options of `MuonAdamW`.
+
+    Raises:
+        OptionError: The network has no hidden matrix.
     """
-    hidden = hidden_matrices(network)
+    hidden = require_hidden_matrices(network, "Muon")
 
     def build(named_parameters: NamedParameters) -> MuonAdamW:
         matrices = [p for name, p in named_parameters if name in hidden]

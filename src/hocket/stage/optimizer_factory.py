@@ -65,6 +65,11 @@ def build_optimizer(
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise OptionError(f"the optimizer of stage {stage}, {kind}, {NEEDS_CLOSURE}")
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise OptionError(
+            f"the optimizer of stage {stage}, {kind}, has weights without a rate 'lr'; "
+            "it is logged and scheduled, so give each group one, such as 1.0"
+        )
     own = {parameter for _, parameter in parameters}
     foreign = sum(p not in own for group in optimizer.param_groups for p in group["params"])
     if foreign:

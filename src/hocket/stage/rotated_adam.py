@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hocket.stage.muon import hidden_matrices
+from hocket.stage.muon import require_hidden_matrices
 from hocket.stage.optimizer_factory import NamedParameters, OptimizerFactory
 
 _SIDES = ("left", "right")
@@ -33,7 +33,8 @@ class RotatedAdam(Optimizer):
         refresh: Updates from one turn of the bases to the next, at least 1.
 
     Raises:
-        ValueError: A weight to be rotated is no real matrix, or an option is out of range.
+        ValueError: A weight is complex, one to be rotated is no matrix, or an option is out of
+            range.
     """
 
     def __init__(
@@ -45,17 +46,20 @@ class RotatedAdam(Optimizer):
         weight_decay: float = 0.01,
         refresh: int = 10,
     ) -> None:
-        if min(lr, eps, weight_decay) < 0 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError("lr, eps and weight_decay are at least 0, and betas in [0, 1)")
-        if refresh < 1:
+        in_range = all(value >= 0 for value in (lr, eps, weight_decay))
+        if not in_range or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("lr, eps and weight_decay are at least 0, and two betas in [0, 1)")
+        if not isinstance(refresh, int) or refresh < 1:
             raise ValueError(f"refresh is {refresh}; bases turn after 1 update or more")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults | {"refresh": refresh, "rotated": True})
         for group in self.param_groups:
             for weight in group["params"]:
-                if group["rotated"] and (weight.dim() != 2 or weight.is_complex()):
+                if weight.is_complex():
+                    raise ValueError("a weight is complex; AdamW and others train such weights")
+                if group["rotated"] and weight.dim() != 2:
                     raise ValueError(
-                        f"a weight of shape {tuple(weight.shape)} is no real matrix, and only "
+                        f"a weight of shape {tuple(weight.shape)} is no matrix, and only "
                         "those are rotated; give it in a group with rotated=False"
                     )
 
@@ -163,8 +167,11 @@ def rotated_adam(
         network: The network, whose hidden matrices are rotated (`hidden_matrices`).
         group: Makes groups of the other weights, for decay of some of them.
         options: Options of `RotatedAdam`.
+
+    Raises:
+        OptionError: The network has no hidden matrix.
     """
-    hidden = hidden_matrices(network)
+    hidden = require_hidden_matrices(network, "RotatedAdam")
 
     def build(named_parameters: NamedParameters) -> RotatedAdam:
         matrices = [p for name, p in named_parameters if name in hidden]

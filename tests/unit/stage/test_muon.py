@@ -9,7 +9,8 @@ from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import StepLR
 
 from contract.small import different
-from hocket import Trainer
+from hocket import Trainer, zoo
+from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.runs.build import build_optimizer_factory
 from hocket.runs.config import RunConfig
@@ -107,6 +108,13 @@ def test_shrink_under_it_is_warned_of():
     trainer = Trainer(network, method=FDG(shrink=0.5), optimizer=muon(network))
     with pytest.warns(UserWarning, match="cancels under MuonAdamW"):
         trainer.prepare(texts(1)[0][0])
+
+
+@pytest.mark.parametrize("name", ["Muon", "RotatedAdam"])
+def test_a_network_without_hidden_matrices_is_refused(name):
+    """It would be AdamW under another name, whose options have no effect."""
+    with pytest.raises(OptionError, match=f"{name} is for hidden weights of two .* has none"):
+        build_optimizer_factory(RunConfig(optimizer=name), zoo.create("resnet8"))
 
 
 def test_by_name_it_decays_what_it_is_told():

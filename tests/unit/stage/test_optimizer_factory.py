@@ -162,7 +162,16 @@ class Adding(optim.SGD):
         raise ZeroDivisionError("mine")
 
 
+class Unscheduled(optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {})
+
+
 UNFIT = {
+    "no learning rate": (
+        Unscheduled,
+        "the optimizer of stage 0, Unscheduled, has weights without a rate 'lr'",
+    ),
     "no optimizer": (
         lambda params: None,
         "the optimizer of stage 0 is a NoneType; wanted a to",

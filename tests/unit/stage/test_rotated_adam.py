@@ -1,6 +1,7 @@
 """Adam in rotated bases: its reference, its laws, and its place in a training."""
 
 import copy
+import math
 from functools import partial
 
 import pytest
@@ -146,13 +147,19 @@ def test_matrices_of_few_digits_can_be_rotated(dtype):
 @pytest.mark.parametrize(
     ("weight", "options", "told"),
     [
-        (torch.zeros(3), {}, r"a weight of shape \(3,\) is no real matrix, and only those"),
-        (torch.zeros(2, 2, dtype=torch.cfloat), {}, r"shape \(2, 2\) is no real matrix"),
+        (torch.zeros(3), {}, r"a weight of shape \(3,\) is no matrix, and only those"),
+        (torch.zeros(2, 2, dtype=torch.cfloat), {}, "a weight is complex; AdamW and others"),
         (torch.zeros(2, 2), {"refresh": 0}, "refresh is 0; bases turn after 1 update or more"),
-        (torch.zeros(2, 2), {"betas": (1.0, 0.9)}, r"are at least 0, and betas in \[0, 1\)"),
+        (
+            torch.zeros(2, 2),
+            {"betas": (1.0, 0.9)},
+            r"are at least 0, and two betas in \[0, 1\)",
+        ),
         (torch.zeros(2, 2), {"lr": -1.0}, "lr, eps and weight_decay are at least 0, and"),
+        (torch.zeros(2, 2), {"eps": math.nan}, "lr, eps and weight_decay are at least 0, and"),
+        (torch.zeros(2, 2), {"refresh": 2.5}, "refresh is 2.5; bases turn after 1 update"),
+        (torch.zeros(2, 2), {"betas": (0.9,)}, "are at least 0, and two betas in"),
     ],
-    ids=["vector", "complex", "refresh", "betas", "lr"],
 )
 def test_what_cannot_be_rotated_is_refused(weight, options, told):
     with pytest.raises(ValueError, match=told):
