@@ -51,7 +51,7 @@ def hf(
     try:
         train_rows = datasets.load_dataset(dataset, config, split=train_split)
         test_rows = datasets.load_dataset(dataset, config, split=test_split)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # damaged files raise errors of many classes
         raise DataError(
             f"cannot load {dataset!r}, splits {train_split!r} and {test_split!r}: {error}; "
             "check names and network"
@@ -120,7 +120,7 @@ def read_rows(
                 "choose another column with the option label"
             )
         if isinstance(row[image], Image.Image) and mode is None:
-            mode = "L" if row[image].mode in ("1", "L") else "RGB"
+            mode = "L" if row[image].mode[0] in "1LI" else "RGB"
         inputs.append(_convert_input(row[image], mode or "RGB", image_size))
         targets.append(row[label])
         if inputs[-1].shape != inputs[0].shape:

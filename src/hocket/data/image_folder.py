@@ -3,7 +3,9 @@
 # Shapes: B batch, S side of the square images that the network receives.
 
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -112,12 +114,12 @@ class ImageFiles:
         Raises:
             DataError: The image cannot be decoded.
         """
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         try:
             with Image.open(path) as opened:
                 image = to_eight_bits(opened).convert("RGB")
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        except Exception as error:  # of any class: that is up to the decoder of the format
             raise DataError(
                 f"{path} cannot be decoded: {error}; replace or remove the file"
             ) from error
@@ -232,4 +234,34 @@ def _list_classes(data_dir: Path, names: tuple[str, ...]) -> dict[str, list[Path
     ]
     if problems:
         raise DataError(format_problems(f"{present[0]} has empty classes", problems))
+    _warn_of_left_out(present[0], classes)
     return classes
+
+
+def _warn_of_left_out(part: Path, classes: Iterable[str]) -> None:
+    """Warn of images in other formats, of images outside classes, and of deeper folders.
+
+    Args:
+        part: Folder of the classes.
+        classes: Names of their folders.
+    """
+    import_extra("PIL", "data", "data set 'folder'")
+    from PIL import Image
+
+    images = Image.registered_extensions().keys()
+    beside = [path.suffix.lower() for path in part.iterdir()]
+    left_out = Counter(f"{suffix} outside of classes" for suffix in beside if suffix in images)
+    for name in classes:
+        for path in (part / name).iterdir():
+            suffix = path.suffix.lower()
+            if path.is_dir():
+                left_out["folder in a class"] += 1
+            elif suffix in images - SUFFIXES:
+                left_out[suffix] += 1
+    if left_out:
+        found = ", ".join(f"{count} x {kind}" for kind, count in sorted(left_out.items()))
+        warnings.warn(
+            f"{part}: these are left out: {found}; images are read from the folder of each "
+            f"class, in the formats {', '.join(sorted(SUFFIXES))}",
+            stacklevel=2,
+        )

@@ -61,7 +61,8 @@ def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -
         raise OptionError(f"context is {context}; give 1 or more characters")
     path = _find_text_file(data_dir)
     try:
-        characters = path.read_text(encoding="utf-8")
+        # Newlines stay as they are: each is one or two characters, as in the file.
+        characters = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 ({error}); convert it to UTF-8") from error
     codes_N = np.frombuffer(characters.encode("utf-32-le"), dtype=np.uint32)

@@ -179,7 +179,8 @@ def _build(
     """
     transformers: Any = import_extra("transformers", "transformers", f"network {name!r}")
     config_class = getattr(transformers, config)
-    known = sorted(vars(config_class()))
+    # The type of weights is up to the caller, and names that begin with _ are no options.
+    known = sorted(name for name in vars(config_class()) if name[0] != "_" and name != "dtype")
     problems = [unknown_name("field", field, known) for field in fields if field not in known]
     if problems:
         raise OptionError(

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +34,9 @@ def test_colour_images_keep_their_pixels():
     assert targets.tolist() == [n % 3 for n in range(12)]
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("RGBA", 3), ("P", 3)])
+@pytest.mark.parametrize(
+    ("mode", "channels"), [("L", 1), ("1", 1), ("I", 1), ("RGBA", 3), ("P", 3)]
+)
 def test_other_modes_become_grey_or_colour(mode, channels):
     inputs, _ = read_rows(rows(mode), "image", "label")
     assert inputs.shape == (12, channels, 6, 5)
@@ -175,3 +178,14 @@ def test_training_and_test_must_have_one_shape(local):
 def test_an_unknown_split_is_refused(local):
     with pytest.raises(DataError, match=r"cannot load .*, splits 'train' and 'dev': .*; check"):
         load("hf", batch_size=4, dataset=local(), test_split="dev")
+
+
+@needs_datasets
+def test_a_damaged_file_is_refused(local):
+    folder = local()
+    file = Path(folder, "train-00000-of-00001.parquet")
+    content = bytearray(file.read_bytes())
+    content[4:200] = bytes(196)
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot load .*, splits 'train' and 'test': "):
+        load("hf", batch_size=4, dataset=folder)

@@ -117,17 +117,48 @@ def test_classes_of_training_and_test_must_agree(tmp_path):
         load("folder", data_dir=tmp_path, batch_size=4)
 
 
-@pytest.mark.parametrize("content", [b"", b"no image", None])
-def test_an_unreadable_file_is_named_when_its_batch_is_served(tmp_path, content):
+def cut_short(png):
+    return png[:60]
+
+
+def of_a_short_header(png):
+    """Pillow raises a ValueError."""
+    return png[:11] + b"\x05" + png[12:21] + b"\0\0\0\0" + png[33:]
+
+
+def of_a_broken_chunk(png):
+    """Pillow raises a SyntaxError."""
+    return png[:33] + b"\0\0\0\1\xff\xff\xff\xff" + png[41:]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda png: b"", lambda png: b"no image", cut_short, of_a_short_header, of_a_broken_chunk],
+)
+def test_an_unreadable_file_is_named_when_its_batch_is_served(tmp_path, damage):
     write_images(tmp_path)
     file = tmp_path / "test" / "dog" / "1.png"
-    file.write_bytes(file.read_bytes()[:60] if content is None else content)
+    file.write_bytes(damage(file.read_bytes()))
     batches = load("folder", data_dir=tmp_path, batch_size=1, image_size=16).test
     served = iter(batches)
     for _ in range(3):
         next(served)
     with pytest.raises(DataError, match=r"dog.1.png cannot be decoded: .*; replace or remove"):
         next(served)
+
+
+def test_images_that_are_left_out_are_named(tmp_path):
+    write_images(tmp_path)
+    train = tmp_path / "train"
+    picture = Image.new("RGB", (8, 8))
+    picture.save(train / "cat" / "a.tif")
+    picture.save(train / "dog" / "b.TIF")
+    picture.save(train / "loose.png")
+    (train / "cat" / "more").mkdir()
+    found = r"train: these are left out: 1 x .png outside of .*, 2 x .tif, 1 x folder in a cl"
+    with pytest.warns(UserWarning, match=found):
+        data = load("folder", data_dir=tmp_path, batch_size=4)
+    assert len(data.train.examples) == 12
 
 
 def test_missing_pillow_is_named_with_its_extra(tmp_path, monkeypatch):

@@ -60,6 +60,13 @@ def test_characters_beyond_ascii_are_one_token_each(tmp_path):
     assert next(iter(data.test))[0][0].tolist() == [0, 1, 2, 0]
 
 
+def test_ends_of_lines_stay_as_they_are_and_a_mark_of_the_encoding_is_no_character(tmp_path):
+    (tmp_path / "text.txt").write_bytes("ab\r\ncd\r".encode("utf-8-sig") + b"ab\n" * 40)
+    data = load("text", data_dir=tmp_path, batch_size=2, context=4)
+    assert data.classes == 6
+    assert len(data.train.examples.tokens_N) == (7 + 120) * 9 // 10
+
+
 def test_missing_text_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no text at .*nowhere; give a text file or a folder"):
         load("text", data_dir=tmp_path / "nowhere", batch_size=4)

@@ -28,6 +28,12 @@ def test_fields_of_the_configuration_can_be_set():
     assert sum(p.numel() for p in network.parameters()) < 2000
 
 
+@pytest.mark.parametrize("field", ["dtype", "_attn_implementation"])
+def test_fields_without_effect_are_no_options(field):
+    with pytest.raises(OptionError, match=f"from a GPT2Config:\n.*unknown field '{field}'"):
+        zoo.create("hf_gpt2", **{field: "bfloat16"})
+
+
 def test_an_unknown_field_is_refused():
     with pytest.raises(
         OptionError, match=r"from a GPT2Config:\n.*'n_layers' .did you mean 'n_l"
