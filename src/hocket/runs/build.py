@@ -202,7 +202,7 @@ def build_optimizer_factory(
             check the choices only.
 
     Raises:
-        OptionError: There is no such optimizer, or it refuses the options.
+        OptionError: There is no such optimizer, or it refuses the options or the network.
     """
     named = Named.parse(config.optimizer)
     known = vars(optim) | {RotatedAdam.__name__: RotatedAdam}
@@ -226,9 +226,9 @@ def build_optimizer_factory(
             f"weight_decay_on is {config.weight_decay_on!r}, and the optimizer {str(named)!r} "
             "has no weight_decay; give it one, or leave weight_decay_on out"
         )
-    if found in (optim.Muon, RotatedAdam):
+    if network is not None and found in (optim.Muon, RotatedAdam):
         of_network = muon if found is optim.Muon else rotated_adam
-        return of_network(network or nn.Module(), group, **named.options)
+        return of_network(network, group, **named.options)
     return lambda parameters: found(group(parameters), **named.options)
 
 
