@@ -16,6 +16,7 @@ from hocket.modes import dry_run
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.signals import Objective
 from hocket.signals.signal import LaterLayers, Signal
+from hocket.stage.back_propagate import load_backward
 from hocket.stage.compatibility import check_compatible
 from hocket.stage.parts import StageParts
 from hocket.stage.rng import seeded_rng
@@ -67,6 +68,8 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
         setup.precision,
         resumable=setup.resumable,
     )
+    if parts.signal.needs_gradient:
+        load_backward()
     return Stage(setup, parts if setup.codec == Exact() else _with_codec(setup, parts))
 
 

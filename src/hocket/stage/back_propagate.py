@@ -41,6 +41,17 @@ def back_propagate(
         torch.autograd.backward(edges, given)
 
 
+def load_backward() -> None:
+    """Let PyTorch import all that it needs for a backward along a gradient that is given.
+
+    That takes about as long as ``import torch``, and would count as work of the stage whose
+    backward is the first.
+    """
+    with torch.enable_grad():
+        root = torch.zeros((), requires_grad=True)
+        torch.autograd.backward(root.clone(), torch.ones(()))
+
+
 def _start(root: Tensor, gradient: Tensor | None, share: float, scale: float) -> Tensor | None:
     """Return the gradient to begin with at a root; None stands for 1.
 
