@@ -1,4 +1,4 @@
-"""Outputs of functions and modules as tensors on PyTorch's meta device.
+"""Outputs of modules as tensors on PyTorch's meta device.
 
 Meta tensors have a shape and a type but no memory.
 """
@@ -17,16 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from hocket.errors import CutError
-from hocket.partition.intercept import Function
+from hocket.partition.meta_functions import META, MetaFunctions
 from hocket.partition.recording import ForwardMode
-from hocket.partition.torch_functions import function_name, mutated_tensors
-from hocket.tree import flatten, map_leaves, unflatten
+from hocket.tree import flatten, unflatten
 
-META = torch.device("meta")
 # It writes a trace for each failure, which is expected here.
 _FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
-# Scalars among their arguments are sizes.
-_SIZED = ("view", "reshape", "expand", "narrow", "unflatten", "new_zeros", "new_ones")
 BuildLeaf = Callable[[list[Any]], Any]
 """Function from the leaves of a call's arguments to a leaf of its output."""
 
@@ -36,46 +32,18 @@ def to_meta(value: Tensor) -> Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
 
 
-def run_on_meta(
-    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
-) -> tuple[Any, list[Tensor]]:
-    """Run a function on meta tensors in place of its operands.
-
-    Args:
-        function: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        operands: The tensors in them.
-
-    Returns:
-        The result on the meta device, and the operands that the function changes in place.
-    """
-    sizes = {id(t) for t in operands if not t.dim() and function_name(function) in _SIZED}
-    meta = {id(t): t if t.is_meta or id(t) in sizes else t.to(META) for t in operands}
-    versions = [(t, t._version) for t in meta.values()]
-
-    def replace(entry: Any) -> Any:
-        if isinstance(entry, Tensor):
-            return meta[id(entry)]
-        if isinstance(entry, slice):
-            return slice(replace(entry.start), replace(entry.stop), replace(entry.step))
-        return META if isinstance(entry, torch.device) else entry
-
-    args, kwargs = map_leaves(replace, (args, kwargs))
-    with torch.no_grad(), META:
-        output = function(*args, **kwargs)
-    mutated = {id(t) for t in mutated_tensors(versions)}
-    return output, [t for t in operands if id(meta[id(t)]) in mutated]
-
-
 class MetaModules:
     """Outputs of modules on the meta device, computed once for each shape of their inputs.
 
     Those with other things than tensors, such as numbers, are computed every time: they may
     depend on attributes that a training changes.
+
+    Attributes:
+        functions: The same for functions.
     """
 
     def __init__(self) -> None:
+        self.functions = MetaFunctions()
         self._builders: dict[Any, tuple[list[BuildLeaf], Any]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MetaModules":

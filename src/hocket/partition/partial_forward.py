@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from hocket.errors import CutError
 from hocket.partition.cut_graph import CutPoint
 from hocket.partition.intercept import Function, call_intercepted
-from hocket.partition.meta_tensors import MetaModules, run_on_meta
+from hocket.partition.meta_tensors import MetaModules
 from hocket.partition.recorder import user_line
 from hocket.partition.recording import ForwardMode, Frame, ValueKey
 from hocket.partition.shared_weights import replace_weights
@@ -219,7 +219,8 @@ class PartialForward:
         varies = name in RANDOM_FUNCTIONS or any(map(self._varies, operands))
         if any(t.is_meta for t in operands) or (varies and not self.begun):
             try:
-                output, mutated = run_on_meta(function, args, kwargs, operands)
+                functions = self.meta_modules.functions
+                output, mutated = functions.run(function, args, kwargs, operands)
             except Exception as error:
                 reason = str(error).partition("\n")[0]
                 raise CutError(
