@@ -105,9 +105,11 @@ class World:
         self.replicas = replicas
         if self.size != stages * replicas:
             copies = f" x {replicas} replicas" if replicas > 1 else ""
+            wanted = stages * replicas
+            need = "1 stage needs" if wanted == 1 else f"{stages} stages{copies} need"
             raise WorldError(
-                f"there are {self.size} processes, but {stages} stages{copies} need "
-                f"{stages * replicas}; start that many, or choose another number of stages"
+                f"there are {self.size} processes, but {need} {wanted}; start that many, or "
+                "choose another number of stages"
             )
         self.stage, self.replica = divmod(self.rank, replicas)
         self.names = [

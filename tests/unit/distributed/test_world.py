@@ -51,6 +51,7 @@ def test_replicas_of_a_stage_have_adjacent_ranks():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("too many", "there are 4 processes, but 1 stage needs 1; start that many, or choose"),
         (
             "too few",
             "there are 4 processes, but 3 stages need 3; start that many, or choose another",

@@ -39,6 +39,7 @@ def run_four_processes(folder):
     """Use everything in a world of two stages with two replicas."""
     rank = distributed.get_rank()
     results = {
+        "too many": refusal(1, 1),
         "too few": refusal(3, 1),
         "too few for replicas": refusal(3, 2),
         "one stage": refusal(1, 4),
