@@ -1,10 +1,12 @@
 """Counted operations of each layer, and of each packet that a cut sends."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -33,7 +35,7 @@ def count_flops(network: nn.Module, sample: Tree) -> list[float]:
     """  # noqa: DOC501  # sample_error returns a CutError
     counts = []
     value = sample
-    with dry_run(network):
+    with dry_run(network), _encoder_layers_as_parts():
         for name, layer in layers_in_order(network).items():
             try:
                 with _FlopCounter() as counter:
@@ -51,12 +53,44 @@ def count_flops_between(graph: CutGraph) -> list[float]:
     """Count the operations of each layer between cut points, in one forward."""
     network = graph.network
     names = {module: name for name, module in network.named_modules()}
-    with dry_run(network), _FlopCounter() as counter:
+    with dry_run(network), _encoder_layers_as_parts(), _FlopCounter() as counter:
         meter = _LayerMeter({point.name for point in graph.cut_points}, counter)
         with intercept(names, meter):
             call_network(network, copy_tensors(graph.sample))
         meter.end_layer()
     return meter.counts
+
+
+@contextmanager
+def _encoder_layers_as_parts() -> Iterator[None]:
+    """Context manager in which encoder layers and attention run as in training.
+
+    In evaluation mode without gradients they would be one kernel that nobody counts.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _lstm_flops(inputs: Tensor, *weights_and_state: Any, out_val: Any, **_: Any) -> int:
+    """Count the operations of an LSTM: both its matrices meet every element of the sequence."""
+    matrices = weights_and_state[:2]
+    return 2 * inputs.shape[:-1].numel() * sum(matrix.numel() for matrix in matrices)
+
+
+def _attention_flops(query: Tensor, key: Tensor, *_: Any, out_val: Any, **__: Any) -> int:
+    """Count the operations of attention: every query meets each key, and then each value."""
+    return 2 * key.size(-2) * (query.numel() + out_val[0].numel())
+
+
+# Kernels of the CPU that PyTorch does not count.
+_CPU_FLOPS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mkldnn_rnn_layer: _lstm_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+}
 
 
 class _FlopCounter(TorchDispatchMode):
@@ -78,7 +112,8 @@ class _FlopCounter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        count = flop_registry.get(func._overloadpacket)
+        kernel = func._overloadpacket
+        count = flop_registry.get(kernel) or _CPU_FLOPS.get(kernel)
         if count is not None:
             self.total += count(*args, **kwargs, out_val=output)
         return output

@@ -9,7 +9,7 @@ from hocket import Plan, Trainer
 from hocket.errors import CutError
 from hocket.methods import FDG
 from hocket.partition import balanced_plan, build_stages, layers_in_order
-from hocket.partition.flops import count_flops
+from hocket.partition.flops import OPERATIONS_PER_ELEMENT, count_flops
 from hocket.partition.sequential import require_separate
 
 
@@ -195,3 +195,45 @@ def test_the_network_keeps_its_names():
     after = trainer.network.state_dict()
     assert list(after) == names
     assert all(not torch.equal(before[name], after[name]) for name in names)
+
+
+class Recurrent(nn.Module):
+    """Outputs of a recurrent layer of eight features, without its state."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer = kind(8, 8, batch_first=True)
+
+    def forward(self, x_BTF):
+        return self.layer(x_BTF)[0]
+
+
+class Attention(nn.Module):
+    """Attention of a tensor of shape (B, T, F) to itself."""
+
+    def forward(self, x_BTF):
+        return nn.functional.scaled_dot_product_attention(x_BTF, x_BTF, x_BTF)
+
+
+@pytest.mark.parametrize(
+    ("layer", "products"),
+    [
+        (Attention(), 2 * 6 * 8),
+        (nn.TransformerEncoderLayer(8, 2, 32, batch_first=True), 12 * 8 * 8 + 2 * 6 * 8),
+        (Recurrent(nn.LSTM), 8 * 8 * 8),
+        (Recurrent(nn.GRU), 6 * 8 * 8),
+        (Recurrent(nn.RNN), 2 * 8 * 8),
+    ],
+    ids=["attention", "encoder", "lstm", "gru", "rnn"],
+)
+def test_layers_of_fused_kernels_count_as_their_matrix_products(layer, products):
+    """Of every element of a sequence, whose 8 outputs are counted besides."""
+    (count,) = count_flops(nn.Sequential(layer), torch.ones(4, 6, 8))
+    assert count == 4 * 6 * (2 * products + 8 * OPERATIONS_PER_ELEMENT)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_encoder_layers_are_spread_over_stages():
+    layers = [nn.TransformerEncoderLayer(8, 2, 32, batch_first=True) for _ in range(4)]
+    network = nn.Sequential(*layers, *(nn.Linear(8, 8) for _ in range(4)))
+    assert balanced_plan(network, 2, torch.ones(4, 6, 8)) == Plan(("2",))
