@@ -15,6 +15,7 @@ def balance(
     parts: int,
     *,
     packets: Sequence[float] | None = None,
+    overlapping: bool = False,
     usage: PartCost | None = None,
     capacity: float = float("inf"),
     unit: str = "",
@@ -29,6 +30,8 @@ def balance(
         parts: Number of parts.
         packets: Cost of a cut before each layer, for each of the two parts next to it; 0 if not
             given. That of layer 0 is not used.
+        overlapping: A part costs as much as the larger of its layers and each of its packets,
+            instead of their sum.
         usage: Amount of a limited resource, such as memory, that a part needs.
         capacity: Largest amount of that resource that a part may need.
         unit: Unit of the resource, for the error.
@@ -43,6 +46,8 @@ def balance(
     [3]
     >>> balance([1.0, 2.0, 3.0, 4.0], parts=2, packets=[0.0, 0.0, 0.0, 9.0])
     [2]
+    >>> balance([1.0, 2.0, 3.0, 4.0], parts=2, packets=[0.0, 0.0, 0.0, 6.0], overlapping=True)
+    [3]
     """
     count = len(costs)
     if not 1 <= parts <= count:
@@ -53,7 +58,10 @@ def balance(
     def cost(part: int, first: int, end: int) -> float:
         if usage is not None and usage(part, first, end) > capacity:
             return float("inf")
-        return total[end] - total[first] + cut_costs[first] + cut_costs[end]
+        layers = total[end] - total[first]
+        if overlapping:
+            return max(layers, cut_costs[first], cut_costs[end])
+        return layers + cut_costs[first] + cut_costs[end]
 
     largest, cuts = _minimize_largest(cost, parts, count)
     if largest == float("inf"):

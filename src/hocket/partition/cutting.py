@@ -63,7 +63,8 @@ def cut(
             need a whole batch. Batches in training may have any size.
         by: Cost to balance: ``operations`` are counted, so that equal runs have equal cuts;
             ``time`` is measured, and then any network may be cut inside its blocks.
-        link: For ``time``: the link that packets are sent over.
+        link: For ``time``: the link that packets are sent over, while the stages compute, as
+            with all methods that have a delay or a local loss.
         memory_limit_mib: For ``time``: memory of a stage, in MiB. It is computed as three times
             the weights (for gradients and a momentum) plus the tensors that one batch keeps for
             the backward.
@@ -107,16 +108,20 @@ def fastest_cut(
     stages: int,
     link: Link = ONE_MACHINE,
     memory_limit_mib: float = float("inf"),
+    *,
+    overlapping: bool = True,
 ) -> list[int]:
-    """Find the cut whose slowest stage, including its packets, is as fast as possible.
+    """Find the cut whose slowest stage or packet is as fast as possible.
 
-    An activation and a gradient of the same size cross each cut, and both stages wait for both.
+    An activation and a gradient of the same size cross each cut, in opposite directions.
 
     Args:
         costs: Measured cost of each layer.
         stages: Number of stages.
         link: Link that packets are sent over.
         memory_limit_mib: Memory of a stage, in MiB.
+        overlapping: Stages compute while packets are on their way. Otherwise both stages next
+            to a cut wait for both packets.
 
     Returns:
         Positions of the chosen cut points.
@@ -129,12 +134,19 @@ def fastest_cut(
         layers = costs[first:end]
         return sum(3 * cost.weight_bytes + cost.kept_bytes for cost in layers) / 2**20
 
-    packets = [0.0, *(2 * link.seconds(cost.output_bytes) for cost in costs[:-1])]
+    # The latency of a packet that nobody waits for is nobody's time.
+    packets = [0.0] + [
+        cost.output_bytes / link.bytes_per_s
+        if overlapping
+        else 2 * link.seconds(cost.output_bytes)
+        for cost in costs[:-1]
+    ]
     times_s = [cost.total_s for cost in costs]
     first_layers = balance(
         times_s,
         stages,
         packets=packets,
+        overlapping=overlapping,
         usage=memory_mib,
         capacity=memory_limit_mib,
         unit=" MiB",

@@ -1,5 +1,6 @@
 """Counted operations of each layer, and of each packet that a cut sends."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,11 +78,13 @@ def _encoder_layers_as_parts() -> Iterator[None]:
 
 def _lstm_flops(inputs: Tensor, *weights_and_state: Any, out_val: Any, **_: Any) -> int:
     """Count the operations of an LSTM: both its matrices meet every element of the sequence."""
-    matrices = weights_and_state[:2]
-    return 2 * inputs.shape[:-1].numel() * sum(matrix.numel() for matrix in matrices)
+    products: int = sum(matrix.numel() for matrix in weights_and_state[:2])
+    return 2 * math.prod(inputs.shape[:-1]) * products
 
 
-def _attention_flops(query: Tensor, key: Tensor, *_: Any, out_val: Any, **__: Any) -> int:
+def _attention_flops(
+    query: Tensor, key: Tensor, *_: Any, out_val: tuple[Tensor, Tensor], **__: Any
+) -> int:
     """Count the operations of attention: every query meets each key, and then each value."""
     return 2 * key.size(-2) * (query.numel() + out_val[0].numel())
 

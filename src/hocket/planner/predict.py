@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from hocket.methods import parse_method
+from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import fastest_cut, measure_layers, require_enough_layers
@@ -60,18 +62,24 @@ def cut_by_time(
     single = [point.name for point in graph.cut_points if len(point.keys[TRAINING]) == 1]
     # By whether a method waits for gradients.
     costs_by_signal = {True: costs, False: merge_costs(costs, single)}
-    needs_gradient = {name: parse_method(name).signal.needs_gradient for name in methods}
+    kinds = {name: _kind(parse_method(name)) for name in methods}
     names, work = list(costs), [cost.total_s for cost in costs.values()]
     candidates = []
     for count in counts:
         cuts = {
-            needed: _fastest_cuts(costs_by_signal[needed], count, link, memory_limit_mib)
-            for needed in set(needs_gradient.values())
+            kind: _fastest_cuts(
+                costs_by_signal[kind.needs_gradient],
+                count,
+                link,
+                memory_limit_mib,
+                overlapping=kind.overlapping,
+            )
+            for kind in set(kinds.values())
         }
-        for needed in sorted(cuts, reverse=True)[:1]:  # one warning for each number of stages
-            positions = [names.index(name) - 1 for name in cuts[needed]]
+        for kind in sorted(cuts, reverse=True)[:1]:  # one warning for each number of stages
+            positions = [names.index(name) - 1 for name in cuts[kind]]
             warn_if_uneven(graph, work, positions, stacklevel=2)
-        candidates.append([Candidate(name, cuts[needs_gradient[name]]) for name in methods])
+        candidates.append([Candidate(name, cuts[kinds[name]]) for name in methods])
     return candidates
 
 
@@ -167,14 +175,47 @@ def _in_other_order(forecast: Forecast) -> list[Candidate]:
     return [Candidate(turned, forecast.cuts)]
 
 
+class _MethodKind(NamedTuple):
+    """What the fastest cut for a method depends on."""
+
+    needs_gradient: bool
+    overlapping: bool
+
+
+def _kind(method: Method) -> _MethodKind:
+    """Return the kind of a method.
+
+    Packets and computation overlap unless stages wait for both directions in each batch. Where
+    a delay is too short for a slow link, an extra delay hides it.
+    """
+    signal = method.signal
+    waits = "update" in method.locks() or signal.learns_from_gradient
+    return _MethodKind(signal.needs_gradient, overlapping=not waits)
+
+
 def _fastest_cuts(
-    costs: Mapping[str, LayerCost], count: int, link: Link, memory_limit_mib: float
+    costs: Mapping[str, LayerCost],
+    count: int,
+    link: Link,
+    memory_limit_mib: float,
+    *,
+    overlapping: bool,
 ) -> tuple[str, ...]:
-    """Return the names of the layers that begin stages, with the fastest slowest stage."""
+    """Return the names of the layers that begin stages, with the fastest slowest stage.
+
+    Args:
+        costs: Cost of each layer, by name.
+        count: Number of stages.
+        link: Link that packets go over.
+        memory_limit_mib: Memory that a stage may hold, in MiB.
+        overlapping: Stages compute while packets are on their way.
+    """
     names = list(costs)
     # An edge has the same latency wherever it is, and an extra delay may hide it.
     rate = replace(link, latency_s=0.0)
-    last_layers = fastest_cut(list(costs.values()), count, rate, memory_limit_mib)
+    last_layers = fastest_cut(
+        list(costs.values()), count, rate, memory_limit_mib, overlapping=overlapping
+    )
     return tuple(names[last + 1] for last in last_layers)
 
 

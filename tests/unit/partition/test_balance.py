@@ -21,10 +21,18 @@ from unit.partition.networks import Block, skips
 numbers = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 
 
-def largest(costs, cuts, packets):
+def largest(costs, cuts, packets, join=sum):
+    """Return the largest cost of a part.
+
+    Args:
+        costs: Cost of each layer.
+        cuts: First layers of parts 1, 2, ...
+        packets: Cost of a cut before each layer.
+        join: Joins the costs of layers and packets.
+    """
     ends = [0, *cuts, len(costs)]
     sent = [0, *packets[1:], 0]
-    return max(sum(costs[a:b]) + sent[a] + sent[b] for a, b in itertools.pairwise(ends))
+    return max(join([sum(costs[a:b]), sent[a], sent[b]]) for a, b in itertools.pairwise(ends))
 
 
 def largest_usage(usage, cuts, count):
@@ -32,18 +40,21 @@ def largest_usage(usage, cuts, count):
     return max(usage(part, a, b) for part, (a, b) in enumerate(ends))
 
 
+@pytest.mark.parametrize(("overlapping", "join"), [(False, sum), (True, max)])
 @given(numbers, st.data())
-def test_no_split_has_a_smaller_largest_part(costs, data):
+def test_no_split_has_a_smaller_largest_part(overlapping, join, costs, data):
     parts = data.draw(st.integers(1, len(costs)))
     sent = st.lists(st.integers(0, 9), min_size=len(costs), max_size=len(costs))
     packets = data.draw(st.one_of(st.just([0] * len(costs)), sent))
-    chosen = balance([float(cost) for cost in costs], parts, packets=packets)
+    chosen = balance(
+        [float(cost) for cost in costs], parts, packets=packets, overlapping=overlapping
+    )
     every = itertools.combinations(range(1, len(costs)), parts - 1)
     assert len(chosen) == parts - 1
     assert chosen == sorted(set(chosen))
     assert all(0 < cut < len(costs) for cut in chosen)
-    best = min(largest(costs, cuts, packets) for cuts in every)
-    assert largest(costs, chosen, packets) == best
+    best = min(largest(costs, cuts, packets, join) for cuts in every)
+    assert largest(costs, chosen, packets, join) == best
 
 
 @given(numbers, st.data())
@@ -93,8 +104,15 @@ def layer(seconds, *, out=0, kept=0, weights=0):
 
 def test_a_large_packet_moves_the_cut():
     even = [layer(1.0, out=10), layer(1.0, out=10**9), layer(1.0, out=10), layer(1.0)]
-    assert fastest_cut(even, 2, Link(bytes_per_s=1e12)) == [1]
-    assert fastest_cut(even, 2, Link(bytes_per_s=1e9)) == [0]
+    fast, slow, slowest = (Link(bytes_per_s=each) for each in (1e12, 1e9, 1e8))
+    assert fastest_cut(even, 2, fast, overlapping=False) == [1]
+    assert fastest_cut(even, 2, slow, overlapping=False) == [0]
+    assert [fastest_cut(even, 2, each) for each in (fast, slow, slowest)] == [[1], [1], [0]]
+
+
+def test_a_latency_that_nobody_waits_for_moves_no_cut():
+    even = [layer(1.0)] * 6
+    assert fastest_cut(even, 3, Link(1e9, latency_s=9.0)) == [1, 3]
 
 
 def test_a_limit_of_memory_moves_the_cut_and_one_that_nothing_fits_is_refused():
@@ -215,6 +233,25 @@ def test_an_uneven_cut_is_explained_once(by):
 def test_a_plan_of_a_network_that_cannot_be_cut_evenly_has_the_reasons():
     with pytest.warns(UserWarning, match="module 'layer' is called 8 times"):
         cut_by_time(lambda: (SharedLayer(), torch.randn(2, 4), None), [2], ["bp", "dgl"])
+
+
+def test_only_methods_that_wait_for_each_packet_have_stages_of_less_work_at_a_large_one(
+    monkeypatch,
+):
+    def profile(layers, sample):
+        even = [layer(1.0, out=10), layer(1.0, out=10**9), layer(1.0, out=10), layer(1.0)]
+        return dict(zip(layers, even, strict=True))
+
+    monkeypatch.setattr(cutting, "profile", profile)
+    methods = ["bp", "gpipe", "dni", "fdg", "ddg", "adl", "dgl", "dgl-async"]
+    (candidates,) = cut_by_time(
+        lambda: (nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), torch.ones(2, 4), None),
+        [2],
+        methods,
+        link=Link(1e9),
+    )
+    cuts = {candidate.method: candidate.cuts for candidate in candidates}
+    assert cuts == {m: ("1",) if m in ("bp", "gpipe", "dni") else ("2",) for m in methods}
 
 
 def test_a_layer_of_a_sequence_with_most_of_the_work_is_named():
