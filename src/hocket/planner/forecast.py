@@ -197,17 +197,20 @@ def _stage_memory(
     method: Method, stage: int, profile: StageProfile, stages: int
 ) -> StageMemory:
     """Split the measured peak by use, and add buffers and packets, which were not measured."""
-    memory, weights = method.memory(stage, stages), profile.weight_bytes
+    memory, trainable = method.memory(stage, stages), profile.trainable_bytes
     buffered = memory.inputs - 1 if method.free_running else 0
-    sizes = {
-        "weights": 2 * weights,
-        "optimizer": profile.optimizer_bytes,
+    rest = profile.peak_bytes + buffered * profile.received_bytes
+    sizes = {}
+    for use, size in (
+        ("weights", profile.weight_bytes + trainable),
+        ("optimizer", profile.optimizer_bytes),
         # The newest graph has a copy too, as the weights will change before its backward.
-        "versions": memory.versions * weights if memory.versions > 1 else 0,
-        "inputs": memory.inputs * profile.received_bytes,
-    }
-    total = profile.peak_bytes + buffered * profile.received_bytes
-    sizes["graphs"] = max(0, total - sum(sizes.values()))
+        ("versions", memory.versions * trainable if memory.versions > 1 else 0),
+        ("inputs", memory.inputs * profile.received_bytes),
+    ):
+        sizes[use] = min(size, rest)  # all uses together are what was measured
+        rest -= sizes[use]
+    sizes["graphs"] = rest
     answered = method.signal.needs_gradient or method.signal.learns_from_gradient
     sizes["packets"] = 0
     if stage > 0:
@@ -227,10 +230,10 @@ def _messages_ahead(method: Method, edge: int) -> int:
 def _ddp_s(uncut: StageProfile, devices: int, link: Link) -> float:
     """Return the seconds of a batch that K devices share, with a ring all-reduce.
 
-    The ring has 2 (K - 1) steps, each of which transfers a K-th of the weights.
+    The ring has 2 (K - 1) steps, each of which transfers a K-th of the gradients.
     """
     passes_s = uncut.median_s("F") + uncut.median_s("B")
-    ring_s = 2 * (devices - 1) * link.seconds(uncut.weight_bytes / devices)
+    ring_s = 2 * (devices - 1) * link.seconds(uncut.trainable_bytes / devices)
     return passes_s / devices + ring_s + uncut.median_s("U")
 
 

@@ -44,6 +44,7 @@ class StageProfile:
         received_bytes: Bytes of a batch received from the previous stage.
         sent_bytes: Bytes of a batch sent to the next stage.
         weight_bytes: Parameters and buffers, with those of its head or synthesizer.
+        trainable_bytes: Those of them that get a gradient.
         optimizer_bytes: State of the optimizers.
         peak_bytes: Peak of all tensors of the stage, with its weights.
     """
@@ -52,6 +53,7 @@ class StageProfile:
     received_bytes: int
     sent_bytes: int
     weight_bytes: int
+    trainable_bytes: int
     optimizer_bytes: int
     peak_bytes: int
 
@@ -123,6 +125,7 @@ def rehearse(
                 received_bytes=_size_bytes(activation.values),
                 sent_bytes=_size_bytes(sent.values),
                 weight_bytes=_size_bytes(weights),
+                trainable_bytes=_size_bytes([w for w in weights if w.requires_grad]),
                 optimizer_bytes=_optimizer_bytes(stage),
                 peak_bytes=_size_bytes(weights) + memory.peak_bytes - next_stage.kept_bytes,
             )

@@ -15,11 +15,15 @@ STAGE = StageProfile(
     received_bytes=MIB,
     sent_bytes=MIB,
     weight_bytes=4 * MIB,
+    trainable_bytes=4 * MIB,
     optimizer_bytes=4 * MIB,
     peak_bytes=30 * MIB,
 )
 WHOLE = replace(
-    STAGE, seconds={"F": (4.0,), "B": (8.0,), "U": (0.4,), "T": ()}, weight_bytes=8 * MIB
+    STAGE,
+    seconds={"F": (4.0,), "B": (8.0,), "U": (0.4,), "T": ()},
+    weight_bytes=8 * MIB,
+    trainable_bytes=8 * MIB,
 )
 FAST = Link(bytes_per_s=1e15)
 
@@ -85,6 +89,27 @@ def test_measured_memory_is_split_by_use():
     assert (first.inputs, first.graphs, first.packets) == (2.0, 8.0, 3.0)
     assert (last.inputs, last.versions, last.packets) == (1.0, 0.0, 3.0)
     assert (first.total, last.total) == (33.0, 33.0)
+
+
+def test_frozen_weights_have_neither_gradients_nor_versions():
+    frozen = replace(STAGE, weight_bytes=6 * MIB)
+    first = build_forecast("fdg", stages=(frozen, STAGE)).memory[0]
+    assert (first.weights, first.versions, first.graphs, first.total) == (10.0, 8.0, 6.0, 33.0)
+
+
+def test_frozen_weights_are_not_summed_over_devices():
+    whole = replace(WHOLE, trainable_bytes=MIB)
+    slow = Link(bytes_per_s=MIB)
+    profiles = replace(build_profiles(), uncut=whole)
+    predicted = forecast(Candidate("fdg", ("c",)), profiles, link=slow)
+    assert predicted.ddp_s == pytest.approx(6.4 + 2 * 0.5)
+
+
+def test_no_memory_is_forecast_that_was_not_measured():
+    small = replace(STAGE, peak_bytes=18 * MIB)
+    first = build_forecast("fdg", stages=(small, STAGE)).memory[0]
+    assert (first.weights, first.optimizer, first.versions) == (8.0, 4.0, 6.0)
+    assert (first.inputs, first.graphs, first.total) == (0.0, 0.0, 21.0)
 
 
 def test_a_replay_buffer_is_added_to_the_measured_memory():

@@ -5,6 +5,7 @@ from statistics import fmean, median
 
 import pytest
 import torch
+from torch import nn
 
 from hocket.methods import METHODS, build_method
 from hocket.planner import rehearse
@@ -26,11 +27,23 @@ def test_every_stage_of_every_method_has_time_and_memory(name):
         has_auxiliary = method.signal.learns_from_gradient or not method.signal.needs_gradient
         layers = FLOAT * (WIDTH**2 if k < 2 else 5 * (WIDTH + 1))
         assert (stage.weight_bytes > layers) == (has_auxiliary and k < 2)
+        assert layers <= stage.trainable_bytes <= stage.weight_bytes  # heads have buffers
         assert stage.optimizer_bytes >= FLOAT * WIDTH * 5
         assert stage.peak_bytes > stage.weight_bytes + stage.optimizer_bytes
         assert stage.received_bytes == FLOAT * BATCH * WIDTH
     assert all(torch.equal(v, before[n]) for n, v in NETWORK.state_dict().items())
     assert all(weight.grad is None for weight in NETWORK.parameters())
+
+
+def test_frozen_weights_and_buffers_are_counted_apart():
+    def build_frozen():
+        layers = nn.Linear(WIDTH, WIDTH).requires_grad_(False), nn.BatchNorm1d(WIDTH)
+        return nn.Sequential(*layers, nn.Linear(WIDTH, 5)), *build_workload()[1:]
+
+    (stages,) = rehearse_candidates(build_frozen, [Candidate("fdg", ("2",))])
+    norm = FLOAT * 2 * WIDTH
+    assert stages[0].trainable_bytes == norm
+    assert stages[0].weight_bytes == FLOAT * WIDTH * (WIDTH + 1) + 2 * norm + 8  # its counter
 
 
 def test_graphs_in_flight_and_old_weights_are_held():
