@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from hocket.errors import OptionError
+from hocket.methods import GPipe
 from hocket.methods.extra_delay import with_extra_delay
 from hocket.methods.method import Method
 from hocket.partition.link import Link
@@ -78,9 +79,9 @@ class Forecast:
             empty if none is needed, or none helps.
         bp_s: The same for plain back-propagation on one device.
         ddp_s: The same for data parallelism on as many devices, which add up their gradients
-            over the link after the backward.
+            over the link after the backward; on fewer, if a batch has fewer inputs.
         pipeline_s: The same for a pipeline of as many devices that is flushed at every update,
-            with the best number of micro-batches.
+            with the best number of micro-batches, each of one input or more.
     """
 
     method: str
@@ -144,7 +145,7 @@ def forecast(
         times = contended_times(method, times, slow_times)
     busy = contended_profiles or profiles
     sent_bytes = [stage.sent_bytes for stage in profiles.method]
-    pipeline_times = _stage_times(busy.backpropagation, link)
+    batch_size = profiles.uncut.batch_size
     return Forecast(
         method=candidate.method,
         cuts=candidate.cuts,
@@ -159,10 +160,11 @@ def forecast(
         tick_s=tick_s(method, times, [stage.jitter for stage in busy.method]),
         hiding_delay=() if candidate.extra_delay else _hiding_delay(method, times),
         bp_s=sum(map(profiles.uncut.median_s, profiles.uncut.seconds)),
-        ddp_s=_ddp_s(busy.uncut, count, link),
+        ddp_s=_ddp_s(busy.uncut, min(count, batch_size), link),
         pipeline_s=min(
-            _pipeline_s(pipeline_times, sent_bytes, link, micro_batches)
+            _pipeline_s(busy.backpropagation, link, micro_batches)
             for micro_batches in MICRO_BATCHES
+            if micro_batches <= batch_size
         ),
     )
 
@@ -237,21 +239,19 @@ def _ddp_s(uncut: StageProfile, devices: int, link: Link) -> float:
     return passes_s / devices + ring_s + uncut.median_s("U")
 
 
-def _pipeline_s(
-    times: Sequence[StageTimes], sent_bytes: Sequence[int], link: Link, micro_batches: int
-) -> float:
-    """Return the seconds of a batch in a pipeline that is flushed at the end.
-
-    All micro-batches pass the longest stage, and one of them each of the others.
-    """
-    last = len(times) - 1
-    each_s = [
-        (stage.forward_s + stage.backward_s) / micro_batches
-        + (2 * link.seconds(sent_bytes[k] / micro_batches) if k < last else 0.0)
-        for k, stage in enumerate(times)
+def _pipeline_s(profiles: Sequence[StageProfile], link: Link, micro_batches: int) -> float:
+    """Return the seconds of a batch whose micro-batches are a group of GPipe."""
+    times = [
+        replace(
+            stage,
+            forward_s=stage.forward_s / micro_batches,
+            backward_s=stage.backward_s / micro_batches,
+            packet_s=link.latency_s + stage.transfer_s / micro_batches,
+            transfer_s=stage.transfer_s / micro_batches,
+        )
+        for stage in _stage_times(profiles, link)
     ]
-    update_s = max(stage.update_s for stage in times)
-    return sum(each_s) + (micro_batches - 1) * max(each_s) + update_s
+    return micro_batches * tick_s(GPipe(accumulate=micro_batches), times)
 
 
 def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:

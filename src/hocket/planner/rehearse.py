@@ -40,6 +40,7 @@ class StageProfile:
     """Measured time and memory of a stage.
 
     Attributes:
+        batch_size: Inputs in a batch of the network.
         seconds: All durations of each kind of action; empty for actions that it never does.
         received_bytes: Bytes of a batch received from the previous stage.
         sent_bytes: Bytes of a batch sent to the next stage.
@@ -49,6 +50,7 @@ class StageProfile:
         peak_bytes: Peak of all tensors of the stage, with its weights.
     """
 
+    batch_size: int
     seconds: dict[Kind, tuple[float, ...]]
     received_bytes: int
     sent_bytes: int
@@ -121,6 +123,7 @@ def rehearse(
         sent = next_stage.first_activation
         profiles.append(
             StageProfile(
+                batch_size=len(tensors(inputs)[0]),
                 seconds=_time_actions(stage, schedule, synchronized_clock(inputs), with_idle),
                 received_bytes=_size_bytes(activation.values),
                 sent_bytes=_size_bytes(sent.values),

@@ -11,6 +11,7 @@ from hocket.planner.rehearsals import Candidate
 from hocket.planner.rehearse import StageProfile
 
 STAGE = StageProfile(
+    batch_size=64,
     seconds={"F": (2.0,), "B": (4.0,), "U": (0.2,), "T": ()},
     received_bytes=MIB,
     sent_bytes=MIB,
@@ -141,7 +142,23 @@ def test_summing_gradients_takes_the_time_of_the_link():
 def test_a_flushed_pipeline_has_the_best_number_of_micro_batches():
     assert build_forecast("fdg").pipeline_s == pytest.approx(12.0 / 32 * 33 / 2 + 0.2)
     late = Link(bytes_per_s=1e15, latency_s=100.0)
-    assert build_forecast("fdg", link=late).pipeline_s == pytest.approx(212.2)
+    # All micro-batches are on their way at once.
+    assert build_forecast("fdg", link=late).pipeline_s == pytest.approx(200.2 + 6.0 / 32 * 33)
+    busy = Link(bytes_per_s=MIB / 10)  # the packets of a batch take longer than its passes
+    passing_s = 2 * 10.0 + 12.0 / 32 + 0.2
+    assert build_forecast("fdg", link=busy).pipeline_s == pytest.approx(passing_s)
+
+
+def test_a_batch_is_not_divided_into_less_than_one_input():
+    few = [replace(STAGE, batch_size=2)] * 2
+    profiles = StageProfiles(few, few, replace(WHOLE, batch_size=2))
+    assert forecast(Candidate("fdg", ("c",)), profiles, link=FAST).pipeline_s == pytest.approx(
+        6.0 / 2 * 3 + 0.2
+    )
+    one = replace(profiles, uncut=replace(WHOLE, batch_size=1))
+    undivided = forecast(Candidate("fdg", ("c",)), one, link=Link(bytes_per_s=1.0))
+    assert undivided.ddp_s == pytest.approx(12.4)  # with nobody to sum gradients with
+    assert forecast(Candidate("fdg", ("c",)), one, link=FAST).pipeline_s == pytest.approx(12.2)
 
 
 def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_smaller():
