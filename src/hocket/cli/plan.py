@@ -60,8 +60,9 @@ def plan_command(
         methods: Methods, each as name or name:option=value, separated by commas.
         link: Link that packets go over, such as 10Gbit,50us; between processes of one machine
             if not given.
-        memory_limit_mib: Memory limit of a stage: three times its weights, and the tensors that
-            one batch keeps.
+        memory_limit_mib: Memory limit of a stage. Where the network is cut, a stage counts as
+            three times its weights, and the tensors that one batch keeps; forecasts that need
+            more are not recommended.
         same_machine: Let the stages share this machine with its memory and caches: they are
             rehearsed once more, in as many processes at a time as there are stages.
         threads: Number of PyTorch's threads in each stage.
@@ -69,7 +70,7 @@ def plan_command(
         picture: File for a picture of its program in predicted time: .svg, .png or .pdf.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option is out of range, or no forecast is within the limit.
         CutError: The network cannot be cut into that number of stages.
         HocketError: A process of the rehearsal failed.
     """
@@ -92,7 +93,7 @@ def plan_command(
         )
         predict = partial(predict_all, build, link=packet_link, contended=same_machine)
         forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
-    chosen = _print_forecasts(forecasts)
+    chosen = _print_forecasts(forecasts, memory_limit_mib)
     if plan_out is not None:
         Plan(chosen.cuts, signature).write(
             plan_out,
@@ -210,16 +211,28 @@ def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]
     )
 
 
-def _print_forecasts(forecasts: "Sequence[Forecast]") -> "Forecast":
-    """Print tables of forecasts, and return the best one."""
+def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -> "Forecast":
+    """Print tables of forecasts, and return the best one within the limit.
+
+    Raises:
+        OptionError: None is within the limit.
+    """
     from hocket.planner.forecast import choose_best
     from hocket.planner.tables import forecast_stage_table, forecast_table
 
     wide = console if console.is_terminal else plain_console("stdout", TABLE_WIDTH)
     wide.print(forecast_table(forecasts))
-    chosen, reason = choose_best(forecasts)
+    above = [one.title for one in forecasts if one.peak_mib > memory_limit_mib]
+    if above:
+        console.print(
+            f"Above {memory_limit_mib:g} MiB in a stage, and so not recommended: "
+            f"{'; '.join(above)}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    chosen, reason = choose_best(forecasts, memory_limit_mib)
     console.print(
-        f"Recommended: {chosen.label} on {len(chosen.times)} stages, {reason}.",
+        f"Recommended: {chosen.title}, {reason}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -243,5 +256,5 @@ def _draw_program(forecast: "Forecast", picture: Path) -> None:
     method, stages = candidate.build_method(), len(forecast.times)
     first = method.delay(0, stages) + stages
     timeline = simulate(method, forecast.times, 2 * first + 2 * BATCHES_SHOWN)
-    title = f"{forecast.label} on {stages} stages, predicted"
+    title = f"{forecast.title}, predicted"
     draw_panels([timeline_panel(timeline.window(first, BATCHES_SHOWN), title)], picture)

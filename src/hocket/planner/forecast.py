@@ -106,6 +106,11 @@ class Forecast:
         return f"{self.method} with extra delay {','.join(map(str, self.extra_delay))}"
 
     @property
+    def title(self) -> str:
+        """The method, with its extra delay, and its number of stages."""
+        return f"{self.label} on {len(self.times)} stages"
+
+    @property
     def imbalance(self) -> float:
         """Relative excess of the longest stage over the mean; 0 if all are equally long."""
         seconds = [stage.total_s for stage in self.times]
@@ -254,20 +259,33 @@ def _pipeline_s(profiles: Sequence[StageProfile], link: Link, micro_batches: int
     return micro_batches * tick_s(GPipe(accumulate=micro_batches), times)
 
 
-def choose_best(forecasts: Sequence[Forecast]) -> tuple[Forecast, str]:
+def choose_best(
+    forecasts: Sequence[Forecast], memory_limit_mib: float = math.inf
+) -> tuple[Forecast, str]:
     """Return the forecast to choose, and the reason as text.
 
     Speed decides; among those within 3 % of the fastest, which is the error of measured times,
     first the staleness of gradients decides and then the memory.
+
+    Raises:
+        OptionError: Every forecast has a stage that needs more memory than the limit.
     """
-    fastest = min(forecasts, key=lambda f: f.tick_s)
-    equal = [f for f in forecasts if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]
+    fitting = [f for f in forecasts if f.peak_mib <= memory_limit_mib]
+    if not fitting:
+        least = min(forecasts, key=lambda f: f.peak_mib)
+        raise OptionError(
+            f"no forecast fits into {memory_limit_mib:g} MiB: the one that needs least is "
+            f"{least.title}, with {least.peak_mib:.1f} MiB in a stage; allow that, or plan for "
+            "other methods or more stages"
+        )
+    fastest = min(fitting, key=lambda f: f.tick_s)
+    equal = [f for f in fitting if f.tick_s <= (1 + TOLERANCE) * fastest.tick_s]
     chosen = min(equal, key=lambda f: (max(f.staleness), f.peak_mib, f.tick_s))
     reason = f"{chosen.speed_up:.2f} times as fast as back-propagation on one device"
     if chosen is not fastest:
         reason += (
-            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.label} on "
-            f"{len(fastest.times)} stages), with gradients {max(chosen.staleness):g} updates "
+            f", within {100 * TOLERANCE:g} % of the fastest ({fastest.title}), "
+            f"with gradients {max(chosen.staleness):g} updates "
             f"stale instead of {max(fastest.staleness):g}, and at most {chosen.peak_mib:.0f} "
             f"MiB in a stage instead of {fastest.peak_mib:.0f}"
         )

@@ -44,7 +44,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
 
 def forecast_stage_table(forecast: Forecast) -> Table:
     """Build a table with a row for each stage: its first module, times and memory."""
-    table = Table(title=f"{forecast.label} on {len(forecast.times)} stages, by stage")
+    table = Table(title=f"{forecast.title}, by stage")
     for title in ("stage", "first module"):
         table.add_column(title, overflow="fold")
     for title in ("forward, s", "backward, s", "update, s", "learning, s"):

@@ -37,6 +37,17 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     assert "the plan is for another network: its signature is" in capsys.readouterr().err
 
 
+def test_what_needs_more_memory_than_the_limit_is_named_and_not_recommended(capsys):
+    wide = ["plan", "--network", "mlp:hidden=[512,512,512]", "--data", "digits"]
+    arguments = [*wide, "--stages", "2", "--methods", "fdg,bp", "--memory-limit-mib"]
+    assert main([*arguments, "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "Above 5 MiB in a stage, and so not recommended: fdg on 2 stages" in printed
+    assert "Recommended: bp on 2 stages" in printed
+    assert main([*arguments, "4"]) == 2
+    assert "no forecast fits into 4 MiB: the one that" in capsys.readouterr().err
+
+
 def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
     file = tmp_path / "plan.json"
     arguments = [*SMALL, "--stages", "2", "--methods", "fdg,bp", "--link", "1Gbit,30ms"]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hocket.errors import OptionError
 from hocket.partition.link import Link
 from hocket.planner.forecast import MIB, StageProfiles, choose_best, forecast
 from hocket.planner.predict import hide_link
@@ -172,6 +173,17 @@ def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_small
     assert chosen is close
     assert "within 3 % of the fastest (fdg on 2 stages), with gradients 0 updates" in reason
     assert "stale instead of 1, and at most 22 MiB in a stage instead of 33" in reason
+
+
+def test_what_needs_more_memory_than_the_limit_is_not_chosen():
+    fdg, bp = build_forecast("fdg"), build_forecast("bp")
+    small = replace(STAGE, peak_bytes=20 * MIB)
+    close = replace(build_forecast("dgl", stages=(small, small)), tick_s=2 * fdg.tick_s)
+    assert choose_best([bp, fdg, close], memory_limit_mib=33.0)[0] is fdg
+    assert choose_best([bp, fdg, close], memory_limit_mib=32.9)[0] is close
+    text = "no forecast fits into 8 MiB: the one that needs least is dgl on 2 stages, with 22.0"
+    with pytest.raises(OptionError, match=text):
+        choose_best([bp, fdg, close], memory_limit_mib=8.0)
 
 
 def test_stages_that_wait_for_packets_get_the_delay_that_hides_them():
