@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.cli.output import console, messages
 from hocket.errors import OptionError, format_problems
 from hocket.options import split_at_commas
-from hocket.runs.config import RunConfig, plain_values, require_writable
+from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
 from hocket.training.standard_stream import plain_console
 
 if TYPE_CHECKING:
@@ -161,8 +162,8 @@ def _check(
     """Check options before anything is measured.
 
     Raises:
-        OptionError: An option is out of range, a method does not exist, or a file cannot be
-            written.
+        OptionError: An option is out of range, a method does not exist or cannot have that
+            number of stages, or a file cannot be written.
     """
     from hocket.methods import parse_method
 
@@ -173,16 +174,18 @@ def _check(
     ]
     if not methods:
         problems.append("there are no methods; give at least one")
-    for name in methods:
-        parse_method(name)
-    if threads < 1:
-        problems.append(f"threads is {threads}; give 1 or more")
+    built = [parse_method(name) for name in methods]
+    allowed = dataclasses.replace(RUN_RANGES["threads"], least=1)  # one number for all stages
+    if threads not in allowed:
+        problems.append(f"threads is {threads}; use {allowed}")
     if plan_out is not None and plan_out.suffix != ".json":
         problems.append(
             f"the plan's file is {str(plan_out)!r}; give it a name that ends in .json"
         )
     if problems:
         raise OptionError(format_problems("cannot plan", problems))
+    for method, count in product(built, stages.split(",")):
+        method.steady.require_stages(int(count))
     for option, file in (("plan_out", plan_out), ("picture", picture)):
         if file is not None:
             require_writable(option, file)

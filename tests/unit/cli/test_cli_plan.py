@@ -65,7 +65,8 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
     [
         (["--stages", "1,x"], ["a number of stages is '1'; give 2 or more", "is 'x'; give 2"]),
         (["--methods", ""], ["there are no methods; give at least one"]),
-        (["--threads", "0"], ["threads is 0; give 1 or more"]),
+        (["--threads", "0"], ["threads is 0; use a number in [1, 1025)"]),
+        (["--threads", "3000000000"], ["threads is 3000000000; use a number in [1, 1025)"]),
         (
             ["--methods", "fdg,dglasync"],
             ["unknown method 'dglasync' (did"],
@@ -80,6 +81,15 @@ def test_invalid_options_are_refused(arguments, messages, capsys):
     assert main([*SMALL, *arguments]) == 2
     printed = capsys.readouterr().err
     assert all(text in printed for text in messages)
+
+
+def test_a_method_that_cannot_have_that_number_of_stages_is_refused_before_measurements(
+    monkeypatch, capsys
+):
+    monkeypatch.setattr("hocket.planner.predict.measure_layers", pytest.fail)
+    assert main([*SMALL, "--stages", "2,4", "--methods", "fdg,pipedream-2bw:accumulate=2"]) == 2
+    text = "method 'pipedream-2bw' on 4 stages: with hold='double' and accumulate=2 stage 0"
+    assert text in capsys.readouterr().err
 
 
 def test_methods_with_remedies_are_forecast(capsys):
