@@ -77,6 +77,7 @@ def plan_command(
     """
     names = split_methods(methods)
     _check(stages, names, threads, plan_out, picture)
+    names = _distinct(names)
     from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
     from hocket.planner.predict import cut_by_time, predict_all
@@ -88,7 +89,7 @@ def plan_command(
     )
     with _torch_threads(threads):
         signature = network_signature(build()[0])
-        counts = [int(count) for count in stages.split(",")]
+        counts = list(dict.fromkeys(map(int, stages.split(","))))
         by_count = cut_by_time(
             build, counts, names, link=packet_link, memory_limit_mib=memory_limit_mib
         )
@@ -150,6 +151,17 @@ def split_methods(text: str) -> list[str]:
         else:
             methods.append(part)
     return methods
+
+
+def _distinct(methods: Sequence[str]) -> list[str]:
+    """Return methods without those that came before, perhaps written in another way."""
+    from hocket.methods import parse_method
+    from hocket.methods.method import Method
+
+    names: dict[Method, str] = {}
+    for name in methods:
+        names.setdefault(parse_method(name), name)
+    return list(names.values())
 
 
 def _check(
@@ -251,12 +263,10 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -
 
 def _draw_program(forecast: "Forecast", picture: Path) -> None:
     """Draw the program of a forecast in predicted time, once all stages are busy."""
-    from hocket.planner.rehearsals import Candidate
     from hocket.planner.simulate import simulate
     from hocket.runs.plot import draw_panels, timeline_panel
 
-    candidate = Candidate(forecast.method, forecast.cuts, forecast.extra_delay)
-    method, stages = candidate.build_method(), len(forecast.times)
+    method, stages = forecast.candidate.build_method(), len(forecast.times)
     first = method.delay(0, stages) + stages
     timeline = simulate(method, forecast.times, 2 * first + 2 * BATCHES_SHOWN)
     title = f"{forecast.title}, predicted"

@@ -99,6 +99,11 @@ class Forecast:
     pipeline_s: float
 
     @property
+    def candidate(self) -> Candidate:
+        """What the forecast is for."""
+        return Candidate(self.method, self.cuts, self.extra_delay)
+
+    @property
     def label(self) -> str:
         """The method, with its extra delay."""
         if not self.extra_delay:

@@ -154,17 +154,23 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     """Return what hides the link from methods whose stages wait for packets.
 
     That is an extra delay. Where the stages back-propagate first in each tick, as in the papers
-    of FDG and ADL, the other order hides short waits by gradients that are less late.
+    of FDG and ADL, the other order hides short waits by gradients that are less late. What is
+    forecast already is left out.
     """
-    return [
-        candidate
-        for forecast in forecasts
-        if forecast.hiding_delay
-        for candidate in (
-            *_in_other_order(forecast),
-            Candidate(forecast.method, forecast.cuts, forecast.hiding_delay),
-        )
-    ]
+    programs = {_program(forecast.candidate) for forecast in forecasts}
+    hiding = []
+    for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
+        delayed = replace(waiting.candidate, extra_delay=waiting.hiding_delay)
+        for candidate in (*_in_other_order(waiting), delayed):
+            if _program(candidate) not in programs:
+                programs.add(_program(candidate))
+                hiding.append(candidate)
+    return hiding
+
+
+def _program(candidate: Candidate) -> tuple[tuple[str, ...], Method]:
+    """Return what candidates have in common that are only written in different ways."""
+    return candidate.cuts, candidate.build_method()
 
 
 def _in_other_order(forecast: Forecast) -> list[Candidate]:

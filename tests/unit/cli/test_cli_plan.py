@@ -37,6 +37,14 @@ def test_a_plan_is_printed_written_drawn_and_trained(tmp_path, capsys):
     assert "the plan is for another network: its signature is" in capsys.readouterr().err
 
 
+def test_methods_and_stages_that_are_given_twice_are_forecast_once(tmp_path):
+    file, methods = tmp_path / "plan.json", "bp,dgl,bp,dgl:depth=3"
+    arguments = [*SMALL, "--stages", "2,02,2", "--methods", methods, "--plan-out", str(file)]
+    assert main(arguments) == 0
+    forecasts = json.loads(file.read_text())["forecasts"]
+    assert [one["method"] for one in forecasts] == ["bp", "dgl"]
+
+
 def test_what_needs_more_memory_than_the_limit_is_named_and_not_recommended(capsys):
     wide = ["plan", "--network", "mlp:hidden=[512,512,512]", "--data", "digits"]
     arguments = [*wide, "--stages", "2", "--methods", "fdg,bp", "--memory-limit-mib"]

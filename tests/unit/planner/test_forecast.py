@@ -217,6 +217,16 @@ def test_a_short_wait_is_hidden_by_the_other_order_of_a_tick():
     assert len(hide_link([build_forecast("ddg", link=late)])) == 1
 
 
+def test_what_hides_the_link_is_not_forecast_twice():
+    late = Link(bytes_per_s=1e15, latency_s=2.0)
+    waiting = build_forecast("fdg:shrink=0.5", link=late)
+    turned, delayed = hide_link([waiting, replace(waiting, method="fdg:shrink=0.50")])
+    other_way = replace(turned, method="fdg:order=forward-first,shrink=0.5")
+    shown = [forecast(each, build_profiles(), link=late) for each in (other_way, delayed)]
+    assert hide_link([waiting, shown[0]]) == [delayed]
+    assert hide_link([waiting, *shown]) == []
+
+
 def test_no_delay_is_advised_that_needs_older_weights_than_the_method_keeps():
     late = Link(bytes_per_s=1e15, latency_s=20.0)
     assert build_forecast("paci:accumulate=2", link=late).hiding_delay == (7,)
