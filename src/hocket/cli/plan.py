@@ -78,10 +78,12 @@ def plan_command(
     names = split_methods(methods)
     _check(stages, names, threads, plan_out, picture)
     names = _distinct(names)
+    from hocket.partition.cutting import check_memory_limit
     from hocket.partition.link import ONE_MACHINE, Link
     from hocket.partition.plan import Plan, network_signature
     from hocket.planner.predict import cut_by_time, predict_all
 
+    check_memory_limit(memory_limit_mib)
     packet_link = Link.parse(link) if link else ONE_MACHINE
     build = partial(
         _build_workload,

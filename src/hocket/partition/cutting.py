@@ -71,7 +71,8 @@ def cut(
 
     Raises:
         CutError: The network cannot be cut like this; with all reasons.
-        OptionError: ``by`` is not valid, or a limit is given where nothing is measured.
+        OptionError: An option is not valid, or a link or a limit is given where nothing is
+            measured.
 
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -79,10 +80,14 @@ def cut(
     [1, 2]
     """
     check_choice("by", by, get_args(By))
+    check_memory_limit(memory_limit_mib)
+    if isinstance(stages, bool) or not isinstance(stages, int | Plan):
+        raise OptionError(f"stages is {stages!r}; use a whole number or a Plan")
     timed = isinstance(stages, int) and by == "time"
-    if memory_limit_mib != float("inf") and not timed:
+    if (link, memory_limit_mib) != (ONE_MACHINE, float("inf")) and not timed:
         raise OptionError(
-            "a limit of memory needs a number of stages and by='time', which measures memory"
+            "a link or a limit of memory needs a number of stages and by='time', with which "
+            "time and memory are measured; give both, or leave it out"
         )
     if isinstance(stages, int) and timed:
         graph = find_cut_points(network, sample)
@@ -95,6 +100,19 @@ def cut(
     if cuts_between_layers(network, plan):  # all others have been verified
         verify_stages(network, modules, sample)
     return modules
+
+
+def check_memory_limit(memory_limit_mib: float) -> None:
+    """Check the limit of the memory of a stage, in MiB.
+
+    Raises:
+        OptionError: It is negative or NaN.
+    """
+    if not memory_limit_mib >= 0:
+        raise OptionError(
+            f"memory_limit_mib is {memory_limit_mib!r}; use a number of at least 0, or leave "
+            "it out for no limit"
+        )
 
 
 def measure_layers(graph: CutGraph) -> dict[str, LayerCost]:

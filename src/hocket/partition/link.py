@@ -3,8 +3,11 @@
 import re
 from dataclasses import dataclass
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, format_problems
+from hocket.options import Range, out_of_range, wrong_fields
 
+LINK_RANGES = {"bytes_per_s": Range(above=0), "latency_s": Range(least=0)}
+"""Ranges of the numbers of a link."""
 _SECONDS = {"s": "e0", "ms": "e-3", "us": "e-6", "ns": "e-9"}
 _BITS = {"": "e0", "k": "e3", "M": "e6", "G": "e9", "T": "e12"}
 
@@ -16,10 +19,19 @@ class Link:
     Attributes:
         bytes_per_s: Bandwidth in bytes per second.
         latency_s: Time of an empty packet, in seconds.
+
+    Raises:
+        OptionError: The bandwidth is not above 0, the latency is below 0, or one of them is not
+            finite.
     """
 
     bytes_per_s: float
     latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        problems = wrong_fields(self) + out_of_range(self, LINK_RANGES)
+        if problems:
+            raise OptionError(format_problems("this link is impossible", problems))
 
     def seconds(self, size: float) -> float:
         """Return the time of a packet of this size in bytes, in seconds.
@@ -34,7 +46,7 @@ class Link:
         """Parse a link written as bits per second and a latency.
 
         Raises:
-            OptionError: The text has another form, or the bandwidth is 0.
+            OptionError: The text has another form, or the bandwidth is 0 or not finite.
 
         >>> Link.parse("10Gbit,50us")
         Link(bytes_per_s=1250000000.0, latency_s=5e-05)
@@ -47,8 +59,6 @@ class Link:
             )
         bits = float(match[1] + _BITS[match[2]])
         latency_s = float(match[3] + _SECONDS[match[4]]) if match[3] else 0.0
-        if bits <= 0:
-            raise OptionError(f"the link {text!r} has a bandwidth of 0; give more than 0 bits")
         return Link(bits / 8, latency_s)
 
 

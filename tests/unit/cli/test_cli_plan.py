@@ -82,6 +82,8 @@ def test_a_slow_link_is_hidden_by_an_extra_delay(tmp_path, capsys):
         (["--plan-out", "plan.txt"], ["file is 'plan.txt'; give it a name that ends in .json"]),
         (["--stages", "9"], ["cannot cut this network into 9 stages: it has"]),
         (["--link", "soon"], ["the link is 'soon'; write bits per second and a latency"]),
+        (["--link", "0Gbit"], ["bytes_per_s is 0.0; use a number above 0"]),
+        (["--memory-limit-mib", "nan"], ["memory_limit_mib is nan; use a number of at least"]),
         (["--memory-limit-mib", "0.0001"], ["the smallest limit that one fits into is"]),
     ],
 )

@@ -155,13 +155,27 @@ def test_a_sequence_is_cut_inside_its_blocks_by_measured_times():
     ("options", "text"),
     [
         ({"by": "luck"}, "by is 'luck'; use 'operations' or 'time'"),
-        ({"memory_limit_mib": 3.0}, "a limit of memory needs a number of stages and by='time'"),
+        ({"memory_limit_mib": 3.0}, "a link or a limit of memory needs a number of stages and"),
+        (
+            {"link": Link(1e9)},
+            "by='time', with which time and memory are measured; give both",
+        ),
+        ({"stages": Plan(("head",)), "by": "time", "link": Link(1e9)}, "a link or a limit of"),
+        (
+            {"by": "time", "memory_limit_mib": float("nan")},
+            "is nan; use a number of at least",
+        ),
+        ({"by": "time", "memory_limit_mib": -1.0}, "memory_limit_mib is -1.0; use a number of"),
+        ({"stages": 2.0}, "stages is 2.0; use a whole number or a Plan"),
+        ({"stages": "2", "by": "time"}, "stages is '2'; use a whole number or a Plan"),
+        ({"stages": None}, "stages is None; use a whole number or a Plan"),
+        ({"stages": True}, "stages is True; use a whole number or a Plan"),
     ],
 )
-def test_options_that_contradict_are_refused(options, text):
+def test_options_that_contradict_or_are_out_of_range_are_refused(options, text):
     network, sample = skips()
     with pytest.raises(OptionError, match=text):
-        cut(network, stages=2, sample=sample, **options)
+        cut(network, sample=sample, **{"stages": 2, **options})
 
 
 @pytest.mark.parametrize(
@@ -183,9 +197,16 @@ def test_text_that_is_no_link_is_refused(text):
         Link.parse(text)
 
 
-def test_a_link_without_bandwidth_is_refused():
-    with pytest.raises(OptionError, match="the link '0Gbit' has a bandwidth of 0"):
-        Link.parse("0Gbit")
+def test_a_link_of_which_no_packet_arrives_or_one_before_it_is_sent_is_refused():
+    for rate in (0.0, -1.0, -0.0):
+        with pytest.raises(OptionError, match=f"bytes_per_s is {rate}; use a number above 0"):
+            Link(rate)
+    with pytest.raises(OptionError, match=r"latency_s is -1\.0; use a number of"):
+        Link(1e6, -1.0)
+    for wrong in (float("nan"), float("inf"), "fast"):
+        for numbers_of_link in ((wrong, 0.0), (1e6, wrong)):
+            with pytest.raises(OptionError, match=f"is {wrong!r}; wanted a finite number"):
+                Link(*numbers_of_link)
 
 
 class SharedLayer(nn.Module):
