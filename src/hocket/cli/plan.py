@@ -1,6 +1,7 @@
 """``hocket plan``: rehearse a network, print forecasts, and write the plan of the best one."""
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from hocket.training.standard_stream import plain_console
 if TYPE_CHECKING:
     from torch import nn
 
+    from hocket.partition.plan import Plan
     from hocket.planner.forecast import Forecast
     from hocket.planner.rehearsals import Candidate
     from hocket.tree import Tree
@@ -85,10 +87,10 @@ def plan_command(
 
     check_memory_limit(memory_limit_mib)
     packet_link = Link.parse(link) if link else ONE_MACHINE
-    build = partial(
-        _build_workload,
-        RunConfig(network=network, data=data, data_dir=data_dir, batch_size=batch_size),
+    config = RunConfig(
+        network=network, data=data, data_dir=data_dir, batch_size=batch_size, threads=threads
     )
+    build = partial(_build_workload, config)
     with _torch_threads(threads):
         signature = network_signature(build()[0])
         counts = list(dict.fromkeys(map(int, stages.split(","))))
@@ -99,13 +101,9 @@ def plan_command(
         forecasts = [forecast for some in by_count for forecast in _forecast(some, predict)]
     chosen = _print_forecasts(forecasts, memory_limit_mib)
     if plan_out is not None:
-        Plan(chosen.cuts, signature).write(
-            plan_out,
-            method=chosen.method,
-            extra_delay=chosen.extra_delay,
-            forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
-        )
-        console.print(f"written to {plan_out}", soft_wrap=True)
+        _write_plan(Plan(chosen.cuts, signature), chosen, forecasts, plan_out)
+    train = _train_command(config, chosen, plan_out)
+    console.print(f"train with: {train}", highlight=False, soft_wrap=True)
     if picture is not None:
         _draw_program(chosen, picture)
         console.print(f"drawn to {picture}", soft_wrap=True)
@@ -261,6 +259,52 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -
             soft_wrap=True,
         )
     return chosen
+
+
+def _write_plan(
+    plan: "Plan", chosen: "Forecast", forecasts: "Sequence[Forecast]", file: Path
+) -> None:
+    """Write a plan with the method that it is for, and all forecasts.
+
+    Args:
+        plan: The cuts.
+        chosen: Forecast that has them.
+        forecasts: All forecasts.
+        file: File to write.
+    """
+    plan.write(
+        file,
+        method=chosen.method,
+        extra_delay=chosen.extra_delay,
+        forecasts=[plain_values(dataclasses.asdict(forecast)) for forecast in forecasts],
+    )
+    console.print(f"written to {file}", soft_wrap=True)
+
+
+def _train_command(config: RunConfig, chosen: "Forecast", plan_out: Path | None) -> str:
+    """Return the command that trains what was forecast, each stage in a process.
+
+    Args:
+        config: Network and data, and threads of each process.
+        chosen: The forecast.
+        plan_out: File with its cuts; None if they are not in a file.
+    """
+    from hocket.runs.build import format_method_options
+
+    stages = len(chosen.times)
+    options = {
+        "network": config.network,
+        "data": config.data,
+        **({"data-dir": config.data_dir} if config.data_dir is not None else {}),
+        "batch-size": config.batch_size,
+        "stages": stages,
+        "plan": plan_out or ",".join(chosen.cuts),
+        "processes": stages,
+        "threads": config.threads,
+    }
+    written = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items()]
+    method = format_method_options(chosen.method, chosen.extra_delay)
+    return " ".join(["hocket train", *written, method])
 
 
 def _draw_program(forecast: "Forecast", picture: Path) -> None:

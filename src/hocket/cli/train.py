@@ -49,9 +49,13 @@ def train_command(
                 f"a resumed run has its own folder and choices; drop {', '.join(conflicts)}"
             )
     from hocket.distributed.deferred_compiler import defer_compiler
+    from hocket.distributed.restart import environment_number
+    from hocket.runs.build import note_on_plan
     from hocket.runs.start import start_training
 
     defer_compiler()
+    if resume is None and environment_number("RANK", 0) == 0 and (note := note_on_plan(config)):
+        messages.print(f"note: {note}", highlight=False, soft_wrap=True)
     return start_training(
         config,
         PrintedReport(),
