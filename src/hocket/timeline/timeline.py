@@ -94,6 +94,7 @@ class Timeline:
 
         Raises:
             OptionError: The timeline does not have the batch.
+            DataError: All actions on these batches take no time.
         """
         present = self.batches
         if not present:
@@ -108,6 +109,11 @@ class Timeline:
         stop = math.inf if batches is None else first + batches
         chosen = [s for s in self.spans if s.kind in ACTION_KINDS and first <= s.batch < stop]
         start_s, end_s = chosen[0].start_s, max(span.end_s for span in chosen)
+        if start_s == end_s:
+            raise DataError(
+                f"the actions on batches from {first} on all begin and end at {start_s} s; "
+                "choose other batches, or record the timeline again"
+            )
         return Timeline(
             tuple(
                 replace(s, start_s=max(s.start_s, start_s), end_s=min(s.end_s, end_s))

@@ -8,7 +8,7 @@ from hocket.cli.main import main
 from hocket.methods import parse_method
 from hocket.methods.staleness_profile import with_staleness
 from hocket.program import format_program, unroll
-from hocket.timeline import Timeline
+from hocket.timeline import Span, Timeline
 from unit.timeline.timelines import simulated_fdg
 
 
@@ -120,6 +120,15 @@ def test_an_empty_timeline_has_an_empty_table_and_no_picture(call):
     code, _, err = call("--timeline t.json --out t.svg")
     assert code == 2
     assert "the timeline has no batches; record a training that has some" in err
+
+
+def test_actions_that_take_no_time_have_no_picture(call):
+    Timeline((Span(0, "F", 0, 0, 1.5, 1.5), Span(0, "F", 1, 1, 2.0, 3.0))).write(Path("t.json"))
+    assert call("--timeline t.json --out t.svg")[0] == 0
+    code, _, err = call("--timeline t.json --batches 1 --out zero.svg")
+    assert code == 2
+    assert "the actions on batches from 0 on all begin and end at 1.5 s; choose other" in err
+    assert not Path("zero.svg").exists()
 
 
 def test_a_program_has_the_staleness_that_was_asked_for(call):
