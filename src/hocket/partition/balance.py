@@ -22,8 +22,9 @@ def balance(
 ) -> list[int]:
     """Split layers so that the largest part is as small as possible.
 
-    The result is exact, by dynamic programming over (parts, layers). Among equally good splits,
-    the one with the earliest cuts is returned.
+    The result is exact, by dynamic programming over (parts, layers). Among equally good splits
+    into two parts, the one with the earliest cut is returned; among those into more, always the
+    same one.
 
     Args:
         costs: Cost of each layer.

@@ -84,7 +84,7 @@ def test_no_split_within_the_limit_is_better_and_the_smallest_limit_is_reported(
 
 
 @given(numbers)
-def test_among_equals_the_earliest_cuts_win(costs):
+def test_among_equals_of_two_parts_the_earliest_cut_wins(costs):
     assume(len(costs) > 1)
     (chosen,) = balance(costs, 2)
     none = [0] * len(costs)
