@@ -4,6 +4,7 @@ The program is that of the engines. The schedule in time is computed by `hocket.
 which also replays recorded trainings.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -173,9 +174,10 @@ def contended_times(
 def _batches_to_simulate(method: Method, stages: int, least: int = 0) -> tuple[int, int]:
     """Return the number of batches in the steady state, and the number to simulate."""
     in_flight = method.delay(0, stages) + stages
-    group = method.accumulate
-    # Whole groups of accumulated gradients.
-    steady = group * -(-max(2 * in_flight + 4, least) // group)
+    # Whole groups of accumulated gradients, and of batches that a stage begins in a burst
+    # before it waits for a gradient.
+    group = math.lcm(method.accumulate, method.memory(0, stages).inputs)
+    steady = group * math.ceil(max(2 * in_flight + 4, least) / group)
     return steady, 2 * steady + in_flight
 
 

@@ -31,6 +31,16 @@ def test_the_law_is_the_time_of_the_simulated_program(method, stages, packet_s):
     assert law_tick_s(method, times) == pytest.approx(tick_s(method, times), rel=0.025)
 
 
+@pytest.mark.parametrize("extra", [0, 6, 18])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_link_of_any_delay_has_the_time_of_the_law(stages, extra):
+    """Stages begin a burst of batches, wait for a gradient, and begin the next burst."""
+    times = [StageTimes(1.0, 2.0, 0.0, packet_s=300.0)] * stages
+    for method in (DDG(), FDG(order="forward-first"), ADL(accumulate=4)):
+        late = with_extra_delay(method, extra)
+        assert tick_s(late, times) == pytest.approx(law_tick_s(late, times), rel=0.005)
+
+
 @every
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7))
 @settings(max_examples=25)
