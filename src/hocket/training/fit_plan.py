@@ -120,20 +120,24 @@ def opened(
         saving(checkpoints, session, state, request.train, tell) as save,
     ):
         state.callbacks = state.callbacks.started(trainer, request.callbacks)
+        plan = FitPlan(
+            train=request.train,
+            validation=request.validation,
+            budget=budget,
+            length=request.length,
+            resumed=request.resumed,
+            progress=bar,
+            interrupt=interrupt,
+            save=save,
+            on_step=partial(state.callbacks.step, trainer),
+            on_epoch=partial(state.callbacks.epoch, trainer),
+            on_evaluation=request.on_evaluation or (lambda updates, result: None),
+        )
         with session.telling_of_updates(partial(state.callbacks.update, trainer)):
-            yield FitPlan(
-                train=request.train,
-                validation=request.validation,
-                budget=budget,
-                length=request.length,
-                resumed=request.resumed,
-                progress=bar,
-                interrupt=interrupt,
-                save=save,
-                on_step=partial(state.callbacks.step, trainer),
-                on_epoch=partial(state.callbacks.epoch, trainer),
-                on_evaluation=request.on_evaluation or (lambda updates, result: None),
-            )
+            try:
+                yield plan
+            finally:
+                state.pause()
 
 
 def count_passes(setup: Setup, budget: Budget, length: int | None) -> int:

@@ -33,6 +33,7 @@ class FitState:
         callbacks: Callbacks, whose states checkpoints keep.
         stop_requested: True if this process has asked to stop after the present epoch.
         ungathered: Batches since the last of these updates.
+        trained_s: Time that this process has trained in this ``fit``, until the last pause.
     """
 
     def __init__(self, epoch: int = 0, ungathered: int = 0) -> None:
@@ -45,14 +46,24 @@ class FitState:
         self.callbacks = CallbackList()
         self.stop_requested = False
         self.ungathered = ungathered
+        self.trained_s = 0.0
         self._seconds = 0.0  # of the present epoch before ``_start``
-        self._start = time.perf_counter()
+        self._start: float | None = None  # while the clock stands still
         self._loader_state: dict[str, Any] | None = None  # at the start of the present epoch
 
     @property
     def seconds(self) -> float:
         """Time that the present epoch has taken so far."""
-        return self._seconds + time.perf_counter() - self._start
+        return self._seconds + self._running_s()
+
+    def pause(self) -> None:
+        """Stop the clock: what follows is not the present epoch's, until its data go on."""
+        passed_s = self._running_s()
+        self.trained_s += passed_s
+        self._seconds, self._start = self._seconds + passed_s, None
+
+    def _running_s(self) -> float:
+        return 0.0 if self._start is None else time.perf_counter() - self._start
 
     def newest(self, epoch: int | None) -> Newest:
         """Return the newest numbers of the present epoch, those of the device read.
@@ -70,11 +81,9 @@ class FitState:
     @contextmanager
     def untimed(self) -> Iterator[None]:
         """Context manager whose time, such as that of an evaluation, is not the epoch's."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._start += time.perf_counter() - start
+        self.pause()
+        yield
+        self._start = time.perf_counter()
 
     def remaining_batches(self, train: Iterable[Any]) -> Iterator[Any]:
         """Return the batches of the present epoch that have not entered."""
@@ -132,9 +141,10 @@ class FitState:
         self._reset()
 
     def _reset(self) -> None:
+        self.pause()
         self.batches = self.samples = 0
         self.meter = TrainingMeter()
-        self._seconds, self._start, self._loader_state = 0.0, time.perf_counter(), None
+        self._seconds, self._loader_state = 0.0, None
 
     def state_dict(self, stage: int, train: object) -> dict[str, Any]:
         """Return what a stage keeps: its meter, and the state of the data loader."""

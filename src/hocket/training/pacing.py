@@ -66,6 +66,7 @@ class Together:
         if is_last and session.engine.finished:
             state.drain()
             state.meter.add(session.finish())
+        state.pause()
         rows = session.world.gather([state.meter.values(), state.samples, state.seconds])
         evaluation = evaluate_unless_asked(session, plan)
         if evaluation is not None:

@@ -267,6 +267,11 @@ class Trainer:
         return self._fit_state.epoch
 
     @property
+    def trained_s(self) -> float:
+        """Seconds that this process has trained in its last ``fit``, evaluations excluded."""
+        return self._fit_state.trained_s
+
+    @property
     def has_common_epochs(self) -> bool:
         """True unless stages run freely in processes of their own, each with its own epochs.
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -91,6 +92,44 @@ def test_checkpoints_keep_the_states_of_all_callbacks(tmp_path):
     assert len(fit(third, *diaries, epochs=4)) == 4
     starts = [diary.calls[0] for diary in diaries]
     assert starts == [("start", {"epochs": 2}), ("start", {"epochs": 2}), ("start", None)]
+
+
+class Sleepy(Callback):
+    def on_epoch(self, trainer, result):
+        time.sleep(0.3)
+
+
+def test_the_seconds_of_an_epoch_after_a_resume_are_those_of_its_batches(tmp_path):
+    """A callback that acts before the checkpoint of an epoch is not part of the next one."""
+    fit(trainer_of(resumable=True), Sleepy(), epochs=1, checkpoints=Checkpoints(tmp_path))
+    resumed = trainer_of(resumable=True)
+    resumed.resume(tmp_path)
+    epochs = fit(resumed, epochs=2)
+    assert 0 < resumed.trained_s == epochs[-1].seconds < 0.3
+
+
+class StopsEvaluation:
+    """Data that send a signal as soon as they are read, and are slow to come."""
+
+    def __iter__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        yield BATCHES[0]
+
+
+def test_an_evaluation_that_was_stopped_is_not_training_time(tmp_path):
+    stopped = trainer_of(resumable=True)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(
+            BATCHES,
+            StopsEvaluation(),
+            epochs=1,
+            checkpoints=Checkpoints(tmp_path),
+            progress=False,
+        )
+    resumed = trainer_of(resumable=True)
+    resumed.resume(tmp_path)
+    assert fit(resumed, epochs=1)[0].seconds < 0.3
 
 
 def told(diary):
