@@ -10,6 +10,7 @@ from torch import nn
 
 from hocket.methods.method import Method
 from hocket.runs.peak_memory import peak_mib
+from hocket.timeline.span import Totals
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.transport.stats import ReceiveStats
@@ -24,9 +25,11 @@ class StageSummary:
         parameters: Number of trained values, without auxiliary networks.
         extra_parameters: Number of values in its head or synthesizer.
         delay: Ticks between forward and backward of a batch.
-        staleness: Updates in between, measured: mean of the last epoch; None without an epoch.
+        staleness: Updates in between, measured: mean of the last epoch; None without one in
+            as many stages.
         skipped: Number of batches that it did not learn from, as a value was NaN or infinite.
-        busy: Fraction of the training time in which it computed.
+        busy: Fraction of the time since this process began to train, or resumed, in which it
+            computed; None if it has not trained.
         communication: Fraction in which it sent packets.
         waiting: Fraction in which it waited for packets.
         sent_mib: Data that its process sent to others, evaluations included.
@@ -44,9 +47,9 @@ class StageSummary:
     delay: int
     staleness: float | None
     skipped: int
-    busy: float
-    communication: float
-    waiting: float
+    busy: float | None
+    communication: float | None
+    waiting: float | None
     sent_mib: float
     peak_mib: float
     compression: float | None
@@ -100,7 +103,6 @@ def summarize_stages(
         epochs: Results of all epochs.
     """
     count = trainer.stage_count
-    seconds = sum(epoch.seconds for epoch in epochs)
     # Epochs before a resume with another number of stages have other counts.
     comparable = [epoch for epoch in epochs if len(epoch.skipped) == count]
     return [
@@ -109,9 +111,9 @@ def summarize_stages(
             parameters=_count_parameters(stage.module),
             extra_parameters=_count_parameters(stage.signal_network),
             delay=method.delay(stage.index, count),
-            staleness=epochs[-1].staleness[stage.index] if epochs else None,
+            staleness=comparable[-1].staleness[stage.index] if comparable else None,
             skipped=sum(epoch.skipped[stage.index] for epoch in comparable),
-            **dataclasses.asdict(stage.recorder.totals.as_fractions(seconds)),
+            **_fractions(stage.recorder.totals, trainer.trained_s),
             sent_mib=trainer.sent_bytes / 2**20,
             peak_mib=peak_mib(),
             compression=stage.send_stats.compression,
@@ -129,6 +131,12 @@ def parse_stage_summary(values: dict[str, Any]) -> StageSummary:
     stats = values["receive_stats"]
     receive_stats = None if stats is None else ReceiveStats(**stats)
     return StageSummary(**{**values, "receive_stats": receive_stats})
+
+
+def _fractions(totals: Totals, trained_s: float) -> dict[str, float | None]:
+    """Return the fractions of the time that a stage has trained; None without such a time."""
+    fractions = dataclasses.asdict(totals.as_fractions(trained_s))
+    return fractions if trained_s else dict.fromkeys(fractions)
 
 
 def _count_parameters(module: nn.Module) -> int:

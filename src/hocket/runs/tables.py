@@ -75,9 +75,10 @@ def _time_table(summary: Summary) -> Table:
     for k, stage in enumerate(summary.stages):
         table.add_row(
             str(k),
-            f"{stage.busy:.1%}",
-            f"{stage.waiting:.1%}",
-            f"{stage.communication:.1%}",
+            *(
+                "-" if part is None else f"{part:.1%}"
+                for part in (stage.busy, stage.waiting, stage.communication)
+            ),
             f"{stage.sent_mib:,.1f} MiB",
             f"{stage.peak_mib:,.0f} MiB",
         )

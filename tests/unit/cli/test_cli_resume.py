@@ -14,7 +14,7 @@ from hocket.checkpoint.directory import checkpoint_name
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.train import train
-from hocket.timeline import Timeline
+from hocket.timeline import Recorder, Timeline, Totals
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "2", "--checkpoint-every", "10")
 
@@ -47,6 +47,15 @@ def read_results(folder):
     network = torch.load(folder / "network.pt", weights_only=True)
     rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
     return str(network), [{**row, "seconds": 0} for row in rows]
+
+
+def read_summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def stage_time(summary):
+    """Return the sum of all shares of time of all stages."""
+    return sum(s["busy"] + s["communication"] + s["waiting"] for s in summary["stages"])
 
 
 def checkpoints(folder):
@@ -83,6 +92,7 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     assert checkpoints(Path("stopped")) == [checkpoint_name(10, 0), checkpoint_name(18, 0)]
     summary = json.loads(Path("stopped/summary.json").read_text())
     assert (summary["state"], summary["signal"]) == ("interrupted", number)
+    assert 0 < stage_time(summary) <= 1  # of the epoch that it has not completed
     assert call("train", "--resume", "stopped")[0] == 0
     assert read_results(Path("stopped")) == read_results(whole)
 
@@ -109,11 +119,29 @@ def test_a_run_may_be_given_more_epochs(call, whole):
     assert json.loads((whole / "run.json").read_text())["epochs"] == 3
 
 
+def test_the_shares_of_time_are_those_since_a_resume(call, whole, monkeypatch):
+    monkeypatch.setattr(Recorder, "totals", Totals(busy_s=1.0, communication_s=0, waiting_s=0))
+    assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
+    summary = read_summary(whole)
+    trained_s = [1 / stage["busy"] for stage in summary["stages"]]
+    assert trained_s == pytest.approx([summary["epochs"][-1]["seconds"]] * 2)
+    assert call("train", "--resume", whole)[0] == 0  # nothing is left to do
+    assert {stage["busy"] for stage in read_summary(whole)["stages"]} == {None}
+
+
 @pytest.mark.filterwarnings("default")
 def test_in_other_stages_it_says_what_is_lost(call, whole):
     code, told = call("train", "--resume", whole, "--epochs", 3, "--stages", 3)
     assert code == 0
     assert "warning: the 2 stages of the checkpoint are not those of this training" in told
+
+
+@pytest.mark.filterwarnings("default")
+def test_in_other_stages_there_is_no_staleness_before_the_first_epoch(call, whole):
+    assert call("train", "--resume", whole, "--stages", 3)[0] == 0
+    summary = read_summary(whole)
+    assert [stage["staleness"] for stage in summary["stages"]] == [None] * 3
+    assert len(summary["epochs"]) == 2
 
 
 def test_without_checkpoints_there_is_nothing_to_go_on_from(call):

@@ -85,7 +85,8 @@ def _compare(group: Group, run: ReportedRun, forecast: Mapping[str, Any]) -> Ite
     ):
         stage = run.stages[k] if k < len(run.stages) else None
         work_ms = StageTimes(**times).total_s * 1e3
-        busy_ms = stage.busy * measured_ms if stage and measured_ms else None
+        busy = stage.busy if stage else None
+        busy_ms = busy * measured_ms if busy is not None and measured_ms else None
         yield _row(group, run, f"stage {k}: computation of a batch, ms", work_ms, busy_ms)
         found = stage.staleness if stage else None
         yield _row(group, run, f"stage {k}: staleness, updates", staleness, found)

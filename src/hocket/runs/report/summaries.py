@@ -140,16 +140,17 @@ def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
         stages: Its results in the runs of the group.
     """
     busy, sending, waiting = (
-        fmean(getattr(stage, name) for stage in stages)
+        _mean([getattr(stage, name) for stage in stages])
         for name in ("busy", "communication", "waiting")
     )
-    bar = fraction_bar([("busy", busy), ("send", sending), ("wait", waiting)])
+    parts = {"busy": busy, "send": sending, "wait": waiting}
+    bar = fraction_bar([(name, part) for name, part in parts.items() if part is not None])
     first = stages[0]
     return [
         group_cell(group),
         number(k),
         Cell(bar, busy),
-        *(number(part * 100, 3) for part in (busy, sending, waiting)),
+        *(number(part and part * 100, 3) for part in parts.values()),
         spread([stage.peak_mib for stage in stages]),
         spread([stage.sent_mib for stage in stages]),
         number(first.delay),
@@ -157,6 +158,12 @@ def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
         number(first.parameters, 7),
         number(first.extra_parameters, 7),
     ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known; None without one."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 MEASURES: Mapping[str, Measure] = {

@@ -160,6 +160,18 @@ def test_a_run_that_has_not_ended_or_was_resumed_is_shown_as_far_as_it_is(tmp_pa
     assert "metrics have 3 epochs and its summary has 1: it was resumed" in build_page(found)
 
 
+def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
+    folder = make_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["stages"] = [
+        {**stage, "busy": None, "communication": None, "waiting": None}
+        for stage in summary["stages"]
+    ]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (bar,) = {a["viewbox"] for a in Page(page_of(folder)).named("svg") if a["class"] == "bar"}
+    assert bar == "0 0 100 10"
+
+
 def test_runs_of_different_data_are_shown_with_a_warning(tmp_path):
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", data="cifar10")]
     assert "different data (cifar10, digits)" in page_of(*runs)
