@@ -1,7 +1,9 @@
 """File of the weights of a network, which loads without Hocket."""
 
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +28,23 @@ def save_weights(network: nn.Module, file: Path) -> None:
         network: The network.
         file: The file, whose ending names the format: .pt or .safetensors. The latter has
             copies of weights that share memory, and nothing but tensors.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     state = network.state_dict()
     # A layer may keep other things than tensors (get_extra_state).
     weights = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in state.items()}
     with replace_atomically(file) as unfinished:
-        if file.suffix == ".safetensors":
-            tensors = {n: v for n, v in weights.items() if isinstance(v, Tensor)}
-            copies = {name: value.contiguous().clone() for name, value in tensors.items()}
-            import_safetensors().save_file(copies, unfinished)
-        else:
-            torch.save(weights, unfinished)
+        unfinished.write_bytes(_serialize(weights, file.suffix))
+
+
+def _serialize(weights: dict[str, Any], suffix: str) -> bytes | memoryview:
+    """Return the bytes of a file, as writers of both formats hide why a disk refuses them."""
+    if suffix == ".safetensors":
+        tensors = {n: v for n, v in weights.items() if isinstance(v, Tensor)}
+        copies = {name: value.contiguous().clone() for name, value in tensors.items()}
+        return bytes(import_safetensors().save(copies))
+    stream = BytesIO()
+    torch.save(weights, stream)
+    return stream.getbuffer()

@@ -1,6 +1,7 @@
 """The folder of a run is new, belongs to one training at a time, and leads nowhere else."""
 
 import os
+import resource
 import sys
 import time
 
@@ -91,6 +92,20 @@ def test_weights_as_safetensors_load_without_hocket(tmp_path):
     assert all(torch.equal(weights[k], v) for k, v in network.state_dict().items())
     pickled = torch.load(tmp_path / "network.pt", weights_only=True)
     assert all(torch.equal(weights[k], v) for k, v in pickled.items())
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_weights_that_a_disk_does_not_take_are_an_error_of_the_system(tmp_path, suffix):
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save_weights(nn.Linear(99, 9), tmp_path / f"network{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_format_whose_package_is_missing_is_refused_before_the_training(monkeypatch):
