@@ -203,7 +203,7 @@ class CheckpointWriter:
                     for part, data in job.packed.items()
                 }
                 report = {part: asdict(digest) for part, digest in digests.items()}
-            except OSError as error:
+            except Exception as error:  # rank 0 waits for a report whatever has happened
                 report = _describe_failure(job, folder, error)
         reports = self._exchange_reports(job, report)
         flags = self._world.flags
@@ -224,10 +224,8 @@ class CheckpointWriter:
                 self._complete.put(folder / job.name)
                 self._remove_older(folder, job.name)
                 return
-            except OSError as error:
+            except Exception as error:  # nobody would see what ends a thread
                 failures = [_describe_failure(job, folder, error)]
-            except CheckpointError as error:
-                failures = [f"the checkpoint {job.name} is not complete: {error}"]
         self._failure = "; ".join(dict.fromkeys(failures))
         # Unfinished files would fill the disk. A part that is still being written is removed
         # by its process.
@@ -270,8 +268,12 @@ class CheckpointWriter:
         return [json.loads(text) for text in reports]
 
 
-def _describe_failure(job: _Job, folder: Path, error: OSError) -> str:
+def _describe_failure(job: _Job, folder: Path, error: Exception) -> str:
     """Return the message for a checkpoint that could not be written."""
+    if isinstance(error, CheckpointError):
+        return f"the checkpoint {job.name} is not complete: {error}"
+    if not isinstance(error, OSError):
+        return f"cannot write the checkpoint {job.name}: {type(error).__name__}: {error}"
     needed_mib = sum(map(len, job.packed.values())) / 2**20
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     free_mib = shutil.disk_usage(existing).free / 2**20

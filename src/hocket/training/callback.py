@@ -1,5 +1,6 @@
 """Callbacks: what is done beside a training, after its steps, epochs and checkpoints."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -178,25 +179,44 @@ class CallbackList:
             callback.on_checkpoint(trainer, folder)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all callbacks that have one."""
+        """Return copies of the states of all callbacks, those that are not present included.
+
+        Raises:
+            OptionError: One is not of JSON values.
+        """
         states = {name: each.state_dict() for name, each in self._callbacks.items()}
-        return self._states | {name: state for name, state in states.items() if state}
+        return self._states | {name: _plain_copy(name, state) for name, state in states.items()}
 
     def stage_tensors(self, stage: Stage) -> StageTensors:
-        """Return the tensors of all callbacks that have some for a stage.
+        """Return the tensors of all callbacks for a stage, of those not present included.
 
         Raises:
             OptionError: One has another name than the weights and buffers of the stage, by
                 which another cut of the network would find it.
         """
         kept = {name: each.stage_tensors(stage) for name, each in self._callbacks.items()}
-        present = {name: tensors for name, tensors in kept.items() if tensors}
         known = named_tensors(stage.module).keys()
-        for name, tensors in present.items():
+        for name, tensors in kept.items():
             if unknown := tensors.keys() - known:
                 raise OptionError(
                     f"{name} keeps tensors for stage {stage.index} under the names "
                     f"{', '.join(sorted(unknown))}, and its layers have no weight or buffer of "
                     "these names; keep what belongs to none in state_dict"
                 )
-        return dict(self._tensors.get(stage.index, {})) | present
+        return dict(self._tensors.get(stage.index, {})) | kept
+
+
+def _plain_copy(name: str, state: dict[str, Any]) -> Any:
+    """Return a copy of a callback's state, as a checkpoint that is written later keeps it.
+
+    Raises:
+        OptionError: It is not of JSON values.
+    """
+    try:
+        return json.loads(json.dumps(state, sort_keys=True))
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"the callback {name} has a state that a checkpoint cannot keep: {error}; let its "
+            "state_dict return JSON values: dicts with text as keys, lists, text, numbers of "
+            "Python, True, False and None"
+        ) from error

@@ -146,6 +146,21 @@ def test_a_part_that_is_not_visible_is_a_failure_too(tmp_path, monkeypatch):
         trainer.save(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["write_file", "finish_checkpoint"])
+def test_no_error_of_the_thread_that_writes_is_lost(tmp_path, monkeypatch, name):
+    def refuse(*_):
+        raise ValueError("unforeseen")
+
+    trainer = build_trainer()
+    trainer.step(*data(mlp, 1)[0])
+    monkeypatch.setattr(writer, name, refuse)
+    with pytest.raises(
+        CheckpointError, match=r"cannot write the checkpoint .*: ValueError: unf"
+    ):
+        trainer.save(tmp_path)
+    assert names(tmp_path) == []
+
+
 class WaitingWorld:
     """One of two processes, the first of which does not wait long for the other one's part."""
 

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,6 +93,52 @@ def test_checkpoints_keep_the_states_of_all_callbacks(tmp_path):
     assert len(fit(third, *diaries, epochs=4)) == 4
     starts = [diary.calls[0] for diary in diaries]
     assert starts == [("start", {"epochs": 2}), ("start", {"epochs": 2}), ("start", None)]
+
+
+class Fading(Callback):
+    """Keeps a state and tensors in the first epoch, and nothing later."""
+
+    def __init__(self):
+        self.starts, self.loaded, self.done = [], [], 0
+
+    def on_start(self, trainer, state):
+        self.starts.append(state)
+        self.done = trainer.epoch
+
+    def on_epoch(self, trainer, result):
+        self.done = result.number + 1
+
+    def state_dict(self):
+        return {"pending": [1, 2]} if self.done == 1 else {}
+
+    def stage_tensors(self, stage):
+        return {n: w.detach() for n, w in stage.module.named_parameters() if self.done == 1}
+
+    def load_stage_tensors(self, stage, tensors):
+        self.loaded.append(stage.index)
+
+
+def test_a_state_that_has_become_empty_stays_so(tmp_path):
+    started = []
+    for epochs in range(1, 5):
+        trainer, fading = trainer_of(resumable=True), Fading()
+        if epochs > 1:
+            trainer.resume(tmp_path)
+        fit(trainer, fading, epochs=epochs, checkpoints=Checkpoints(tmp_path))
+        started.append((*fading.starts, len(fading.loaded)))
+    assert started == [(None, 0), ({"pending": [1, 2]}, 3), ({}, 0), ({}, 0)]
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), {1: 0, "a": 0}, {0}])
+def test_a_state_that_is_no_json_is_refused_by_name(tmp_path, value):
+    diary = Diary()
+    diary.state_dict = lambda: {"best": value}
+    words = (
+        "the callback Diary has a state that a checkpoint cannot keep: .*; let its state_dict"
+    )
+    with pytest.raises(OptionError, match=words):
+        fit(trainer_of(resumable=True), diary, checkpoints=Checkpoints(tmp_path))
+    assert not [*tmp_path.iterdir()]
 
 
 class Sleepy(Callback):
