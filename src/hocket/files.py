@@ -115,11 +115,13 @@ def replace_atomically(file: Path) -> Iterator[Path]:
 def write_text_atomically(file: Path, text: str) -> None:
     """Write a text file in UTF-8, replacing the old one atomically.
 
+    What has no UTF-8, such as bytes in the name of a folder, becomes a question mark.
+
     Raises:
         OSError: The file cannot be written.
     """
     with replace_atomically(file) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8", errors="replace")
 
 
 def sync_path(path: Path) -> None:

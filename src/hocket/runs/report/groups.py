@@ -1,5 +1,6 @@
 """Groups of runs that differ in their seed only, and the settings in which groups differ."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -103,11 +104,13 @@ def average(curves: Sequence[Series]) -> list[tuple[float, float, float, float]]
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float | None] | None:
-    """Return the mean of values and their standard deviation; None unless all are known.
+    """Return the mean of values and their standard deviation.
+
+    None unless all are known and finite: a run that diverged has no number to average.
 
     The deviation of a single value is None.
     """
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     if not known or len(known) < len(values):
         return None
     return fmean(known), stdev(known) if len(known) > 1 else None

@@ -52,7 +52,9 @@ class LiveReport(ThreadingHTTPServer):
                     found = file.stat()
                 except OSError:  # replaced at this moment, or not to be seen by this user
                     continue
-                state.update(f"{file}:{found.st_size}:{found.st_mtime_ns}\n".encode())
+                state.update(
+                    f"{file}:{found.st_size}:{found.st_mtime_ns}\n".encode(errors="replace")
+                )
         return state.hexdigest()
 
     def page(self) -> str:
@@ -82,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
-        body = text.encode()
+        body = text.encode(errors="replace")
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

@@ -1,5 +1,6 @@
 """Run in a report: everything that its folder, or the record of its study, says about it."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from hocket.runs.sweeps.curve import METRICS, Point, metric_rows, read_curve
 
 Series = Sequence[tuple[float, float]]
 """Points (x, y) of a line."""
-DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """Errors of reading plain values that have another form than Hocket writes."""
 
 
@@ -168,7 +169,11 @@ def _end(summary: Mapping[str, Any], epochs: int) -> tuple[str, str, tuple[Stage
 
 
 def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
-    """Read the metrics of single batches from the files of all processes."""
+    """Read the metrics of single batches from the files of all processes.
+
+    Raises:
+        ValueError: A row is of no batch.
+    """
     loss: list[tuple[float, float]] = []
     by_stage: dict[str, dict[int, list[tuple[float, float]]]] = {
         name: defaultdict(list) for name in ("staleness", "cosine", "ratio")
@@ -176,6 +181,8 @@ def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
     for file in files:
         for row in metric_rows(file, "backward", "comparison"):
             batch, stage = float(row["batch"]), int(row["stage"])
+            if not math.isfinite(batch):
+                raise ValueError(f"{file.name} has a row of the batch {batch}")
             for name, series in by_stage.items():
                 if row.get(name) is not None:
                     series[stage].append((batch, float(row[name])))

@@ -1,5 +1,6 @@
 """The report that follows its runs: for this machine alone, and never older than its files."""
 
+import os
 import re
 import signal
 import socket
@@ -54,6 +55,13 @@ def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
             metrics.write('{"kind": "epo')  # a line that is being written
         assert get(server, "version") != version
         assert "fdg" in get(server)
+
+
+def test_a_folder_of_any_name_is_served(tmp_path):
+    run = make_run(tmp_path / os.fsdecode(b"bad\xff"))
+    with served(run) as server:
+        assert get(server, "version")
+        assert "bad?" in get(server)
 
 
 def test_a_page_without_a_run_asks_again(tmp_path):

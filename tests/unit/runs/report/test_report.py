@@ -1,6 +1,7 @@
 """One page of many runs: complete, escaped, equal for equal runs, and frank about the rest."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +13,7 @@ from hocket.errors import OptionError, RunFolderError
 from hocket.partition.plan import Plan
 from hocket.runs.report.curves import learning_curves
 from hocket.runs.report.find_runs import FoundRuns, find_runs
-from hocket.runs.report.groups import compare_settings, group_runs
+from hocket.runs.report.groups import UNKNOWN, compare_settings, group_runs
 from hocket.runs.report.line_chart import Curve, axis_ticks, line_chart
 from hocket.runs.report.markup import VOID, element
 from hocket.runs.report.page import build_page, write_report
@@ -158,6 +159,35 @@ def test_a_run_that_has_not_ended_or_was_resumed_is_shown_as_far_as_it_is(tmp_pa
     assert [run.state for run in found.runs] == ["unfinished"] * 3
     assert [len(run.curve) for run in found.runs] == [3, 0, 3]
     assert "metrics have 3 epochs and its summary has 1: it was resumed" in build_page(found)
+
+
+def test_runs_that_diverged_have_no_mean_and_spoil_no_page(tmp_path):
+    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    metrics = runs[0] / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().replace('"loss": 1.0, "error"', '"loss": null, "error"')
+    )
+    assert find_runs(runs).runs[0].last.test_loss == float("inf")
+    row = re.search(r"fdg</span>.*", page_of(*runs).replace("</tr>", "\n"))[0]
+    assert row.count(UNKNOWN) == 1
+
+
+@pytest.mark.parametrize("batch", ["NaN", "Infinity", "1e400", "1" + "0" * 400])
+def test_a_row_of_no_batch_leaves_out_its_run_alone(tmp_path, batch):
+    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    with (runs[0] / "metrics.jsonl").open("a") as metrics:
+        metrics.write(f'{{"kind": "backward", "stage": 1, "batch": {batch}, "loss": 1.0}}\n')
+    found = find_runs(runs)
+    assert [run.name for run in found.runs] == ["b"]
+    assert re.search("cannot read the run in .*(row of the batch|too large)", found.left_out[0])
+
+
+def test_names_without_utf_8_are_shown_with_a_question_mark(tmp_path):
+    folder = make_run(tmp_path / os.fsdecode(b"bad\xff"), state="failed")
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"message": "\ud800"}))
+    write_report(find_runs([folder]), tmp_path / "page.html")
+    assert "bad?" in (tmp_path / "page.html").read_text()
 
 
 def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
