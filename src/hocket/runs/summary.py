@@ -15,6 +15,9 @@ from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.transport.stats import ReceiveStats
 
+SUMMARY = "summary.json"
+"""File of the result in a run folder, once the run has ended."""
+
 
 @dataclass(frozen=True)
 class StageSummary:

@@ -49,7 +49,7 @@ from hocket.runs.run_dir import (
     require_weights_format,
 )
 from hocket.runs.skipped_batches import read_skipped_batches
-from hocket.runs.summary import Summary
+from hocket.runs.summary import SUMMARY, Summary
 from hocket.runs.trackers import BuildTracker, parse_trackers
 from hocket.runs.training_run import TrainingRun
 from hocket.signals.losses import cross_entropy
@@ -223,7 +223,10 @@ def _log_sizes(point: ResumePoint) -> dict[str, int]:
 
 
 def _restore_logs(trainer: Trainer, run_dir: Path, point: ResumePoint | None) -> None:
-    """Cut the metrics of all processes behind a checkpoint, or remove those of a vain start."""
+    """Cut the metrics of all processes behind a checkpoint, or remove those of a vain start.
+
+    The summary of the end before goes, too: the training has not ended.
+    """
     sizes = _log_sizes(point) if point is not None else {}
     known = {name for names in trainer.gather(list(sizes)) for name in names}
     if point is None and trainer.is_main_process:
@@ -232,6 +235,7 @@ def _restore_logs(trainer: Trainer, run_dir: Path, point: ResumePoint | None) ->
         cut_logs(run_dir, sizes)
         if trainer.is_main_process:
             cut_unknown_logs(run_dir, known, point.tick, point.epoch)
+            (run_dir / SUMMARY).unlink(missing_ok=True)
 
 
 class _Listener:

@@ -17,7 +17,13 @@ from hocket.runs.config import RunConfig, write_json
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints
 from hocket.runs.skipped_batches import RestoreRequest, note_skipped_batch
-from hocket.runs.summary import StageSummary, Summary, parse_stage_summary, summarize_stages
+from hocket.runs.summary import (
+    SUMMARY,
+    StageSummary,
+    Summary,
+    parse_stage_summary,
+    summarize_stages,
+)
 from hocket.timeline import Timeline
 from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.best_weights import BestWeights
@@ -231,9 +237,9 @@ class TrainingRun:
         )
         if trainer.is_main_process:
             try:
-                write_json(self._run_dir / "summary.json", dataclasses.asdict(summary))
+                write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
             except OSError as error:
-                message = cannot_write(self._run_dir / "summary.json", error)
+                message = cannot_write(self._run_dir / SUMMARY, error)
                 warnings.warn(message, stacklevel=2)
         return summary
 

@@ -13,6 +13,7 @@ import torch
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
+from hocket.runs.report.reported_run import read_run
 from hocket.runs.train import train
 from hocket.timeline import Recorder, Timeline, Totals
 
@@ -127,6 +128,20 @@ def test_the_shares_of_time_are_those_since_a_resume(call, whole, monkeypatch):
     assert trained_s == pytest.approx([summary["epochs"][-1]["seconds"]] * 2)
     assert call("train", "--resume", whole)[0] == 0  # nothing is left to do
     assert {stage["busy"] for stage in read_summary(whole)["stages"]} == {None}
+
+
+def test_a_resumed_run_is_unfinished_until_it_has_ended(call, whole, monkeypatch):
+    seen = set()
+    log_event = MetricsLog.log_event
+
+    def look(log, event, stage):
+        log_event(log, event, stage)
+        seen.add(read_run(whole).state)
+
+    monkeypatch.setattr(MetricsLog, "log_event", look)
+    assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
+    assert seen == {"unfinished"}
+    assert read_run(whole).state == "finished"
 
 
 @pytest.mark.filterwarnings("default")

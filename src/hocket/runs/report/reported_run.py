@@ -11,7 +11,7 @@ from hocket.errors import HocketError, RunFolderError
 from hocket.files import read_json
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import log_files
-from hocket.runs.summary import StageSummary, parse_stage_summary
+from hocket.runs.summary import SUMMARY, StageSummary, parse_stage_summary
 from hocket.runs.sweeps.curve import METRICS, Point, metric_rows, read_curve
 
 Series = Sequence[tuple[float, float]]
@@ -97,7 +97,7 @@ def read_run(folder: Path) -> ReportedRun:
     try:
         config = RunConfig.read(folder / "run.json")
         environment = _read_object(folder / "environment.json")
-        summary = _read_object(folder / "summary.json")
+        summary = _read_object(folder / SUMMARY)
         curve = read_curve(folder, config)
         files = [file for file in log_files(folder) if file.suffix == ".jsonl"]
         state, message, stages = _end(
