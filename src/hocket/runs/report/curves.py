@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from hocket.runs.report.groups import Group
+from hocket.runs.report.groups import Group, Line
 from hocket.runs.report.line_chart import Curve, line_chart
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import BatchMetrics, ReportedRun, Series
@@ -91,23 +91,23 @@ def chart_grid(charts: Sequence[Markup]) -> Markup:
     return element("div", charts, class_="charts")
 
 
-def bin_means(series: Series, width: int) -> Series:
-    """Average points over intervals of x.
+def bin_means(series: Series, width: int) -> Line:
+    """Average points over intervals of x, and return the means by the number of the interval.
 
     Args:
         series: Points with whole x.
         width: Length of the intervals.
 
     >>> bin_means([(0, 1.0), (1, 3.0), (4, 5.0)], 2)
-    [(0.5, 2.0), (4.0, 5.0)]
+    {0: (0.5, 2.0), 2: (4.0, 5.0)}
     """
     bins: dict[int, list[tuple[float, float]]] = {}
     for x, y in series:
         bins.setdefault(int(x) // width, []).append((x, y))
-    return [
-        (fmean(x for x, _ in points), fmean(y for _, y in points))
-        for _, points in sorted(bins.items())
-    ]
+    return {
+        number: (fmean(x for x, _ in points), fmean(y for _, y in points))
+        for number, points in sorted(bins.items())
+    }
 
 
 def _interval(
@@ -134,24 +134,30 @@ def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float)
         axis: Name of the horizontal axis.
         factor: Factor on the metric.
     """
-    series = [[_series(run.curve, metric, axis, factor) for run in g.runs] for g in groups]
+    series = [[_line(run.curve, metric, axis, factor) for run in g.runs] for g in groups]
     longest = max((len(points) for runs in series for points in runs), default=0)
     step = max(1, math.ceil(longest / MOST_EVALUATIONS))
     return [
-        Curve(group.number, group.label, [points[step - 1 :: step] for points in runs])
+        Curve(
+            group.number,
+            group.label,
+            [dict(list(points.items())[step - 1 :: step]) for points in runs],
+        )
         for group, runs in zip(groups, series, strict=True)
     ]
 
 
-def _series(curve: Sequence[Point], metric: str, axis: str, factor: float) -> Series:
-    return [
-        (float(getattr(point, axis)), value * factor)
+def _line(curve: Sequence[Point], metric: str, axis: str, factor: float) -> Line:
+    return {
+        point.updates: (float(getattr(point, axis)), value * factor)
         for point in curve
         if (value := point.value(metric)) is not None
-    ]
+    }
 
 
-def _by_stage(run: ReportedRun, name: str) -> Series:
+def _by_stage(run: ReportedRun, name: str) -> Line:
     """Return the mean of a metric over the logged batches of each stage."""
     by_stage = getattr(run.metrics, name)
-    return [(float(k), fmean(y for _, y in series)) for k, series in by_stage.items() if series]
+    return {
+        k: (float(k), fmean(y for _, y in series)) for k, series in by_stage.items() if series
+    }

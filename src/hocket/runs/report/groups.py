@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 from hocket.runs.config import RunConfig
-from hocket.runs.report.reported_run import ReportedRun, Series
+from hocket.runs.report.reported_run import ReportedRun
 from hocket.runs.sweeps.rows import WITHOUT_EFFECT_ON_RESULTS, plain_option
 
+Line: TypeAlias = Mapping[float, tuple[float, float]]
+"""Points (x, y) of a line by the place that tells which points of other runs are alike: the
+updates of an evaluation, or the number of a stage or of an interval of batches."""
 NOT_COMPARED = WITHOUT_EFFECT_ON_RESULTS | {
     "seed", "timeline", "log_every", "gradient_error_every", "max_restores",
 }  # fmt: skip
@@ -87,19 +90,28 @@ def compare_settings(groups: Sequence[Group]) -> list[Setting]:
     return sorted([*chosen, *found], key=lambda setting: not setting.differs)
 
 
-def average(curves: Sequence[Series]) -> list[tuple[float, float, float, float]]:
-    """Return the mean of curves with their spread: x, and mean, least and greatest y.
+def average(lines: Sequence[Line]) -> list[tuple[float, float, float, float]]:
+    """Return the mean of lines with their spread: x, and mean, least and greatest y.
 
-    The points of all are averaged one by one, up to the end of the shortest curve.
+    Only places at which all lines have a point are averaged.
 
-    >>> average([[(0, 1.0), (1, 2.0)], [(0, 3.0)]])
-    [(0.0, 2.0, 1.0, 3.0)]
+    >>> average([{0: (0, 1.0), 1: (1, 2.0), 2: (2, 4.0)}, {0: (0, 3.0), 2: (2, 4.0)}])
+    [(0.0, 2.0, 1.0, 3.0), (2.0, 4.0, 4.0, 4.0)]
     """
-    points = zip(*curves, strict=False)
     return [
-        (fmean(x for x, _ in each), fmean(y for _, y in each), min(y), max(y))
-        for each in points
-        for y in [[y for _, y in each]]
+        (fmean(x for x, _ in points), fmean(y for _, y in points), min(y), max(y))
+        for points in common_points(lines)
+        for y in [[y for _, y in points]]
+    ]
+
+
+def common_points(lines: Sequence[Line]) -> list[list[tuple[float, float]]]:
+    """Return the points of all lines at each place at which all have one, in their order."""
+    first, *others = lines
+    return [
+        [line[place] for line in lines]
+        for place in first
+        if all(place in line for line in others)
     ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hocket.runs.report.groups import average
+from hocket.runs.report.groups import Line, average, common_points
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import Series
 
@@ -23,12 +23,12 @@ class Curve:
     Attributes:
         number: Number of the group.
         label: Label of the group.
-        runs: A curve for each run.
+        runs: A line for each run.
     """
 
     number: int
     label: str
-    runs: Sequence[Series]
+    runs: Sequence[Line]
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def line_chart(
 ) -> Markup | None:
     """Draw curves against common axes; None if they have no points.
 
-    A group of several runs has a thin line for each, a thick line for their mean up to the end
-    of the shortest, and an area from their least to their greatest value.
+    A group of several runs has a thin line for each, a thick line for their mean where all of
+    them have points, and an area from their least to their greatest value.
 
     Args:
         title: Text above the chart: the quantity, with its unit.
@@ -78,7 +78,7 @@ def line_chart(
         for c in curves
     ]
     shown = [curve for curve in shown if curve.runs]
-    points = [point for curve in shown for run in curve.runs for point in run]
+    points = [point for curve in shown for run in curve.runs for point in run.values()]
     if not points:
         return None
     x_ticks, x_range = axis_ticks(
@@ -153,15 +153,16 @@ def axis_ticks(
     return ticks, (ticks[0], ticks[-1])
 
 
-def _finite(run: Series) -> Series:
-    return [(x, y) for x, y in run if math.isfinite(x) and math.isfinite(y)]
+def _finite(run: Line) -> Line:
+    return {at: (x, y) for at, (x, y) in run.items() if math.isfinite(x) and math.isfinite(y)}
 
 
 def _draw_group(curve: Curve, x: Scale, y: Scale, *, markers: bool) -> Markup:
     """Draw the spread, the runs and the mean of a group."""
     mean = average(curve.runs)
     several = len(curve.runs) > 1
-    parts = [_polyline([(x(a), y(b)) for a, b in run], "run") for run in curve.runs if several]
+    runs = [[(x(a), y(b)) for a, b in run.values()] for run in curve.runs if several]
+    parts = [_polyline(run, "run") for run in runs]
     # At seconds that differ there is no least and greatest value; the runs themselves show it.
     if several and len(mean) > 1 and _share_x(curve.runs):
         low = [(x(a), y(b)) for a, _, b, _ in mean]
@@ -180,10 +181,9 @@ def _draw_group(curve: Curve, x: Scale, y: Scale, *, markers: bool) -> Markup:
     )
 
 
-def _share_x(runs: Sequence[Series]) -> bool:
-    """Return True if the points of all runs have the same x, up to the end of the shortest."""
-    places = zip(*([x for x, _ in run] for run in runs), strict=False)
-    return all(len(set(each)) == 1 for each in places)
+def _share_x(runs: Sequence[Line]) -> bool:
+    """Return True if the points that are alike have the same x in all runs."""
+    return all(len({x for x, _ in points}) == 1 for points in common_points(runs))
 
 
 def _polyline(points: Series, class_: str, dashes: str | None = None) -> Markup:

@@ -11,7 +11,7 @@ import pytest
 from hocket.cli.main import main
 from hocket.errors import OptionError, RunFolderError
 from hocket.partition.plan import Plan
-from hocket.runs.report.curves import learning_curves
+from hocket.runs.report.curves import batch_losses, learning_curves
 from hocket.runs.report.find_runs import FoundRuns, find_runs
 from hocket.runs.report.groups import UNKNOWN, compare_settings, group_runs
 from hocket.runs.report.line_chart import Curve, axis_ticks, line_chart
@@ -190,6 +190,24 @@ def test_names_without_utf_8_are_shown_with_a_question_mark(tmp_path):
     assert "bad?" in (tmp_path / "page.html").read_text()
 
 
+def test_the_mean_of_runs_is_that_of_the_same_batches(tmp_path):
+    often, seldom = (make_run(tmp_path / name, seed=n) for n, name in enumerate("ab"))
+    kept = [
+        line
+        for line in (seldom / "metrics.jsonl").read_text().splitlines(keepends=True)
+        if (row := json.loads(line))["kind"] == "epoch" or row["batch"] % 10 == 0
+    ]
+    (seldom / "metrics.jsonl").write_text("".join(kept))
+    group = group_runs(find_runs([often, seldom]).runs)
+    (chart,) = batch_losses(group)
+    lines = {
+        class_: points for points, class_ in re.findall(r'points="(.*?)" class="(.*?)"', chart)
+    }
+    assert (
+        lines["mean"] == lines["run"]
+    )  # the last run is the one with fewer points, on the line
+
+
 def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
     folder = make_run(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
@@ -362,7 +380,7 @@ def test_ticks_are_few_ascending_and_enclose_the_values(values):
 
 
 def test_a_chart_shows_no_value_that_is_none():
-    nothing = Curve(0, "a", [[], [(0, float("nan"))]])
+    nothing = Curve(0, "a", [{}, {0: (0, float("nan"))}])
     assert line_chart("loss", "batch", [nothing]) is None
-    one = Curve(1, "b", [[(0.0, 1.0), (1.0, float("inf")), (2.0, 3.0)]])
+    one = Curve(1, "b", [{0: (0.0, 1.0), 1: (1.0, float("inf")), 2: (2.0, 3.0)}])
     assert line_chart("loss", "batch", [nothing, one]).count("<polyline") == 1
