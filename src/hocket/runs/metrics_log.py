@@ -113,7 +113,7 @@ class MetricsLog:
 
     def log_event(self, event: Event, stage: Stage) -> None:
         """Log a backward or an update, and for any batch that it was skipped."""
-        if (row := event_row(event, self._every)) is not None:
+        if (row := event_row(event, self._every, is_last=stage.is_last)) is not None:
             self._write_row(row[0], **row[1])
 
     def log_gradient_error(self, comparison: GradientError) -> None:

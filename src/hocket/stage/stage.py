@@ -53,6 +53,7 @@ class Stage:
     def __init__(self, setup: Setup, parts: StageParts) -> None:
         method, signal = setup.method, parts.signal
         self.index = parts.index
+        self.is_last = parts.index == parts.count - 1
         self.module = parts.module
         self.signal = signal
         self.signal_network = parts.signal_network

@@ -12,7 +12,7 @@ _AXES = {"batch": "batch", "number": "epoch", "updates": "updates"}
 """Axes of curves by the value of a row that they show; the first one that a row has counts."""
 
 
-def event_row(event: Event, every: int) -> tuple[str, dict[str, Any]] | None:
+def event_row(event: Event, every: int, *, is_last: bool) -> tuple[str, dict[str, Any]] | None:
     """Return the kind and the values of the row of an event; None if it has none.
 
     A backward, an update and learning from a target have one for every n-th batch, and a fault
@@ -21,6 +21,7 @@ def event_row(event: Event, every: int) -> tuple[str, dict[str, Any]] | None:
     Args:
         event: The event.
         every: Interval of batches.
+        is_last: True for an event of the last stage, whose losses are the network's.
     """
     action, report = event.action, event.report
     place = {"tick": event.tick, "stage": action.stage, "batch": action.batch}
@@ -30,6 +31,8 @@ def event_row(event: Event, every: int) -> tuple[str, dict[str, Any]] | None:
         return None
     values = {name: value for name, value in report.values().items() if value is not None}
     del values["skipped"]
+    if action.kind == "B":  # the number of stages may be another one after a resume
+        values["last"] = is_last
     return _KINDS[action.kind], {**place, **values}
 
 

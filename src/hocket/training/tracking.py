@@ -43,7 +43,8 @@ class Tracking(Callback):
             events: Events of the tick at the stages of this process.
         """
         for event in events:
-            if (row := event_row(event, self._every)) is not None:
+            is_last = event.action.stage == trainer.stage_count - 1
+            if (row := event_row(event, self._every, is_last=is_last)) is not None:
                 self._trackers.log(*row)
 
     def on_epoch(self, trainer: "Trainer", result: EpochResult) -> None:

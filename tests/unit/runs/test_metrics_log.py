@@ -66,6 +66,7 @@ def test_rows_say_where_and_what(tmp_path):
     assert "loss" not in late, "only the last stage sees a loss"
     (last,) = of(rows, "backward", stage=1, batch=5)
     assert last["loss"] > 0
+    assert (late["last"], last["last"]) == (False, True)
     (update,) = of(rows, "update", stage=0, batch=5)
     assert update["lr"] == 0.1
     assert "staleness" not in update

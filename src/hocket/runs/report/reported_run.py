@@ -171,6 +171,10 @@ def _end(summary: Mapping[str, Any], epochs: int) -> tuple[str, str, tuple[Stage
 def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
     """Read the metrics of single batches from the files of all processes.
 
+    Args:
+        files: The files.
+        stages: Number of stages, for rows of a version that does not tell the last one.
+
     Raises:
         ValueError: A row is of no batch.
     """
@@ -186,6 +190,7 @@ def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
             for name, series in by_stage.items():
                 if row.get(name) is not None:
                     series[stage].append((batch, float(row[name])))
-            if row.get("loss") is not None and stage == stages - 1:
+            is_last = row.get("last", stage == stages - 1)
+            if row.get("loss") is not None and is_last:
                 loss.append((batch, float(row["loss"])))
     return BatchMetrics(loss, **{k: dict(sorted(v.items())) for k, v in by_stage.items()})

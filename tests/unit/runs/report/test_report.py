@@ -208,6 +208,17 @@ def test_the_mean_of_runs_is_that_of_the_same_batches(tmp_path):
     )  # the last run is the one with fewer points, on the line
 
 
+def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(tmp_path):
+    folder = make_run(tmp_path / "run", method="dgl", stages=3, epochs=1)
+    stages = [(0, 1, False), (0, 2, True), (1, 1, True)]  # resumed in two stages, or in three
+    rows = [
+        {"kind": "backward", "batch": batch, "stage": stage, "loss": 1.0 + stage, "last": last}
+        for batch, stage, last in stages
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert find_runs([folder]).runs[0].metrics.loss == [(0, 3.0), (1, 2.0)]
+
+
 def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
     folder = make_run(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
