@@ -1,6 +1,7 @@
 """Sections of a report with pictures: programs of methods, and timelines of runs."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,12 +46,14 @@ def program_pictures(groups: Sequence[Group]) -> list[Markup]:
 def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
     """Draw the timelines that runs have recorded, or say why one is not shown."""
     pictures: list[Markup] = []
+    owners = Counter(run.config.timeline.resolve() for run in runs if run.config.timeline)
     for run in runs:
-        if run.config.timeline is None:
+        if (file := run.config.timeline) is None:
             continue
         pictures.append(element("h3", run.name))
         try:
-            timeline, note = first_spans(_read_timeline(run.config.timeline))
+            timeline = _read_timeline(file, run.config.stages, owners[file.resolve()])
+            timeline, note = first_spans(timeline)
         except HocketError as error:
             pictures.append(element("p", str(error), class_="note"))
             continue
@@ -82,13 +85,23 @@ def _draw_program(config: RunConfig, title: str) -> Markup:
     return span_picture(timeline, f"program of {title}", measured=False, labels=labels)
 
 
-def _read_timeline(file: Path) -> Timeline:
+def _read_timeline(file: Path, stages: int, owners: int) -> Timeline:
     """Read a timeline that a run file names.
+
+    Args:
+        file: The timeline.
+        stages: Stages of the run.
+        owners: Runs of the report that name it.
 
     Raises:
         DataError: It is missing, too long, damaged, or empty.
-        OptionError: It has no batches.
+        OptionError: It has no batches, or is another run's.
     """
+    if owners > 1:
+        raise OptionError(
+            f"the timeline {str(file)!r} is named by {owners} runs, and only the last one's is "
+            "there; give each run a file of its own"
+        )
     # A run folder of unknown origin may name a pipe or a device.
     if not file.is_file():
         raise DataError(f"there is no timeline {str(file)!r}; report from the run's own folder")
@@ -100,4 +113,9 @@ def _read_timeline(file: Path) -> Timeline:
     timeline = Timeline.read(file)
     if not timeline.batches:
         raise OptionError(f"the timeline {str(file)!r} has no batches; record it again")
+    if (found := len(timeline.stages)) != stages:
+        raise OptionError(
+            f"the timeline {str(file)!r} has {found} stages and the run has {stages}: another "
+            "run has written it; give each run a file of its own"
+        )
     return timeline

@@ -219,6 +219,20 @@ def test_losses_of_batches_are_those_of_the_last_stage_however_many_there_were(t
     assert find_runs([folder]).runs[0].metrics.loss == [(0, 3.0), (1, 2.0)]
 
 
+def test_a_timeline_of_another_run_is_not_shown(tmp_path):
+    file = make_timeline(tmp_path / "t.json")
+    three = make_run(tmp_path / "a", stages=3, timeline=file)
+    text = Page(page_of(three)).text
+    assert "has 2 stages and the run has 3: another run has written it; give each" in text
+    two = [make_run(tmp_path / name, timeline=file) for name in "bc"]
+    text = page_of(*two)
+    assert (
+        Page(text).text.count("is named by 2 runs, and only the last one's is there; give") == 2
+    )
+    assert "timeline of" not in text
+    assert "timeline of b" in page_of(two[0])
+
+
 def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
     folder = make_run(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
