@@ -156,6 +156,11 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
     if (name := _value_of("--recipe", words)) is not None:
         values |= recipe(name)
     file = _value_of("--config", words)
+    if name is not None and file is not None:
+        raise OptionError(
+            f"--recipe {name} and --config {file} are both settings to start from; give one, "
+            "and the other's choices as options"
+        )
     if (run_dir := _value_of("--resume", words)) is not None:
         file = str(Path(run_dir) / "run.json")
     if file is not None:
@@ -171,7 +176,7 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
             raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
         values |= chosen
     for length, other in (("--updates", "epochs"), ("--epochs", "updates")):
-        if _value_of(length, words) is not None:  # the length that is stored gives way
+        if _value_of(length, words) not in (None, "0"):  # the length that is stored gives way
             values.pop(other, None)
     given = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
     return cyclopts.config.Dict({"train": given} if given else {}, source="the run file")

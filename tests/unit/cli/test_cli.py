@@ -168,6 +168,9 @@ def test_a_number_of_updates_wins_over_the_epochs_of_a_run_file(call):
     back = ("--config", "second/run.json", "--epochs", 1, "--run-dir", "third")
     assert call("train", *back, "--evaluate-every", 0)[0] == 0
     assert same_tensors(read_weights("third"), read_weights("first"))
+    none = ("--config", "first/run.json", "--updates", 0, "--run-dir", "fourth")
+    assert call("train", *none)[0] == 0
+    assert read_json("fourth/run.json")["epochs"] == read_json("first/run.json")["epochs"]
 
 
 @pytest.mark.filterwarnings("ignore:stage 0, with layer:UserWarning")  # most work is in it
@@ -178,6 +181,12 @@ def test_options_win_over_the_run_file(call):
     changed = {"seed": 1, "method": "ddg", "run_dir": "second"}
     assert read_json("second/run.json") == read_json("first/run.json") | changed
     assert not same_tensors(read_weights("first"), read_weights("second"))
+
+
+def test_a_recipe_and_a_run_file_are_not_mixed(call, here):
+    Path("run.json").write_text("{}")
+    said = refused(call, here, "train", "--recipe", "gpt-characters", "--config", "run.json")
+    assert "--recipe gpt-characters and --config run.json are both settings to start" in said
 
 
 def test_options_win_over_a_recipe(call):
