@@ -1,5 +1,6 @@
 """``hocket train``: one training from its options."""
 
+import shlex
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,13 +84,20 @@ class PrintedReport:
             for table in summary_tables(result):
                 console.print(table)
             if result.early_stop:
-                count = f"{len(result.epochs)} of {config.epochs} epochs"
-                text = f"stopped early, after {count}: {result.early_stop}"
+                count = str(len(result.epochs)) + (
+                    "" if config.updates else f" of {config.epochs}"
+                )
+                text = f"stopped early, after {count} epochs: {result.early_stop}"
                 messages.print(text, highlight=False, soft_wrap=True)
         if result.state != "interrupted":
             return 1 if result.message else 0  # of the weights, of which a warning has told
         if joined_worlds.is_main():
             messages.print(f"interrupted: {result.message}; the weights reached are saved")
             if config.checkpoint_every:
-                messages.print(f"resume with: hocket train --resume {result.folder}")
+                folder = shlex.quote(str(result.folder))
+                messages.print(
+                    f"resume with: hocket train --resume {folder}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
         return 128 + result.signal

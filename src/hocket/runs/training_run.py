@@ -27,6 +27,7 @@ from hocket.runs.summary import (
 from hocket.timeline import Timeline
 from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.best_weights import BestWeights
+from hocket.training.budget import Budget
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
@@ -233,7 +234,7 @@ class TrainingRun:
             signal=signal_number,
             averaged=averaged,
             best_epoch=next((best.best_epoch for best in self._best_weights), None),
-            early_stop=next((stopping.reason for stopping in self._early_stopping), ""),
+            early_stop=self._early_stop(),
         )
         if trainer.is_main_process:
             try:
@@ -242,6 +243,16 @@ class TrainingRun:
                 message = cannot_write(self._run_dir / SUMMARY, error)
                 warnings.warn(message, stacklevel=2)
         return summary
+
+    def _early_stop(self) -> str:
+        """Return the reason for which it ended before its last epoch; nothing if it did not."""
+        config, epochs = self._config, self._epochs
+        budget = Budget(
+            epochs=None if config.updates else config.epochs, updates=config.updates or None
+        )
+        if epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0):
+            return ""
+        return next((stopping.reason for stopping in self._early_stopping), "")
 
     def _write_timeline(self) -> None:
         file = self._config.timeline

@@ -110,12 +110,15 @@ def opened(
     passes = count_passes(setup, budget, request.length)
     total = budget.batches(passes, request.length, setup.method.accumulate)
 
+    is_shown = request.progress and session.world.is_main
+    completed = state.entered(request.length, setup.method.accumulate)
+
     def tell(folder: Path) -> None:
         state.callbacks.checkpoint(trainer, folder)
 
     with (
         session.reporting_failures(),
-        progress_bar(passes, total, shown=request.progress and session.world.is_main) as bar,
+        progress_bar(passes, total, completed=completed, shown=is_shown) as bar,
         Interrupt(signals if orderly else ()) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):

@@ -105,6 +105,17 @@ class FitState:
         if self.ungathered == accumulate:
             self.updates, self.ungathered = self.updates + 1, 0
 
+    def entered(self, length: int | None, accumulate: int) -> int:
+        """Return the batches of this ``fit`` that have entered.
+
+        Args:
+            length: Batches in an epoch; None if unknown.
+            accumulate: Batches in an update.
+        """
+        if length is None:
+            return self.updates * accumulate + self.ungathered
+        return (len(self.history) + len(self.rows)) * length + self.batches
+
     def drain(self) -> None:
         """Count the update of the remaining batches, if there are any, at a drained end."""
         self.updates, self.ungathered = self.updates + (self.ungathered > 0), 0

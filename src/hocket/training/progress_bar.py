@@ -147,11 +147,15 @@ class EpochLines:
 class ProgressBar:
     """Display of a bar over all batches, and of a line per epoch above it."""
 
-    def __init__(self, bar: RichProgress, epochs: int, total: int | None) -> None:
+    def __init__(
+        self, bar: RichProgress, epochs: int, total: int | None, completed: int
+    ) -> None:
         self._bar = bar
         self._epochs = epochs
         self._next_reading_s = -math.inf
-        self._task: TaskID = bar.add_task("training", total=total, newest="")
+        self._task: TaskID = bar.add_task(
+            "training", total=total, completed=completed, newest=""
+        )
 
     def batch(self, read: ReadNewest) -> None:
         """Advance by a batch, and show the newest numbers from time to time.
@@ -203,12 +207,15 @@ def _line(number: int, epochs: int, loss: float, error: float | None, skipped: i
 
 
 @contextmanager
-def progress_bar(epochs: int, total: int | None, *, shown: bool) -> Iterator[Progress]:
+def progress_bar(
+    epochs: int, total: int | None, *, completed: int = 0, shown: bool
+) -> Iterator[Progress]:
     """Context manager that gives the display that fits standard error.
 
     Args:
         epochs: Number of epochs.
         total: Batches of all epochs; None if unknown.
+        completed: Batches done before it was resumed.
         shown: False to show nothing.
     """
     console = plain_console("stderr")
@@ -226,7 +233,7 @@ def progress_bar(epochs: int, total: int | None, *, shown: bool) -> Iterator[Pro
             TimeRemainingColumn(),
         )
         with RichProgress(*columns, console=console) as bar:
-            yield ProgressBar(bar, epochs, total)
+            yield ProgressBar(bar, epochs, total, completed)
 
 
 @contextmanager

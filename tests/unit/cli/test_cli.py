@@ -112,6 +112,15 @@ def test_an_early_stop_is_told_in_a_line(call):
         r"the test loss has not fallen below \S+ for 2 epochs, since epoch 1", reason
     )
     assert err.splitlines()[-1] == f"stopped early, after 3 of 9 epochs: {reason}"
+    updates = ("--early-stopping", 2, "--updates", 40, "--run-dir", "updates")
+    assert (
+        call("train", *still, *updates)[2]
+        .splitlines()[-1]
+        .startswith("stopped early, after 3 epochs: the test loss has not fallen")
+    )
+    whole = ("--early-stopping", 2, "--epochs", 3, "--run-dir", "whole")
+    assert "stopped early" not in call("train", *still, *whole)[2]
+    assert read_json("whole/summary.json")["early_stop"] == ""
 
 
 def test_heads_are_exits_in_the_table_and_in_the_files(call):

@@ -98,6 +98,23 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     assert read_results(Path("stopped")) == read_results(whole)
 
 
+def test_the_command_to_resume_is_quoted(call, monkeypatch):
+    stop_at(monkeypatch, 17, signal.SIGINT)
+    told = call("train", *QUICK, "--run-dir", "my run")[1]
+    assert "resume with: hocket train --resume 'my run'" in told
+
+
+@pytest.mark.parametrize("length", [("--epochs", 2), ("--updates", 46)])
+def test_the_bar_of_a_resumed_run_begins_where_it_stopped(call, monkeypatch, length):
+    words = ("--network", "mlp:hidden=[16,16]", "--checkpoint-every", 10, *length)
+    stop_at(monkeypatch, 30, signal.SIGINT)
+    assert call("train", *words, "--run-dir", "stopped")[0] == 130
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard error for a terminal
+    told = call("train", "--resume", "stopped")[1]
+    assert "46/46" in told
+    assert " 0/46" not in told
+
+
 def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
     words = (*QUICK, "--timeline", "trace.json", "--run-dir", "stopped")
     stop_at(monkeypatch, 17, signal.SIGINT)
