@@ -121,5 +121,12 @@ class UserNetwork:
         assert spec is not None, "any path to a .py file has one"
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        # Dataclasses look their module up; one of that name that is there already stays.
+        is_new = sys.modules.setdefault(file.stem, module) is module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            if is_new:
+                del sys.modules[file.stem]
+            raise
         return module

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from hocket.errors import OptionError, format_problems
-from hocket.options import Range, out_of_range
+from hocket.options import Range
 from hocket.stage.stage import Stage
 from hocket.training.callback import Callback
 
@@ -34,8 +34,15 @@ class AveragedWeights(Callback):
     """
 
     def __init__(self, decay: float = 0.999, *, start: int = 0) -> None:
-        ranges = {"decay": Range(least=0, below=1), "start": Range(least=0)}
-        if problems := out_of_range(SimpleNamespace(decay=decay, start=start), ranges):
+        problems = [
+            f"{name} is {value!r}; use {numbers}"
+            for name, value, kind, numbers in (
+                ("decay", decay, Real, Range(least=0, below=1)),
+                ("start", start, Integral, Range(least=0)),
+            )
+            if not (isinstance(value, kind) and float(value) in numbers)
+        ]
+        if problems:
             raise OptionError(format_problems("weights cannot be averaged", problems))
         self._start = start
         self._update_averages = get_ema_multi_avg_fn(decay)
@@ -60,6 +67,8 @@ class AveragedWeights(Callback):
         if stage.updater.version <= self._start:
             return
         weights = _weights_of(stage)
+        if not weights:  # layers without any, such as Flatten alone
+            return
         if stage.index in self._averages:
             averages = list(self._averages[stage.index].values())
             self._update_averages(averages, list(weights.values()), 0)

@@ -34,8 +34,8 @@ class EarlyStopping(Callback):
         patience: int = 3,
         min_delta: float = 0.0,
     ) -> None:
-        if patience < 1:
-            raise OptionError(f"patience is {patience}; use a number of at least 1")
+        if not (isinstance(patience, int) and patience >= 1):
+            raise OptionError(f"patience is {patience!r}; use a whole number of at least 1")
         self._patience = patience
         self._min_delta = min_delta
         self._best = BestEpoch("EarlyStopping", metric, min_delta)

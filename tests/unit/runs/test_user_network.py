@@ -48,6 +48,21 @@ def files(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+def test_a_file_may_have_dataclasses_with_annotations_of_the_future(tmp_path):
+    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    size = "@dataclass\nclass Size:\n    width: int = 4\n"
+    (tmp_path / "nets_of_mine.py").write_text(head + FILE + size)
+    network = build_network(RunConfig(network="nets_of_mine.py:small"), DIGITS)
+    assert isinstance(network, nn.Sequential)
+
+
+def test_a_file_that_fails_leaves_no_module(tmp_path):
+    (tmp_path / "nets_of_mine.py").write_text("1 / 0")
+    with pytest.raises(OptionError, match="ZeroDivisionError"):
+        build_network(RunConfig(network="nets_of_mine.py:small"), DIGITS)
+    assert "nets_of_mine" not in sys.modules
+
+
 @pytest.mark.parametrize("module", ["nets_of_mine.py", "./nets_of_mine.py", "nets_of_mine"])
 def test_a_file_and_a_module_give_the_network_fitted_to_the_data(module):
     run = RunConfig(network=f"{module}:small:width=6")

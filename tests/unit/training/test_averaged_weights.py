@@ -116,6 +116,14 @@ def test_a_checkpoint_keeps_averages_of_a_training_that_goes_on_without_them(tmp
     assert bits(averages(trainer, after)) == bits(wanted)
 
 
+def test_a_stage_without_weights_has_no_averages():
+    network = nn.Sequential(nn.Flatten(), *mlp(1))
+    averaged = AveragedWeights(DECAY)
+    trainer = fit(trainer_of(network, stages=Plan(("1",))), averaged)
+    assert averaged.stage_tensors(trainer.stages[0]) == {}
+    assert averaged.stage_tensors(trainer.stages[1])
+
+
 def test_tensors_that_no_other_cut_would_find_are_refused(tmp_path):
     class Keeping(Callback):
         def stage_tensors(self, stage):
@@ -145,8 +153,10 @@ def test_another_cut_continues_with_the_averages_of_the_same_weights(tmp_path):
         ({"decay": 1.0}, r"decay is 1.0; use a number in \[0, 1\)"),
         ({"decay": -0.1}, r"decay is -0.1; use a number in \[0, 1\)"),
         ({"start": -1}, "start is -1; use a number of at least 0"),
+        ({"decay": float("nan")}, "decay is nan; use a number in"),
+        ({"start": "3"}, "start is '3'; use a number of at least 0"),
     ],
-    ids=["decay of 1", "negative decay", "negative start"],
+    ids=["decay of 1", "negative decay", "negative start", "no decay", "text"],
 )
 def test_averages_that_cannot_be_are_refused(options, said):
     with pytest.raises(OptionError, match=rf"weights cannot be averaged:\n  - {said}"):

@@ -343,7 +343,7 @@ REFUSALS = {
         lambda: EarlyStopping("accuracy"),
         "EarlyStopping is to watch 'accuracy'; wanted one of test_error, test_loss, train_loss",
     ),
-    "patience": (lambda: EarlyStopping(patience=0), "patience is 0; use a number of at least"),
+    "patience": (lambda: EarlyStopping(patience=0), "patience is 0; use a whole number"),
     "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1; use a number of"),
     "no evaluation": (
         lambda: trainer_of().fit(
@@ -354,6 +354,18 @@ REFUSALS = {
     "no class numbers": (
         lambda: epochs_until_stop(EarlyStopping(), [None]),
         "epoch 0 has no error, as targets are not class numbers; watch test_loss",
+    ),
+    "half an epoch": (
+        lambda: EarlyStopping(patience=2.5),
+        "patience is 2.5; use a whole number of at least 1",
+    ),
+    "no number": (
+        lambda: EarlyStopping(patience=float("nan")),
+        "patience is nan; use a whole number of at least 1",
+    ),
+    "text": (
+        lambda: EarlyStopping(patience="3"),
+        "patience is '3'; use a whole number of at least 1",
     ),
     "another metric than before": (
         lambda: EarlyStopping("test_loss").on_start(StandIn(), EarlyStopping().state_dict()),
