@@ -98,7 +98,7 @@ def read_run(folder: Path) -> ReportedRun:
         config = RunConfig.read(folder / "run.json")
         environment = _read_object(folder / "environment.json")
         summary = _read_object(folder / SUMMARY)
-        curve = read_curve(folder, config)
+        curve = read_curve(folder, config, under_way=True)
         files = [file for file in log_files(folder) if file.suffix == ".jsonl"]
         state, message, stages = _end(
             summary, sum(1 for _ in metric_rows(folder / METRICS, "epoch"))

@@ -61,7 +61,7 @@ class StageError:
     ratio: float
 
 
-def read_curve(folder: Path, config: RunConfig) -> list[Point]:
+def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> list[Point]:
     """Read the curve of a run from the metrics in its folder, as far as whole epochs go.
 
     Samples and seconds of evaluations within an epoch are those of the whole epoch, divided in
@@ -70,6 +70,7 @@ def read_curve(folder: Path, config: RunConfig) -> list[Point]:
     Args:
         folder: The run folder.
         config: The configuration of the run.
+        under_way: Go on with the evaluations of an epoch that has not ended.
     """
     accumulate = parse_method(config.method).accumulate
     curve = [Point(0, 0, 0, 0.0, None, None, None)]
@@ -96,7 +97,8 @@ def read_curve(folder: Path, config: RunConfig) -> list[Point]:
         curve += [_point_within(before, end, each) for each in within]
         curve.append(end)
         within = []
-    return curve[1:]
+    rest = [_point_under_way(curve[-1], each, config) for each in within if under_way]
+    return curve[1:] + rest
 
 
 def epoch_length(folder: Path, config: RunConfig) -> int | None:
@@ -124,6 +126,29 @@ def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
         updates=row["updates"],
         samples=before.samples + round(share * (end.samples - before.samples)),
         seconds=before.seconds + share * (end.seconds - before.seconds),
+        train_loss=None,
+        test_loss=row["loss"],
+        test_error=row["error"],
+    )
+
+
+def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -> Point:
+    """Return the point of an evaluation in an epoch that has not ended.
+
+    Its seconds go on at the pace of the epochs before; without one they are NaN.
+
+    Args:
+        before: The point before the epoch.
+        row: The row of the evaluation.
+        config: The configuration of the run.
+    """
+    batches = (row["updates"] - before.updates) * parse_method(config.method).accumulate
+    pace = before.seconds / before.updates if before.updates else math.nan
+    return Point(
+        batches=before.batches + batches,
+        updates=row["updates"],
+        samples=before.samples + batches * config.batch_size,
+        seconds=pace * row["updates"],
         train_loss=None,
         test_loss=row["loss"],
         test_error=row["error"],

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from html.parser import HTMLParser
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,23 @@ def test_a_timeline_of_another_run_is_not_shown(tmp_path):
     )
     assert "timeline of" not in text
     assert "timeline of b" in page_of(two[0])
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_evaluations_of_the_epoch_under_way_are_shown(tmp_path, epochs):
+    run = make_run(tmp_path / "run", epochs=epochs, state=None)
+    rows = [
+        {"kind": "evaluation", "tick": updates, "updates": updates, "loss": 1.0, "error": 0.25}
+        for updates in (10 * epochs + 4, 10 * epochs + 8)
+    ]
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.writelines(json.dumps(row) + "\n" for row in rows)
+    found = find_runs([run])
+    last = found.runs[0].last
+    assert (last.batches, last.updates) == (10 * epochs + 8,) * 2
+    assert (last.samples, last.test_error) == (64 * last.batches, 0.25)
+    assert last.seconds == pytest.approx(0.15 * last.updates if epochs else nan, nan_ok=True)
+    assert '<td class="number" data-value="25.0">25' in build_page(found)
 
 
 def test_a_run_that_has_not_trained_has_no_shares_of_time(tmp_path):
