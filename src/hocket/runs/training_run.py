@@ -31,7 +31,7 @@ from hocket.training.budget import Budget
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
-from hocket.training.weights_file import save_weights
+from hocket.training.weights_file import remove_other_formats, save_weights
 
 
 class TrainingRun:
@@ -64,10 +64,10 @@ class TrainingRun:
         self._log = log
         self._epochs = list(history)
         self._timeline_before = timeline_before
+        self._best_file = run_dir / f"network-best.{config.weights_format}"
         self._best_weights: list[BestWeights] = []
         if config.keep_best != "none":
-            file = run_dir / f"network-best.{config.weights_format}"
-            self._best_weights.append(BestWeights(file, config.keep_best))
+            self._best_weights.append(BestWeights(self._best_file, config.keep_best))
         self._early_stopping: list[EarlyStopping] = []
         if config.early_stopping:
             patience = config.early_stopping
@@ -106,7 +106,11 @@ class TrainingRun:
             if isinstance(error, NonFiniteError) and config.on_nan == "restore":
                 raise self._request_restore(error) from error
             raise
-        return self._end(data, "finished")
+        try:
+            return self._end(data, "finished")
+        except KeyboardInterrupt:  # in the evaluation of averaged weights
+            message = "stopped after the last epoch, in its last evaluation"
+            return self._end(None, "interrupted", message, int(signal.SIGINT))
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
@@ -145,6 +149,8 @@ class TrainingRun:
         trainer.collect()
         evaluation = None
         unsaved = [self._save_in_main_process("network")]
+        if self._best_weights and trainer.is_main_process:
+            remove_other_formats(self._best_file)
         for averaged in self._averaged_weights:
             with averaged.in_place(trainer):
                 unsaved.append(self._save_in_main_process("network-averaged"))
@@ -187,6 +193,7 @@ class TrainingRun:
             message = cannot_write(file, error)
             warnings.warn(message, stacklevel=2)
             return message
+        remove_other_formats(file)
         return ""
 
     def _request_restore(self, error: NonFiniteError) -> RestoreRequest:

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from hocket.errors import import_extra
 from hocket.files import replace_atomically
 
+SUFFIXES = (".pt", ".safetensors")
+"""Endings of the files of weights, which name their formats."""
+
 
 def import_safetensors() -> ModuleType:
     """Import the package safetensors, which is an extra.
@@ -37,6 +40,13 @@ def save_weights(network: nn.Module, file: Path) -> None:
     weights = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in state.items()}
     with replace_atomically(file) as unfinished:
         unfinished.write_bytes(_serialize(weights, file.suffix))
+
+
+def remove_other_formats(file: Path) -> None:
+    """Remove older weights in another format beside a file; nothing without the file."""
+    for suffix in SUFFIXES:
+        if suffix != file.suffix and file.exists():
+            file.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _serialize(weights: dict[str, Any], suffix: str) -> bytes | memoryview:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hocket import Trainer
 from hocket.checkpoint.directory import checkpoint_name
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import MetricsLog
@@ -174,6 +175,36 @@ def test_in_other_stages_there_is_no_staleness_before_the_first_epoch(call, whol
     summary = read_summary(whole)
     assert [stage["staleness"] for stage in summary["stages"]] == [None] * 3
     assert len(summary["epochs"]) == 2
+
+
+def test_weights_in_another_format_replace_those_before(call):
+    pytest.importorskip("safetensors")
+    assert call("train", *QUICK, "--keep-best", "train_loss", "--run-dir", "run")[0] == 0
+    assert len([*Path("run").glob("network*.pt")]) == 2
+    words = ("--resume", "run", "--epochs", 3, "--weights-format", "safetensors")
+    assert call("train", *words)[0] == 0
+    names = {file.name for file in Path("run").glob("network*")}
+    assert names == {"network.safetensors", "network-best.safetensors"}
+
+
+def test_ctrl_c_in_the_last_evaluation_leaves_a_summary(call, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    log_epoch = MetricsLog.log_epoch
+
+    def log_and_stop(log, epoch):
+        log_epoch(log, epoch)
+        if epoch.number == 1:
+            monkeypatch.setattr(Trainer, "evaluate", stop)
+
+    monkeypatch.setattr(MetricsLog, "log_epoch", log_and_stop)
+    code, told = call("train", *QUICK, "--average-weights", 0.5, "--run-dir", "run")
+    assert code == 130
+    assert "interrupted: stopped after the last epoch, in its last evaluation" in told
+    summary = read_summary(Path("run"))
+    assert (summary["averaged"], len(summary["epochs"])) == (None, 2)
+    assert Path("run/network-averaged.pt").exists()
 
 
 def test_without_checkpoints_there_is_nothing_to_go_on_from(call):
