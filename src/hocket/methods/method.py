@@ -80,8 +80,8 @@ class Method:
         first_stage_rate: Factor on the learning rate of the first stage.
         remedies: Corrections for late gradients, in the order in which they act.
         replay: Buffers of free-running stages; None if all stages keep step.
-        edge_delays: Forward and backward delay of each edge, where edges differ; empty if all
-            have those above.
+        edge_delays: Forward and backward delay of each edge, where edges differ, and empty for
+            a single stage; None if all have those above.
 
     Raises:
         OptionError: A choice is out of its range.
@@ -103,7 +103,7 @@ class Method:
     first_stage_rate: float = 1.0
     remedies: tuple[Remedy, ...] = ()
     replay: Replay | None = None
-    edge_delays: tuple[tuple[int, int], ...] = ()
+    edge_delays: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, METHOD_RANGES)
@@ -173,7 +173,7 @@ class Method:
 
     def edge_delay(self, edge: int) -> tuple[int, int]:
         """Return the ticks forward and backward over the edge behind a stage."""
-        return self.edge_delays[edge] if self.edge_delays else self._same_delays
+        return self._same_delays if self.edge_delays is None else self.edge_delays[edge]
 
     @property
     def _same_delays(self) -> tuple[int, int]:
@@ -282,11 +282,12 @@ class Method:
             OptionError: Delays are those of another number of edges, or a forward needs weights
                 that do not exist yet, as there are too few gradients per update.
         """
-        if self.edge_delays and len(self.edge_delays) != stages - 1:
+        edges = stages - 1 if self.edge_delays is None else len(self.edge_delays)
+        if edges != stages - 1:
             raise OptionError(
-                f"method {self.name!r} has delays of the edges between "
-                f"{len(self.edge_delays) + 1} stages, and there are {stages}; give a staleness "
-                "for each stage, or an extra delay for each edge"
+                f"method {self.name!r} has delays of the edges between {edges + 1} stages, and "
+                f"there are {stages}; give a staleness for each stage, or an extra delay for "
+                "each edge"
             )
         least = self._gradients_missed(0, stages)
         if self.hold == "double" and self.accumulate < least:

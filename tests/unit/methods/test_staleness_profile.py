@@ -81,11 +81,14 @@ def test_a_method_without_a_staleness_to_choose_is_refused(method):
         with_staleness(method, (1, 0))
 
 
-def test_there_is_one_for_each_stage():
-    with pytest.raises(
-        OptionError, match="delays of the edges between 3 stages, and there are 2"
-    ):
-        Trainer(mlp(2), method=with_staleness(DDG(), (2, 1, 0)), optimizer=sgd)
+@pytest.mark.parametrize("profile", [(0,), *PROFILES])
+def test_there_is_one_for_each_stage(profile):
+    method, length = with_staleness(DDG(), profile), len(profile)
+    method.require_stages(length)
+    for stages in {1, 2, 4} - {length}:
+        said = f"delays of the edges between {length} stages, and there are {stages}"
+        with pytest.raises(OptionError, match=said):
+            Trainer(mlp(stages), method=method, optimizer=sgd)
 
 
 @pytest.mark.parametrize(
