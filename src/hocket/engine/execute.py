@@ -27,21 +27,42 @@ def execute(
     """
     if stage.late_check.postpones:
         stage.late_check.before(action, tick)
-    try:
-        with stage.recorder.span(action.kind, action.batch, tick):
-            report = do(action.batch) if do is not None else stage.execute(action)
-    except Exception as error:
-        if isinstance(error, NonFiniteError):
-            if error.batch is not None:  # of an earlier action, which it names
-                raise
-            error.batch = action.batch
-        if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
-            error.add_note(
-                "(the batch has one sample; leave it out: DataLoader(drop_last=True))"
-            )
-        error.add_note(f"(stage {action.stage}, batch {action.batch}, tick {tick}: {action})")
-        raise
+    with LocateErrors(action, tick), stage.recorder.span(action.kind, action.batch, tick):
+        report = do(action.batch) if do is not None else stage.execute(action)
     event = Event(tick, action, report)
     for watch in watchers:
         watch(event, stage)
     return event
+
+
+class LocateErrors:
+    """Context manager that adds the place to an error; a class, as every action enters one.
+
+    Args:
+        action: Action that may fail.
+        tick: Number of its tick.
+    """
+
+    __slots__ = ("_action", "_tick")
+
+    def __init__(self, action: Action, tick: int) -> None:
+        self._action = action
+        self._tick = tick
+
+    def __enter__(self) -> None:
+        """Do nothing before the action."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Add a note to an error."""
+        if not isinstance(error, Exception):
+            return
+        if isinstance(error, NonFiniteError):
+            if error.batch is not None:  # of an earlier action, which it names
+                return
+            error.batch = self._action.batch
+        if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
+            error.add_note(
+                "(the batch has one sample; leave it out: DataLoader(drop_last=True))"
+            )
+        place = f"stage {self._action.stage}, batch {self._action.batch}, tick {self._tick}"
+        error.add_note(f"({place}: {self._action})")

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.event import Event
+from hocket.engine.execute import LocateErrors
 from hocket.errors import OptionError
 from hocket.methods.method import Method
-from hocket.program import Tick
-from hocket.signals.losses import Loss
+from hocket.program import Action, Tick
 from hocket.stage.forward_only import forward_again
 from hocket.stage.stage import Stage
 from hocket.tree import Tree, map_tensors
@@ -52,14 +52,12 @@ class GradientErrorMeter:
 
     Args:
         every: Compare every batch whose number this divides.
-        loss: The objective of the network.
         listener: Called with each comparison.
     """
 
-    def __init__(self, every: int, loss: Loss, listener: GradientErrorListener) -> None:
+    def __init__(self, every: int, listener: GradientErrorListener) -> None:
         self.stages: Sequence[Stage] = ()  # known once the engine is built
         self._every = every
-        self._loss = loss
         self._listener = listener
         self._batches: dict[int, tuple[Tree, Tree]] = {}
         self._true: dict[tuple[int, int], Tensor] = {}  # (stage, batch), of this tick
@@ -88,12 +86,24 @@ class GradientErrorMeter:
         self._batches = map_tensors(lambda t: t.to(device), dict(state.get("batches", {})))
         self._missing = dict(state.get("missing", {}))
 
-    def before(self, tick: Tick) -> None:
-        """Compute the true gradients of the batches that the tick back-propagates."""
+    def before(self, number: int, tick: Tick) -> None:
+        """Compute the true gradients of the batches that a tick back-propagates.
+
+        Args:
+            number: Number of the tick.
+            tick: Its actions.
+
+        Raises:
+            DataError: A batch fits the network or its loss as little as in the training.
+        """
         due = [a for a in tick if a.kind == "B" and a.batch in self._batches]
         for batch in {action.batch for action in due}:
             stages = [self.stages[a.stage] for a in due if a.batch == batch]
-            self._true |= self._gradients(batch, stages)
+            loss = self._loss_again(number, batch)
+            self._true |= {
+                (stage.index, batch): gradient
+                for stage, gradient in zip(stages, _gradients(loss, stages), strict=True)
+            }
 
     def __call__(self, event: Event, stage: Stage) -> None:
         """Compare a gradient as soon as its backward is done."""
@@ -121,20 +131,24 @@ class GradientErrorMeter:
             )
         )
 
-    def _gradients(self, batch: int, stages: Sequence[Stage]) -> dict[tuple[int, int], Tensor]:
-        """Compute the true gradients of one batch at some stages."""
+    def _loss_again(self, number: int, batch: int) -> Tensor:
+        """Return the loss of a batch at the present weights, a scalar with its graph."""
         value, targets = self._batches[batch]
-        for each in self.stages:
-            value = forward_again(each, batch, value)
-        trained = [_trained(stage) for stage in stages]
-        weights = [weight for group in trained for weight in group]
-        loss = self._loss(value, targets)
-        flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
-        gradients = iter(flat)
-        return {
-            (stage.index, batch): _flat(list(islice(gradients, len(group))), group)
-            for stage, group in zip(stages, trained, strict=True)
-        }
+        for stage in self.stages:
+            with LocateErrors(Action("F", stage.index, batch), number):
+                value = forward_again(stage, batch, value)
+        with LocateErrors(Action("B", stage.index, batch), number):
+            # With the random numbers and in the precision of the backward of the last stage.
+            return stage.backward_roots(batch, value, targets, ()).roots[0]
+
+
+def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:
+    """Return the gradient of a loss at each of some stages, a vector (D,) in float64."""
+    trained = [_trained(stage) for stage in stages]
+    weights = [weight for group in trained for weight in group]
+    flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
+    gradients = iter(flat)
+    return [_flat(list(islice(gradients, len(group))), group) for group in trained]
 
 
 def _trained(stage: Stage) -> list[nn.Parameter]:
@@ -159,7 +173,6 @@ def _as_real(tensor: Tensor) -> Tensor:
 def build_error_meter(
     method: Method,
     every: int,
-    loss: Loss,
     listener: GradientErrorListener | None,
     precision: str = "fp32",
 ) -> GradientErrorMeter | None:
@@ -168,7 +181,6 @@ def build_error_meter(
     Args:
         method: The method.
         every: Compare every batch whose number this divides; 0 for none.
-        loss: The objective of the network.
         listener: Called with each comparison.
         precision: Precision of the training.
 
@@ -190,4 +202,4 @@ def build_error_meter(
             "gradient_error_every compares with gradients of the whole network, in which small "
             "numbers vanish with precision 'fp16'; leave it at 0, or use 'bf16' or 'fp32'"
         )
-    return GradientErrorMeter(every, loss, listener) if listener is not None else None
+    return GradientErrorMeter(every, listener) if listener is not None else None

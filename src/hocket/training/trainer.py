@@ -162,8 +162,7 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         method = FDG() if method is None else as_method(method)
-        listener = on_gradient_error
-        meter = build_error_meter(method, gradient_error_every, loss, listener, precision)
+        meter = build_error_meter(method, gradient_error_every, on_gradient_error, precision)
         network, stages = _network_and_stages(network, stages)
         method.require_stages(count := count_stages(stages))
         setup = Setup(

@@ -4,9 +4,11 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from contract.small import (
+    CLASSES,
     LOCKSTEP,
     SGD,
     Gradients,
@@ -21,11 +23,11 @@ from contract.small import (
     weights_of,
 )
 from hocket import Trainer, cross_entropy
-from hocket.errors import OptionError
+from hocket.errors import DataError, OptionError
 from hocket.methods import BP, DGL, FDG, METHODS
 
 
-def compared(method, modules, batches, every=1, watch=None, **options):
+def compared(method, modules, batches, every=1, watch=None, loss=cross_entropy, **options):
     """All comparisons of a training, by stage and batch."""
     found = {}
 
@@ -36,6 +38,7 @@ def compared(method, modules, batches, every=1, watch=None, **options):
         modules,
         method=method,
         optimizer=partial(sgd, **options),
+        loss=loss,
         gradient_error_every=every,
         on_gradient_error=listen,
         watchers=[watch] if watch else [],
@@ -44,16 +47,22 @@ def compared(method, modules, batches, every=1, watch=None, **options):
     return found
 
 
+def noisy(output, targets):
+    """A loss that draws random numbers."""
+    return F.cross_entropy(F.dropout(output, 0.5), targets)
+
+
 def exact(comparison) -> bool:
     return (comparison.cosine, comparison.ratio) == pytest.approx((1, 1), abs=1e-12)
 
 
+@pytest.mark.parametrize("loss", [cross_entropy, noisy])
 @pytest.mark.parametrize("net", [mlp, conv, partial(conv, dropout=0.4)])
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_back_propagation_is_the_true_gradient(stages, net):
+def test_back_propagation_is_the_true_gradient(stages, net, loss):
     """At every stage, whichever of them has updated first."""
     batches = data(mlp if net is mlp else conv, 4)
-    found = compared(BP(), net(stages), batches)
+    found = compared(BP(), net(stages), batches, loss=loss)
     assert len(found) == 4 * stages
     assert all(exact(comparison) for comparison in found.values())
 
@@ -101,17 +110,34 @@ def test_a_late_gradient_is_held_against_that_of_all_weights_of_now():
 
 @pytest.mark.parametrize("name", LOCKSTEP)
 def test_comparing_changes_nothing_of_the_training(name):
-    """Bit-equal, with BatchNorm, dropout and layers that work in place."""
+    """Bit-equal, with BatchNorm, dropout, a loss that draws, and layers that work in place.
+
+    The global generator is left as it was, too.
+    """
 
     def modules():
         stages = conv(3, dropout=0.4)
         return [nn.Sequential(nn.ReLU(inplace=True), stage) for stage in stages]
 
     watched, alone = modules(), modules()
-    compared(METHODS[name](), watched, data(conv, 6), lr=0.001)
-    train(METHODS[name](), alone, data(conv, 6), lr=0.001)
+    before = torch.get_rng_state()
+    compared(METHODS[name](), watched, data(conv, 6), lr=0.001, loss=noisy)
+    assert torch.equal(torch.get_rng_state(), before)
+    train(METHODS[name](), alone, data(conv, 6), lr=0.001, loss=noisy)
     for a, b in zip(watched, alone, strict=True):
         assert not different(a.state_dict().values(), b.state_dict().values())
+
+
+@pytest.mark.parametrize("method", [BP(), FDG()])
+def test_a_target_out_of_range_is_told_as_in_any_training(method):
+    batches = data(mlp, 4)
+    batches[2][1][0] = CLASSES
+    told = []
+    for compare in (compared, train):
+        with pytest.raises(DataError, match="the targets do not fit the outputs") as caught:
+            compare(method, mlp(2), batches)
+        told.append((str(caught.value), caught.value.__notes__))
+    assert told[0] == told[1]
 
 
 def test_only_every_nth_batch_is_compared():
