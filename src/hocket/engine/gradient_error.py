@@ -7,7 +7,6 @@ tracking of PETRA, ICLR 2025).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -120,7 +119,7 @@ class GradientErrorMeter:
     def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
         """Compare the gradient that the stage has just computed."""
         trained = _trained(stage)
-        late = _flat(stage.gradients[: len(trained)], trained)
+        late = _flat(stage.gradients[: len(trained)], trained)  # without those of a head
         product = late.norm() * true.norm()
         self._listener(
             GradientError(
@@ -145,14 +144,17 @@ class GradientErrorMeter:
 def _gradients(loss: Tensor, stages: Sequence[Stage]) -> list[Tensor]:
     """Return the gradient of a loss at each of some stages, a vector (D,) in float64."""
     trained = [_trained(stage) for stage in stages]
-    weights = [weight for group in trained for weight in group]
+    # Weights that are frozen now have no gradient.
+    weights = [weight for group in trained for weight in group if weight.requires_grad]
     flat = torch.autograd.grad(loss, weights, allow_unused=True) if weights else ()
-    gradients = iter(flat)
-    return [_flat(list(islice(gradients, len(group))), group) for group in trained]
+    found = dict(zip(weights, flat, strict=True))
+    return [_flat([found.get(weight) for weight in group], group) for group in trained]
 
 
 def _trained(stage: Stage) -> list[nn.Parameter]:
-    return [p for p in stage.module.parameters() if p.requires_grad]
+    """Return the weights of the layers that the stage was built to train."""
+    layers = set(stage.module.parameters())
+    return [weight for weight in stage.updater.parameters if weight in layers]
 
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:

@@ -67,6 +67,23 @@ def test_back_propagation_is_the_true_gradient(stages, net, loss):
     assert all(exact(comparison) for comparison in found.values())
 
 
+@pytest.mark.parametrize("name", ["0.weight", "0.bias", "3.weight"])
+def test_a_weight_frozen_between_fits_leaves_the_others_compared(name):
+    found, modules = {}, mlp(2)
+    trainer = Trainer(
+        modules,
+        method=BP(),
+        optimizer=sgd,
+        gradient_error_every=1,
+        on_gradient_error=lambda c: found.setdefault((c.stage, c.batch), c),
+    )
+    trainer.fit(data(mlp, 2), epochs=1, progress=False)
+    modules[0].get_parameter(name).requires_grad_(False)
+    trainer.fit(data(mlp, 2), epochs=1, progress=False)
+    assert len(found) == 8
+    assert all(exact(comparison) for comparison in found.values())
+
+
 @pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
 def test_at_rate_zero_a_late_gradient_is_the_true_one(linearize):
     method = FDG(linearize=linearize)
