@@ -323,4 +323,4 @@ def test_a_skipped_batch_is_not_compared(kind):
     everywhere = {(stage, batch) for stage in range(3) for batch in range(BATCHES)}
     assert set(seen) == everywhere - left_out
     assert len(seen) == len(set(seen))
-    assert trainer.engine._meter.state_dict() == {"batches": {}, "missing": {}}
+    assert trainer.engine._meter.state_dict() == {"batches": {}, "true": {}, "missing": {}}

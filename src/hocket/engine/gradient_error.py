@@ -2,7 +2,8 @@
 
 The true gradient of a batch is that of the whole network's loss at the weights that all stages
 have at the beginning of the tick in which a stage uses its late gradient (compare the error
-tracking of PETRA, ICLR 2025).
+tracking of PETRA, ICLR 2025). Where a group of batches leaves the pipeline before the next one
+enters, it is that at the weights of the whole group, before the first stage updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ class GradientErrorMeter:
         self._every = every
         self._listener = listener
         self._batches: dict[int, tuple[Tree, Tree]] = {}
-        self._true: dict[tuple[int, int], Tensor] = {}  # (stage, batch), of this tick
+        self._true: dict[int, dict[int, Tensor]] = {}  # by batch and stage, for its backward
         self._missing: dict[int, int] = {}  # stages whose gradient of a batch is still to come
 
     def enter(self, batch: int, inputs: Tree, targets: Tree) -> None:
@@ -76,45 +77,52 @@ class GradientErrorMeter:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the batches that are still to be compared, as plain values."""
-        return {"batches": dict(self._batches), "missing": dict(self._missing)}
+        return {
+            "batches": dict(self._batches),
+            "true": {batch: dict(gradients) for batch, gradients in self._true.items()},
+            "missing": dict(self._missing),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the batches of another meter, if it had any."""
         weights = (p for stage in self.stages for p in stage.module.parameters())
         device = next((weight.device for weight in weights), torch.device("cpu"))
         self._batches = map_tensors(lambda t: t.to(device), dict(state.get("batches", {})))
+        self._true = dict(state.get("true", {}))
         self._missing = dict(state.get("missing", {}))
 
-    def before(self, number: int, tick: Tick) -> None:
+    def before(self, number: int, tick: Tick, *, flushed: bool) -> None:
         """Compute the true gradients of the batches that a tick back-propagates.
 
         Args:
             number: Number of the tick.
             tick: Its actions.
+            flushed: True if its batches leave the pipeline before others enter.
 
         Raises:
             DataError: A batch fits the network or its loss as little as in the training.
         """
-        due = [a for a in tick if a.kind == "B" and a.batch in self._batches]
+        backwards = [a for a in tick if a.kind == "B" and a.batch in self._batches]
+        due = [a for a in backwards if a.stage not in self._true.get(a.batch, {})]
         for batch in {action.batch for action in due}:
             stages = [self.stages[a.stage] for a in due if a.batch == batch]
-            loss = self._loss_again(number, batch)
-            self._true |= {
-                (stage.index, batch): gradient
-                for stage, gradient in zip(stages, _gradients(loss, stages), strict=True)
-            }
+            if flushed:  # the last stage, which is first to update, has not yet
+                stages = list(self.stages)
+            gradients = _gradients(self._loss_again(number, batch), stages)
+            indices = [stage.index for stage in stages]
+            self._true[batch] = dict(zip(indices, gradients, strict=True))
 
     def __call__(self, event: Event, stage: Stage) -> None:
         """Compare a gradient as soon as its backward is done."""
         batch = event.action.batch
         if event.action.kind != "B" or batch not in self._batches:
             return
-        true = self._true.pop((stage.index, batch))
+        true = self._true[batch].pop(stage.index)
         if not event.report.skipped:
             self._compare(stage, batch, true)
         self._missing[batch] -= 1
         if not self._missing[batch]:
-            del self._batches[batch], self._missing[batch]
+            del self._batches[batch], self._true[batch], self._missing[batch]
 
     def _compare(self, stage: Stage, batch: int, true: Tensor) -> None:
         """Compare the gradient that the stage has just computed."""

@@ -142,7 +142,7 @@ class SerialEngine:
     def _execute(self, number: int, tick: Tick) -> list[Event]:
         stages, watchers = self.stages, self._watchers
         if self._meter is not None:
-            self._meter.before(number, tick)
+            self._meter.before(number, tick, flushed=self.program.flushed)
         if self._streams is None:
             return [execute(stages[action.stage], action, number, watchers) for action in tick]
         events = []

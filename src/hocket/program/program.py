@@ -39,6 +39,11 @@ class Program:
         return self.schedules[0].idle
 
     @property
+    def flushed(self) -> bool:
+        """True if the present batches leave the pipeline before the next group enters."""
+        return self.schedules[0].flushed
+
+    @property
     def flushing(self) -> bool:
         """True if no batch may enter before those in flight have left."""
         return self.schedules[0].flushing

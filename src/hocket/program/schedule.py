@@ -82,12 +82,15 @@ class StageSchedule:
         return not self._entered
 
     @property
+    def flushed(self) -> bool:
+        """True if the present batches leave the pipeline before the next group enters."""
+        return self._earlier_updates + self._drained[1] < self._flushed_updates
+
+    @property
     def flushing(self) -> bool:
         """True if no batch may enter before those in flight have left."""
-        batches, updates = self._drained
-        flushed = self._earlier_updates + updates < self._flushed_updates
-        full = self.batch_count - batches == self.method.accumulate
-        return flushed and full and not self.idle
+        full = self.batch_count - self._drained[0] == self.method.accumulate
+        return self.flushed and full and not self.idle
 
     def tick(self) -> list[Action]:
         """Return the stage's actions in the next tick, in which a new batch enters."""

@@ -24,7 +24,8 @@ from contract.small import (
 )
 from hocket import Trainer, cross_entropy
 from hocket.errors import DataError, OptionError
-from hocket.methods import BP, DGL, FDG, METHODS
+from hocket.methods import ADL, BP, DGL, FDG, METHODS, GPipe, OneFOneB
+from hocket.remedies import T3
 
 
 def compared(method, modules, batches, every=1, watch=None, loss=cross_entropy, **options):
@@ -82,6 +83,21 @@ def test_a_weight_frozen_between_fits_leaves_the_others_compared(name):
     trainer.fit(data(mlp, 2), epochs=1, progress=False)
     assert len(found) == 8
     assert all(exact(comparison) for comparison in found.values())
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("method", [GPipe(accumulate=3), OneFOneB(accumulate=3), OneFOneB()])
+def test_a_flushed_pipeline_has_the_true_gradient(method, stages):
+    """At the weights of its group, whichever stage has updated first."""
+    found = compared(method, conv(stages, dropout=0.4), data(conv, 8), lr=0.5)
+    assert len(found) == 8 * stages
+    assert all(exact(comparison) for comparison in found.values())
+
+
+def test_it_has_for_the_updates_before_which_it_is_flushed():
+    method = ADL(accumulate=2).with_remedies(T3(updates=2))
+    found = compared(method, conv(3), data(conv, 12), lr=0.5)
+    assert [batch for batch in range(12) if exact(found[0, batch])] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])

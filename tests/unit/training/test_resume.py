@@ -21,7 +21,7 @@ from hocket.checkpoint.directory import (
 )
 from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError, DataError, HocketError
-from hocket.methods import ADL, DDG, DGL, FDG
+from hocket.methods import ADL, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
 from hocket.stage.forward_state import ForwardState
 from hocket.stage.linearize import PlainGraph
@@ -310,12 +310,17 @@ def test_another_optimizer_is_refused_in_other_stages_too(tmp_path):
         trainer(3, adam).resume(tmp_path)
 
 
-def test_comparisons_go_on(tmp_path):
-    """What is compared is known again, also of batches in flight."""
+@pytest.mark.parametrize("method", ["fdg", "1f1b"])
+def test_comparisons_go_on(method, tmp_path):
+    """What is compared is known again, also of batches in flight and inside a group."""
     found = []
-    for stop in (None, 4):
+    for stop in (None, 5):
         seen, batches = [], data(conv, 8)
-        options = {"gradient_error_every": 2, "on_gradient_error": seen.append}
+        options = {
+            "method": METHODS[method](),
+            "gradient_error_every": 1,
+            "on_gradient_error": seen.append,
+        }
         trainer = trainer_of(conv(3), **options)
         if stop is not None:
             stepped(trainer, batches[:stop]).save(tmp_path)
