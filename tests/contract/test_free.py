@@ -1,10 +1,13 @@
 """Stages that run freely: at equal rates nothing changes, at others everything is counted."""
 
+from functools import partial
+
 import pytest
-from torch.optim.lr_scheduler import MultiStepLR
+from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR
 
 from contract.small import SGD, Trained, conv, copied, data, different, far, mlp, sgd
-from hocket import Trainer, cross_entropy
+from hocket import Checkpoints, Trainer, cross_entropy
+from hocket.checkpoint.directory import newest_first
 from hocket.engine.async_clock import EventClock
 from hocket.errors import OptionError
 from hocket.methods import DGL, FDG, DGLAsync
@@ -199,14 +202,102 @@ def test_every_stage_schedules_by_its_own_epochs():
         assert rates == pytest.approx([0.1] * 4 + [0.01] * 4 + [0.001] * 4)
 
 
-def test_data_without_a_length_count_as_their_first_epoch_does():
-    class Stream:
-        def __iter__(self):
-            return iter(data(mlp, 4))
+PACES = [(1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 1.7)]
 
-    known = run(DGLAsync(), mlp(2), data(mlp, 4), stage_speeds=(1, 0.5), epochs=2)
-    found = run(DGLAsync(), mlp(2), Stream(), stage_speeds=(1, 0.5), epochs=2)
-    assert not different(known.state, found.state)
+
+class Stops(list):
+    """Data that end as Ctrl-C does, at a batch of the second reading."""
+
+    readings = 0
+
+    def __iter__(self):
+        self.readings += 1
+        for number, batch in enumerate(super().__iter__()):
+            if (self.readings, number) == (2, 2):
+                raise KeyboardInterrupt
+            yield batch
+
+
+@pytest.mark.parametrize("speeds", PACES)
+@pytest.mark.parametrize("length", [2, 4, 7])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_second_training_begins_with_a_new_epoch_of_every_stage(
+    resumed, length, speeds, tmp_path
+):
+    """Whatever the length of the epochs before, and also from a checkpoint in its midst."""
+    updates = [[], []]
+
+    def watch(event, stage):
+        if event.action.kind == "U":
+            updates[stage.index].append(event.report.lr)
+
+    def trainer():
+        return Trainer(
+            mlp(2),
+            method=DGLAsync(),
+            optimizer=partial(sgd, lr=1.0),
+            scheduler=lambda optimizer: ExponentialLR(optimizer, 0.5),
+            stage_speeds=speeds,
+            watchers=[watch],
+            resumable=True,
+        )
+
+    first = trainer()
+    first.fit(data(mlp, 4), epochs=2, progress=False)
+    for rates in updates:
+        assert rates == [1.0] * 4 + [0.5] * 4
+        rates.clear()
+    batches = data(mlp, length)
+    first.fit(batches, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, 1, 10**6))
+    if resumed:
+        done = [len(rates) for rates in updates]
+        for place in newest_first(tmp_path):
+            for rates in updates:
+                rates.clear()
+            second = trainer()
+            second.resume(place)
+            second.fit(batches, epochs=2, progress=False)
+            for rates, count in zip(updates, done, strict=True):
+                assert rates == ([0.25] * length + [0.125] * length)[count - len(rates) :]
+    else:
+        assert updates == [[0.25] * length + [0.125] * length] * 2
+
+
+def test_a_training_after_one_that_was_stopped_begins_with_a_new_epoch():
+    updates = [[], []]
+
+    def watch(event, stage):
+        if event.action.kind == "U":
+            updates[stage.index].append(event.report.epoch)
+
+    trainer = Trainer(mlp(2), method=DGLAsync(), optimizer=sgd, watchers=[watch])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(Stops(data(mlp, 4)), epochs=3, progress=False)
+    assert updates == [[0] * 4 + [1] * 2] * 2
+    trainer.fit(data(mlp, 4), epochs=2, progress=False)
+    assert updates == [[0] * 4 + [1] * 2 + [1] * 4 + [2] * 4] * 2
+
+
+def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
+    trained = []
+    trainer = Trainer(
+        mlp(2),
+        method=DGLAsync(),
+        optimizer=sgd,
+        stage_speeds=(1, 0.5),
+        watchers=[lambda event, _: trained.append(event)],
+    )
+    for _ in range(2):
+        for batch in data(mlp, 4):
+            trainer.step(*batch)
+        trainer.end_epoch()
+    trainer.fit(data(mlp, 3), epochs=2, progress=False)
+    epochs = [
+        [e.report.epoch for e in trained if (e.action.kind, e.action.stage) == ("B", k)]
+        for k in range(2)
+    ]
+    assert epochs[0] == [0] * 4 + [1] * 4 + [2] * 3 + [3] * 3
+    assert epochs[1] == [0] * 2 + [1] * 2 + [2] * 3 + [3] * 3
 
 
 def test_the_history_has_a_pass_over_the_data_for_each_of_the_slowest_stages():
@@ -219,6 +310,15 @@ def test_the_history_has_a_pass_over_the_data_for_each_of_the_slowest_stages():
 
 
 # What cannot be.
+
+
+def test_data_say_how_long_an_epoch_is():
+    class Unsized:
+        def __iter__(self):
+            return iter(data(mlp, 4))
+
+    with pytest.raises(OptionError, match="data do not say how many batches they have"):
+        run(DGLAsync(), mlp(2), Unsized())
 
 
 def test_rates_are_for_stages_that_run_freely():

@@ -10,7 +10,7 @@ from contract.small import data, different, mlp, sgd
 from contract.worlds import NETS, trained
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import CheckpointError
 from hocket.methods import DGLAsync
 
 
@@ -117,12 +117,3 @@ def test_free_stages_go_on_only_as_they_were_cut(tmp_path):
         CheckpointError, match=r"stage_speeds is StageSpeeds\(speeds=\(1, 0.5\), .*, and was"
     ):
         free_trainer(2, stage_speeds=(1, 0.5)).resume(tmp_path)
-
-
-def test_free_stages_that_are_to_go_on_know_how_long_an_epoch_is():
-    class Unsized:
-        def __iter__(self):
-            return iter(data(mlp, 2))
-
-    with pytest.raises(OptionError, match="data do not say how many batches they have"):
-        free_trainer(2).fit(Unsized(), epochs=1, progress=False)

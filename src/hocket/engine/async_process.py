@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.distributed.world import World
-from hocket.engine.async_stage import AsyncStage, DataEpoch
+from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.lookahead import NO_BATCH, BatchAnnouncer, predict_stage
@@ -33,7 +33,6 @@ class AsyncProcess:
         buffer: Buffer that the stage draws from; None for the first stage.
         previous: Link to the stage before; None for the first stage.
         following: Link to the next stage; None for the last stage.
-        data: Position of the first stage in the training data.
         speed: Speed of the stage, where 1 is as fast as it can.
         world: This process among the others.
     """
@@ -45,7 +44,6 @@ class AsyncProcess:
         buffer: ReplayBuffer | None,
         previous: ReconnectingLink | None,
         following: ReconnectingLink | None,
-        data: DataEpoch,
         speed: float,
         world: World,
     ) -> None:
@@ -54,7 +52,6 @@ class AsyncProcess:
         self._buffer = buffer
         self._previous = previous
         self._following = following
-        self._data = data
         self._idle = 1 / speed - 1  # as a fraction of the time that a turn takes
         self._world = world
         self._links = [link for link in (previous, following) if link is not None]
@@ -83,7 +80,7 @@ class AsyncProcess:
         """Bytes sent to the neighbours so far."""
         return sum(link.sent_bytes for link in self._links)
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let the stage train for a number of epochs of its own.
 
         From here on to ``finish`` any stage may be killed and rejoin.
@@ -91,10 +88,11 @@ class AsyncProcess:
         Args:
             epochs: Number of epochs.
             length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
             again: True to count from where the goal was set before a restart.
         """
-        self._data.length = length or self._data.length
-        self._stage.set_goal(epochs, again=again)
+        self._stage.data_epoch = epoch
+        self._stage.set_goal(epochs, length, again=again)
         self._world.membership.detach()
         if self._world.rejoined and not self._stage.finished:
             self._world.flags.clear(self._flag("finished"))
@@ -137,9 +135,10 @@ class AsyncProcess:
             targets: Targets of the batch.
             epoch: Epoch of the data that the batch belongs to.
         """
-        stage, self._data.epoch = self._stage, epoch
+        stage = self._stage
+        stage.data_epoch = epoch
         if self._previous is None:
-            self._source.send(stage.turns, epoch, inputs, targets)
+            self._source.send(stage.turns, stage.epoch, inputs, targets)
         elif not self._wait_for_packet():
             return []
         start = time.perf_counter()

@@ -7,7 +7,7 @@ before it has just sent, and the training is that of stages that keep step.
 from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.engine.async_clock import EventClock
-from hocket.engine.async_stage import AsyncStage, DataEpoch
+from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event
 from hocket.engine.serial import predict_in_order
@@ -24,7 +24,6 @@ class AsyncSimulation:
     Args:
         stages: All stages, in order.
         source: Source of batches.
-        data: Position of the first stage in the training data.
         speeds: Speed of each stage.
     """
 
@@ -32,12 +31,10 @@ class AsyncSimulation:
         self,
         stages: Sequence[AsyncStage],
         source: Source,
-        data: DataEpoch,
         speeds: StageSpeeds,
     ) -> None:
         self._stages = stages
         self._source = source
-        self._data = data
         self._clock = EventClock(speeds)
         self._tick_count = 0
 
@@ -56,17 +53,18 @@ class AsyncSimulation:
         """0, as nothing is sent to other processes."""
         return 0
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let each stage train for a number of epochs of its own.
 
         Args:
             epochs: Number of epochs.
             length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
             again: True to count from where the goal was set before a restart.
         """
-        self._data.length = length or self._data.length
         for stage in self._stages:
-            stage.set_goal(epochs, again=again)
+            stage.data_epoch = epoch
+            stage.set_goal(epochs, length, again=again)
 
     @property
     def finished(self) -> bool:
@@ -78,11 +76,7 @@ class AsyncSimulation:
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return the batches, one for each turn of the first stage."""
-        count = 0
-        for batch in batches:
-            yield batch
-            count += 1
-        self._data.length = self._data.length or count
+        return iter(batches)
 
     def step(self, inputs: Tree, targets: Tree, epoch: int) -> list[Event]:
         """Take a turn of the first stage, at which a batch enters, and all until its next.
@@ -92,8 +86,10 @@ class AsyncSimulation:
             targets: Targets of the batch.
             epoch: Epoch of the data that the batch belongs to.
         """
-        self._data.epoch = epoch
-        self._source.send(self._stages[0].turns, epoch, inputs, targets)
+        for stage in self._stages:
+            stage.data_epoch = epoch
+        first = self._stages[0]
+        self._source.send(first.turns, first.epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.
         events = self._others() + self._turn() + self._others()
         self._tick_count += 1

@@ -1,7 +1,6 @@
 """A stage at its own pace: its turns, its epochs and its goal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,87 +13,85 @@ from hocket.transport.replay_buffer import BufferToPrevious
 from hocket.tree import Tree
 
 
-@dataclass
-class DataEpoch:
-    """Position of the first stage in the training data.
-
-    Attributes:
-        epoch: Epoch of the data that the first stage is in.
-        length: Batches in an epoch; None until the first epoch has ended, if it is not known.
-    """
-
-    epoch: int = 0
-    length: int | None = None
-
-
 class AsyncStage:
     """A stage that takes its turns one after the other.
 
     Args:
         stage: The stage.
         draw: Port that draws from the buffer; None for the first stage, which is sent batches.
-        data: Position of the first stage in the training data.
         accumulate: Gradients per update.
         watchers: Called after every action.
 
     Attributes:
         stage: The stage.
         turns: Turns taken.
-        trained: Turns in which the stage trained.
+        data_epoch: Epoch of the data that the first stage is in.
     """
 
     def __init__(
         self,
         stage: Stage,
         draw: BufferToPrevious | None,
-        data: DataEpoch,
         accumulate: int,
         watchers: Sequence[Watcher],
     ) -> None:
         self.stage = stage
-        self.turns = 0
-        self.trained = 0
+        self.turns = self.data_epoch = 0
         self._draw = draw
-        self._data = data
         self._accumulate = accumulate
         self._watchers = watchers
         self._accumulated = 0
-        self._first_epoch = 0  # epoch at which the present goal was set
-        self._goal: int | None = None
+        self._trained = 0  # turns in which the stage trained
+        # When the present goal was set.
+        self._first_epoch = self._first_trained = 0
+        self._length: int | None = None  # of an epoch; None in a loop of the user
+        self._goal: int | None = None  # turns in which it is to have trained
 
     @property
     def epoch(self) -> int:
-        """Epoch of its own that the stage is in."""
-        return self.trained // self._data.length if self._data.length else self._data.epoch
+        """Epoch that the stage is in: its own, or that of the data in a loop of the user."""
+        if not self._length:
+            return self.data_epoch
+        return self._first_epoch + (self._trained - self._first_trained) // self._length
 
     @property
     def finished(self) -> bool:
         """True once the stage has reached its goal, and only forwards for those behind it."""
-        length = self._data.length
-        return self._goal is not None and bool(length) and self.epoch >= self._goal
+        return bool(self._length) and self._goal is not None and self._trained >= self._goal
 
-    def set_goal(self, epochs: int, *, again: bool = False) -> None:
-        """Train for a number of epochs; ``again`` counts from where the goal was last set."""
+    def set_goal(self, epochs: int, length: int | None, *, again: bool) -> None:
+        """Train for a number of whole epochs, which begin now.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in each of them.
+            again: True to count from where the goal was set before a restart.
+        """
         if not again:
-            self._first_epoch = self.epoch
-        self._goal = self._first_epoch + epochs
+            self._first_epoch, self._first_trained = self.epoch, self._trained
+        self._length = length
+        self._goal = self._first_trained + epochs * (length or 0)
 
     def state_dict(self) -> Tree:
         """Return the state of the stage between two turns, with its counts."""
         return self.stage.state_dict() | {
             "turns": {
                 "turns": self.turns,
-                "trained": self.trained,
+                "trained": self._trained,
                 "accumulated": self._accumulated,
                 "first_epoch": self._first_epoch,
+                "first_trained": self._first_trained,
+                "length": self._length,
             }
         }
 
     def load_state_dict(self, state: Tree) -> None:
         """Continue from the state of such a stage."""
         counts: dict[str, Any] = state["turns"]
-        self.turns, self.trained = counts["turns"], counts["trained"]
-        self._accumulated, self._first_epoch = counts["accumulated"], counts["first_epoch"]
+        self.turns, self._trained = counts["turns"], counts["trained"]
+        self._accumulated, self._length = counts["accumulated"], counts["length"]
+        self._first_epoch = counts["first_epoch"]
+        self._first_trained = counts["first_trained"]
         self.stage.load_state_dict(state)
 
     def take_turn(self, tick: int) -> list[Event]:
@@ -108,7 +105,7 @@ class AsyncStage:
             forward = Action("F", k, number)
             return [*events, self._execute(forward, tick, pass_on=True)]
         self.turns += 1
-        self.trained += 1
+        self._trained += 1
         self._accumulated += 1
         events = [self._execute(Action(kind, k, number), tick) for kind in ("F", "B")]
         return events + (

@@ -11,7 +11,7 @@ from hocket.distributed.sync_batchnorm import convert_batchnorm
 from hocket.distributed.world import World
 from hocket.engine.async_process import AsyncProcess
 from hocket.engine.async_simulated import AsyncSimulation
-from hocket.engine.async_stage import AsyncStage, DataEpoch
+from hocket.engine.async_stage import AsyncStage
 from hocket.engine.build_stage import build_signals, build_stage, share_with_replicas
 from hocket.engine.distributed import DistributedEngine
 from hocket.engine.engine import Engine
@@ -185,7 +185,7 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
     Raises:
         OptionError: A stage is not compatible with the method.
     """
-    setup, count, data = parts.setup, len(parts.modules), DataEpoch()
+    setup, count = parts.setup, len(parts.modules)
     replay = cast(Replay, setup.method.replay)  # which lets stages run freely
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     source = Source()
@@ -211,11 +211,11 @@ def build_async_simulation(parts: EngineParts) -> AsyncSimulation:
         for k, module in enumerate(parts.modules)
     ]
     async_stages = [
-        AsyncStage(stage, draw, data, setup.method.accumulate, parts.watchers)
+        AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
         for stage, draw in zip(stages, draws, strict=True)
     ]
     speeds = setup.stage_speeds or equal_speeds(count)
-    return AsyncSimulation(async_stages, source, data, speeds)
+    return AsyncSimulation(async_stages, source, speeds)
 
 
 def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
@@ -236,7 +236,7 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     # Process groups of the others are closed to a process that comes back.
     backends = None if world.rejoined else Backends(world, setup.device)
-    data, send_stats = DataEpoch(), SendStats()
+    send_stats = SendStats()
     buffer = ReplayBuffer(replay) if k > 0 else None
 
     def link(
@@ -285,6 +285,6 @@ def build_async_process(parts: EngineParts, world: World) -> AsyncProcess:
             send_stats=send_stats,
         ),
     )
-    async_stage = AsyncStage(stage, draw, data, setup.method.accumulate, parts.watchers)
+    async_stage = AsyncStage(stage, draw, setup.method.accumulate, parts.watchers)
     speed = speeds.speeds[k] / max(speeds.speeds)
-    return AsyncProcess(async_stage, source, buffer, previous, following, data, speed, world)
+    return AsyncProcess(async_stage, source, buffer, previous, following, speed, world)

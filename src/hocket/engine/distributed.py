@@ -66,12 +66,13 @@ class DistributedEngine:
             if connection is not None:
                 world.add_link(connection)
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Do nothing: all stages train for as long as batches enter.
 
         Args:
             epochs: Number of epochs.
             length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
             again: True to count from where the goal was set before a restart.
         """
 

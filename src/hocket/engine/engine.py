@@ -30,12 +30,13 @@ class Engine(Protocol):
     def finished(self) -> bool:
         """True if every stage has trained for all its epochs, at the end of the data."""
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let every stage train for a number of epochs more.
 
         Args:
             epochs: Number of epochs.
             length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
             again: True to count from where the goal was set before a restart.
         """
 

@@ -71,12 +71,13 @@ class SerialEngine:
         """0, as nothing is sent to other processes."""
         return 0
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Do nothing: all stages train for as long as batches enter.
 
         Args:
             epochs: Number of epochs.
             length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
             again: True to count from where the goal was set before a restart.
         """
 

@@ -25,12 +25,13 @@ class UnbuiltEngine:
     tick_count = 0
     finished = False
 
-    def set_goal(self, epochs: int, length: int | None, *, again: bool = False) -> None:
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Do nothing: the engine that comes after this one is told.
 
         Args:
             epochs: Number of epochs.
             length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
             again: True if the goal was set before a restart.
         """
 

@@ -28,7 +28,7 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
         KeyboardInterrupt: The training was asked to stop; a checkpoint is left, if any is.
     """
     free = session.setup.method.free_running
-    if free and plan.length is None and (session.setup.resumable or session.detached):
+    if free and plan.length is None:
         raise OptionError(
             "each stage counts its own epochs, and the training data do not say how many "
             "batches they have; pass a list or a DataLoader"
@@ -38,7 +38,7 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
             f"the stages of method {session.setup.method.name!r} run freely, and each counts "
             "its own updates; give epochs, and leave updates and evaluate_every out"
         )
-    goal = _Goal(session, plan)
+    goal = _Goal(session, plan, state.epoch)
     goal.set()  # else a resumed engine would not know that it has reached its goal
     pacing: Pacing = (Detached if session.detached else Together)(session, state, plan)
     while not pacing.is_over():
@@ -52,16 +52,17 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
 class _Goal:
     """Tells the engine once how many epochs to train for, as soon as it is built."""
 
-    def __init__(self, session: Session, plan: FitPlan) -> None:
+    def __init__(self, session: Session, plan: FitPlan, epoch: int) -> None:
         self._session = session
         self._plan = plan
+        self._epoch = epoch
         self._told = False
 
     def set(self) -> None:
         session, plan = self._session, self._plan
         if session.prepared and not self._told:
             epochs = plan.budget.passes(plan.length, session.setup.method.accumulate)
-            session.engine.set_goal(epochs, plan.length, again=plan.resumed)
+            session.engine.set_goal(epochs, plan.length, epoch=self._epoch, again=plan.resumed)
             self._told = True
             if session.follows_losses and plan.validation is None:
                 raise OptionError(
