@@ -50,6 +50,7 @@ def options(name: str) -> dict[str, Any]:
 
 def load(
     name: str,
+    /,
     *,
     data_dir: Path | None = None,
     batch_size: int,
@@ -87,7 +88,7 @@ def load(
     return replace(data, train=train, test=test)
 
 
-def check_data(name: str, data_dir: Path | None, **chosen: Any) -> None:
+def check_data(name: str, data_dir: Path | None, /, **chosen: Any) -> None:
     """Check the options of a data set without reading its files.
 
     Args:
@@ -100,7 +101,14 @@ def check_data(name: str, data_dir: Path | None, **chosen: Any) -> None:
     """
     loader = _find_loader(name)
     known = options(name)
-    problems = wrong_options(chosen, known, argument_hints(loader))
+    everywhere = [option for option in chosen if option in _SETTINGS and option not in known]
+    problems = [
+        f"{option!r} is no option of a data set; give it as "
+        f"--{option.replace('_', '-')} ({option}=...)"
+        for option in everywhere
+    ]
+    own = {option: value for option, value in chosen.items() if option not in everywhere}
+    problems += wrong_options(own, known, argument_hints(loader))
     problems += [
         f"option {option!r} is missing; pass it"
         for option, default in known.items()
@@ -113,6 +121,12 @@ def check_data(name: str, data_dir: Path | None, **chosen: Any) -> None:
         problems.append(f"it reads no files; drop --data-dir (data_dir={str(data_dir)!r})")
     if problems:
         raise OptionError(format_problems(f"cannot load data set {name!r}", problems))
+
+
+_SETTINGS = [
+    p.name for p in inspect.signature(load).parameters.values() if p.kind is p.KEYWORD_ONLY
+]
+"""Arguments of `load` that are the same for every data set."""
 
 
 def _find_loader(name: str) -> Callable[..., Data]:

@@ -39,7 +39,7 @@ def method_options(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.name != "name"}
 
 
-def build_method(name: str, **options: Any) -> Method:
+def build_method(name: str, /, **options: Any) -> Method:
     """Build the method of that name with these options.
 
     Raises:

@@ -40,6 +40,8 @@ def load_data(config: RunConfig) -> Data:
         DataError: Its files are missing or damaged.
     """
     named = Named.parse(config.data)
+    # Before its options stand beside those of the training.
+    datasets.check_data(named.name, config.data_dir, **named.options)
     return datasets.load(
         named.name,
         data_dir=config.data_dir,

@@ -58,7 +58,7 @@ def names() -> list[str]:
     return [*NETWORKS, *HUGGING_FACE]
 
 
-def create(name: str, **options: object) -> nn.Module:
+def create(name: str, /, **options: object) -> nn.Module:
     """Build the network of this name.
 
     Args:
@@ -75,7 +75,7 @@ def create(name: str, **options: object) -> nn.Module:
     return builder(name)(**options)
 
 
-def check_network(name: str, **options: object) -> None:
+def check_network(name: str, /, **options: object) -> None:
     """Check that there is a network of this name with these options, without building it.
 
     Args:
@@ -95,7 +95,7 @@ def check_network(name: str, **options: object) -> None:
 
 
 def create_fitted(
-    name: str, shape: Sequence[int], classes: int, **options: object
+    name: str, shape: Sequence[int], classes: int, /, **options: object
 ) -> nn.Module:
     """Build the network of this name for inputs and outputs of a data set.
 
@@ -108,7 +108,7 @@ def create_fitted(
     Raises:
         OptionError: There is no such network, or its builder has no such option.
 
-    >>> create_fitted("resnet8", (1, 8, 8), classes=5).stem.conv.in_channels
+    >>> create_fitted("resnet8", (1, 8, 8), 5).stem.conv.in_channels
     1
     """
     fitted = fitting(builder(name), shape, classes) if name in names() else {}

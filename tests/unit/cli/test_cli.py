@@ -307,6 +307,22 @@ BAD = {
         "classes is 0; give 1 or more",
     ),
     "unknown optimizer": ("--optimizer SDG:lr=1", "unknown optimizer 'SDG'"),
+    **{
+        f"{option} as an option of {flag}": (f"{flag} {name}:{option}=x", f"option {option!r}")
+        for flag, name, options in (
+            ("--method", "fdg", ["name", "options", "self"]),
+            ("--network", "mlp", ["name", "shape", "classes"]),
+            ("--data", "digits", ["name", "chosen"]),
+        )
+        for option in options
+    },
+    **{
+        f"--{setting} as an option of a data set": (
+            f"--data synthetic:{setting}=3",
+            f"is no option of a data set; give it as --{setting} ({setting.replace('-', '_')}=",
+        )
+        for setting in ("seed", "batch-size", "data-dir", "workers", "mixup", "cutmix")
+    },
     "unknown option of an optimizer": ("--optimizer SGD:rate=1", "'rate'"),
     "wrong option of an optimizer": ("--optimizer SGD:lr=-1", "Invalid learning rate: -1"),
     "unknown scheduler": ("--scheduler StepLRs", "unknown scheduler 'StepLRs'"),

@@ -18,7 +18,7 @@ IMAGES = torch.zeros(2, 1, 32, 32)
 def test_each_returns_scores_for_the_inputs_it_was_built_for(name):
     tokens = name in ("hf_gpt2", "hf_llama")
     shape, inputs = ((3,), TOKENS) if tokens else (tuple(IMAGES.shape[1:]), IMAGES)
-    network = zoo.create_fitted(name, shape, classes=7)
+    network = zoo.create_fitted(name, shape, 7)
     assert network(inputs).shape == ((2, 3, 7) if tokens else (2, 7))
     assert not [key for key in network.state_dict() if key.startswith("network.")]
 
