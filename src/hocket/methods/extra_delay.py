@@ -34,9 +34,9 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
             for each. A delay of 0 stays 0: there a stage waits inside a tick.
 
     Raises:
-        OptionError: A number is out of range, no edge has a delay, so that stages wait inside a
-            tick, stages are free-running and have no ticks, or all forwards of a group come
-            before its backwards.
+        OptionError: A number is out of range or there is another number of edges, no edge has a
+            delay, so that stages wait inside a tick, stages are free-running and have no ticks,
+            or all forwards of a group come before its backwards.
 
     >>> from hocket.methods import DDG, FDG
     >>> [with_extra_delay(FDG(), 1).delay(k, stages=3) for k in range(3)]
@@ -54,7 +54,8 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
             f"method {method.name!r} has no ticks: its stages do not wait, and need no "
             "extra delay; leave it at 0"
         )
-    if not any(map(sum, method.edge_delays or [method.edge_delay(0)])):
+    same, own = (method.forward_delay, method.backward_delay), method.edge_delays
+    if not any(map(sum, [same] if own is None else own)):
         raise OptionError(
             f"method {method.name!r} has no delay that could be extended: its stages wait "
             "for each other inside a tick; leave the extra delay at 0, or use another "
@@ -67,10 +68,18 @@ def with_extra_delay(method: Method, ticks: int | Sequence[int]) -> Method:
             "at 0, or accumulate more batches"
         )
     if isinstance(ticks, int):
-        forward, backward = _extended(method.edge_delay(0), ticks)
-        return replace(method, forward_delay=forward, backward_delay=backward)
-    delays = tuple(_extended(method.edge_delay(edge), more) for edge, more in enumerate(each))
-    return replace(method, edge_delays=delays)
+        forward, backward = _extended(same, ticks)
+        delays = None if own is None else tuple(_extended(edge, ticks) for edge in own)
+        return replace(
+            method, forward_delay=forward, backward_delay=backward, edge_delays=delays
+        )
+    edges = [same] * len(each) if own is None else own
+    if len(each) != len(edges):
+        raise OptionError(
+            f"extra_delay is {ticks}, and method {method.name!r} has delays of {len(edges)} "
+            "edges; give one number for all of them, or one for each"
+        )
+    return replace(method, edge_delays=tuple(map(_extended, edges, each)))
 
 
 def _extended(delays: tuple[int, int], ticks: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, BP, DDG, DGL, FDG, METHODS, PipeDream2BW
 from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
+from hocket.methods.staleness_profile import with_staleness
 from hocket.program import check_program, unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
@@ -40,9 +41,21 @@ def test_a_number_for_each_edge_lengthens_that_edge():
     )
 
 
+@pytest.mark.parametrize("first", [[1, 2], [2, 0]])
+@pytest.mark.parametrize("more", [1, 3])
+def test_delays_of_single_edges_are_lengthened_as_those_of_all(more, first):
+    one_by_one = with_extra_delay(with_extra_delay(FDG(), first), more)
+    together = with_extra_delay(FDG(), [ticks + more for ticks in first])
+    assert list(unroll(one_by_one, 3, 9)) == list(unroll(together, 3, 9))
+    method = with_extra_delay(with_staleness(DDG(), [2, 0, 0]), more)
+    assert [method.delay(k, 3) for k in range(3)] == [2 + more, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("method", "ticks", "said"),
     [
+        (with_staleness(DDG(), [2, 1, 0]), [1] * 3, "has delays of 2 edges; give one number"),
+        (with_staleness(DDG(), [0]), 1, "'ddg' has no delay that could be extended"),
         (BP(), 1, "'bp' has no delay that could be extended: its stages wait for each other"),
         (METHODS["dgl-async"](), 1, "'dgl-async' has no ticks"),
         (FDG(), -1, "extra_delay is -1; use numbers of ticks in [0, 1000]"),
