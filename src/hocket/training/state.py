@@ -202,8 +202,19 @@ def newest_common_checkpoint(
         if not told and snapshot is not None:
             return snapshot, problems
         problems += told
-    why = problems or ["there is no folder of a checkpoint in it"]
+    why = problems or [_reason_for_none(folder)]
     raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
+
+
+def _reason_for_none(folder: Path) -> str:
+    """Return in words why a folder has no checkpoint of a training as a whole."""
+    parts = [name for name in folder.glob("stage*") if newest_first(name)]
+    if not parts:
+        return "there is no folder of a checkpoint in it"
+    return (
+        f"each of {len(parts)} stages that ran freely, in a process of its own, has its own "
+        f"folder in it; give --processes {len(parts)}, or start as many processes"
+    )
 
 
 def open_checkpoint(folder: Path, wanted: WantedFiles) -> Snapshot:

@@ -417,3 +417,15 @@ def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
     train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
     assert read_results(Path("died")) == read_results(Path("whole"))
     assert checkpoints(Path("died")) == checkpoints(Path("whole"))
+
+
+def test_stages_that_ran_freely_in_processes_are_not_resumed_in_one(call):
+    words = ("--method", "dgl-async", "--checkpoint-every", "10", "--epochs", "1")
+    assert call("train", *words, "--stages", 2, "--run-dir", "apart")[0] == 0
+    shutil.move("apart/checkpoints", "checkpoints")
+    for part in ("stage0", "stage1"):  # as two processes leave them
+        shutil.copytree("checkpoints", f"apart/checkpoints/{part}")
+    code, told = call("train", "--resume", "apart")
+    assert code == 2
+    assert "each of 2 stages that ran freely, in a process of its own" in told
+    assert "give --processes 2, or start as many processes" in told
