@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from rich.table import Table
+from rich.text import Text
 
 from hocket.errors import OptionError
 from hocket.methods import METHODS, build_method, method_options
@@ -156,8 +157,25 @@ METHOD_COLUMNS = (
 )  # fmt: skip
 
 
+def refused_methods(stages: int) -> dict[str, str]:
+    """Return the methods that are refused on K stages, and why.
+
+    >>> list(refused_methods(8))
+    ['pipedream-2bw']
+    """
+    refused = {}
+    for name in METHODS:
+        try:
+            build_method(name).require_stages(stages)
+        except OptionError as error:
+            refused[name] = str(error)
+    return refused
+
+
 def method_rows(stages: int) -> list[tuple[str, ...]]:
     """Return a row of :data:`METHOD_COLUMNS` for each method on K stages.
+
+    A method that is refused on so many has no figures.
 
     Raises:
         OptionError: The number of stages is less than one.
@@ -165,23 +183,27 @@ def method_rows(stages: int) -> list[tuple[str, ...]]:
     if stages < 1:
         raise OptionError(f"stages is {stages}; use at least 1")
     rows: list[tuple[str, ...]] = []
+    refused = refused_methods(stages)
     for name in METHODS:
         method = build_method(name)
         indices = range(stages)
         memory = [method.memory(k, stages) for k in indices]
         linearizes = method.graph_delay(0, stages) > 0
         has_late_gradient = method.signal.needs_gradient and method.delay(0, stages) > 0
+        figures = (
+            " ".join(str(method.delay(k, stages)) for k in indices),
+            " ".join(f"{method.staleness(k, stages):g}" for k in indices),
+            " ".join(str(m.graphs) for m in memory),
+            " ".join(str(m.inputs) for m in memory),
+            " ".join(str(m.versions) for m in memory),
+        )
         rows.append(
             (
                 name,
                 _format_delays(method),
                 method.order if has_late_gradient else "-",
                 method.linearize if linearizes else "-",
-                " ".join(str(method.delay(k, stages)) for k in indices),
-                " ".join(f"{method.staleness(k, stages):g}" for k in indices),
-                " ".join(str(m.graphs) for m in memory),
-                " ".join(str(m.inputs) for m in memory),
-                " ".join(str(m.versions) for m in memory),
+                *(("-",) * len(figures) if name in refused else figures),
                 ", ".join(method.locks()) or "none",
                 method.paper,
             )
@@ -204,8 +226,14 @@ def _format_delays(method: Method) -> str:
 
 
 def method_table(stages: int) -> Table:
-    """Build the table of all methods on K stages."""
-    table = Table(title=f"methods on {stages} stages", title_justify="left")
+    """Build the table of all methods on K stages; reasons of those refused are below it."""
+    reasons = Text("\n".join(refused_methods(stages).values()))
+    table = Table(
+        title=f"methods on {stages} stages",
+        title_justify="left",
+        caption=reasons,
+        caption_justify="left",
+    )
     for name in METHOD_COLUMNS:
         table.add_column(name, overflow="fold")
     for row in method_rows(stages):
@@ -216,7 +244,8 @@ def method_table(stages: int) -> Table:
 def method_markdown(stages: int) -> str:
     """Return the table of all methods as Markdown, for documents."""
     rows = [METHOD_COLUMNS, tuple("---" for _ in METHOD_COLUMNS), *method_rows(stages)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n\n".join([table, *refused_methods(stages).values()])
 
 
 def option_table() -> Table:

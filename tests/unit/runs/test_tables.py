@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from contract.small import mlp, sgd
+from hocket import Trainer
 from hocket.errors import OptionError
 from hocket.methods import METHODS, method_options
 from hocket.remedies import REMEDIES, remedy_options
 from hocket.runs.summary import StageSummary, Summary
 from hocket.runs.tables import (
     METHOD_COLUMNS,
+    method_markdown,
     method_rows,
     method_table,
     option_table,
@@ -71,6 +74,24 @@ def test_tables_list_every_method_and_option():
         assert name in options
         for option, default in method_options(name).items():
             assert f"{option}={default}" in options
+
+
+@pytest.mark.parametrize("stages", [1, 4, 5, 8])
+def test_a_method_that_is_refused_has_no_figures_and_a_reason(stages):
+    """The Trainer refuses the same ones."""
+    table = " ".join(printed(method_table(stages)).split())
+    markdown = method_markdown(stages)
+    for name, row in rows_by_method(stages).items():
+        figures = [row[key] for key in ("delay", "staleness", "graphs", "inputs", "versions")]
+        try:
+            Trainer(mlp(stages), method=METHODS[name](), optimizer=sgd)
+            reason = ""
+        except OptionError as error:
+            reason = str(error)
+        assert (figures == ["-"] * 5) == ("-" in figures) == bool(reason)
+        assert reason in table
+        assert reason in markdown
+        assert bool(reason) == (f"method '{name}'" in table)
 
 
 def test_no_stages_are_refused():
