@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import OptionError, ProgramError
-from hocket.methods import ADL, BP, DDG, FDG, METHODS, GPipe, OneFOneB, PipeDream, PipeDream2BW
+from hocket.methods import ADL, DDG, FDG, METHODS, GPipe, OneFOneB, PipeDream, PipeDream2BW
 from hocket.methods.method import Method
+from hocket.methods.staleness_profile import with_staleness
 from hocket.program import (
     Action,
     Program,
@@ -218,7 +219,6 @@ def test_batches_that_enter_too_early_are_named():
     told = r"tick 2: U0.0 leaves batches \[1\] in flight; wanted none, as the pipeline is fl"
     with pytest.raises(ProgramError, match=told):
         check_program(parse_program(early), OneFOneB(accumulate=2), 1)
-    check_program(parse_program(early), BP(accumulate=2), 1)
     first = "F0.0 F1.0 B1.0 U1.0\nF0.1 F1.1 B1.1 U1.1 B0.0 U0.0\nB0.1 U0.1"
     told = r"tick 1: U0.0 leaves batches \[1\] in flight"
     with pytest.raises(ProgramError, match=told):
@@ -465,10 +465,24 @@ def test_all_problems_are_told_at_once():
 
 def test_too_many_or_no_gradients_for_an_update_are_told():
     text = check_error(parse_program("F0.0 B0.0\nF0.1 B0.1 U0.1 U0.0"), "bp", 1)
-    assert "tick 1: U0.1 takes 2 gradients; wanted 1 to 1" in text
-    assert "tick 1: U0.0 takes 0 gradients; wanted 1 to 1" in text
+    assert "tick 1: U0.1 takes 2 gradients; wanted 1, or fewer where the pipeline" in text
+    assert "tick 1: U0.0 takes 0 gradients; wanted 1, or fewer" in text
     text = check_error(parse_program("F0.0 B0.0"), "bp", 1)
     assert "stage 0 ends with 1 gradients that no update takes" in text
+
+
+@given(late, st.integers(2, 8), stage_counts, st.integers(2, 12))
+def test_an_update_with_too_few_gradients_is_told(method, accumulate, stages, batches):
+    wanted = replace(method, accumulate=accumulate, epoch_end="carry")
+    ticks = list(unroll(replace(method, accumulate=1), stages, batches))
+    with pytest.raises(ProgramError, match=r"takes 1 gradients; wanted \d, or fewer where the"):
+        check_program(ticks, wanted, stages)
+
+
+def test_delays_for_other_stages_are_told():
+    method = with_staleness(DDG(), [2, 1, 0])
+    with pytest.raises(OptionError, match="delays of the edges between 3 stages"):
+        check_program(list(unroll(method, 3, 4)), method, 4)
 
 
 @pytest.mark.parametrize("word", ["X0.0", "F0", "F0.", "F-1.0", "F0.0.0", "f0.0"])

@@ -18,7 +18,9 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
 
     Raises:
         ProgramError: A rule is broken; the message lists all of them.
+        OptionError: The method is impossible on so many stages.
     """
+    method.require_stages(stages)
     problems: list[str] = []
     position: dict[Action, tuple[int, int]] = {}  # tick, place in the tick
     for t, tick in enumerate(ticks):
@@ -70,18 +72,24 @@ def _requirements(
 def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
     """Return the problems of updates with too few or too many gradients."""
     problems = []
-    accumulated = [0] * stages
-    for t, tick in enumerate(ticks):
-        for action in (a for a in tick if 0 <= a.stage < stages):
-            if action.kind == "B":
-                accumulated[action.stage] += 1
-            elif action.kind == "U":
-                if not 1 <= accumulated[action.stage] <= method.accumulate:
-                    problems.append(
-                        f"tick {t}: {action} takes {accumulated[action.stage]} gradients; "
-                        f"wanted 1 to {method.accumulate}"
-                    )
-                accumulated[action.stage] = 0
+    accumulated, returned, entered = [0] * stages, [0] * stages, 0
+    actions = [(t, a) for t, tick in enumerate(ticks) for a in tick if 0 <= a.stage < stages]
+    last_forward = max([i for i, (_, a) in enumerate(actions) if a.kind == "F"], default=-1)
+    for i, (t, action) in enumerate(actions):
+        k = action.stage
+        entered += (action.kind, k) == ("F", 0)
+        if action.kind == "B":
+            accumulated[k] += 1
+            returned[k] += 1
+        elif action.kind == "U":
+            count, accumulated[k] = accumulated[k], 0
+            ends = method.epoch_end == "drain" or i > last_forward
+            drained = ends and returned == [entered] * stages
+            if count != method.accumulate and not (drained and 0 < count < method.accumulate):
+                problems.append(
+                    f"tick {t}: {action} takes {count} gradients; wanted {method.accumulate}, "
+                    "or fewer where the pipeline is drained at an end"
+                )
     problems += [
         f"stage {k} ends with {count} gradients that no update takes"
         for k, count in enumerate(accumulated)
