@@ -68,7 +68,10 @@ def draw_command(
     if out is not None:
         from hocket.runs.plot import draw_program
 
-        draw_program(ticks, stages, f"{method} on {stages} stages", out)
+        title = f"{method} on {stages} stages"
+        if staleness is not None:
+            title += f", staleness {staleness}"
+        draw_program(ticks, stages, title, out)
         messages.print(f"drawn to {out}", soft_wrap=True)
     text = format_program(ticks, stages)
     console.print(text, highlight=False, soft_wrap=True)

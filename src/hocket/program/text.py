@@ -1,4 +1,4 @@
-"""Programs as text: printed for people, and read back."""
+"""Programs as text: as a table for people, and read from lines of actions."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from hocket.program.action import Action, Tick
 
 
 def parse_program(text: str) -> list[Tick]:
-    r"""Return the ticks of a printed program: one per line, actions separated by spaces.
+    r"""Return the ticks of a program written one per line, actions separated by spaces.
 
     Raises:
         ProgramError: A word is not an action.
@@ -18,7 +18,7 @@ def parse_program(text: str) -> list[Tick]:
 
 
 def format_program(ticks: Iterable[Tick], stages: int) -> str:
-    """Return a program as text: one line per tick, one column per stage.
+    """Return a program as a table for people: one line per tick, one column per stage.
 
     >>> from hocket.methods import FDG
     >>> from hocket.program import unroll

@@ -136,6 +136,8 @@ def test_a_program_has_the_staleness_that_was_asked_for(call):
     assert (code, err) == (0, "")
     method = with_staleness(parse_method("ddg"), [4, 1, 0])
     assert out.strip() == format_program(list(unroll(method, 3, 8)), 3).strip()
+    assert call("--method ddg --staleness 4,1,0 --out t.svg")[0] == 0
+    assert "ddg on 3 stages, staleness 4,1,0" in Path("t.svg").read_text()
 
 
 @pytest.mark.parametrize(
