@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from hocket.engine.event import Event, Watcher
-from hocket.errors import NonFiniteError
+from hocket.errors import DataError, NonFiniteError
 from hocket.program import Action
 from hocket.stage.report import ActionReport
 from hocket.stage.stage import Stage
@@ -38,6 +38,8 @@ def execute(
 class LocateErrors:
     """Context manager that adds the place to an error; a class, as every action enters one.
 
+    That a layer cannot train on one sample is an error of the data.
+
     Args:
         action: Action that may fail.
         tick: Number of its tick.
@@ -53,16 +55,26 @@ class LocateErrors:
         """Do nothing before the action."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Add a note to an error."""
+        """Add a note to an error.
+
+        Raises:
+            DataError: A batch has one sample, which a layer cannot train on.
+        """
         if not isinstance(error, Exception):
             return
         if isinstance(error, NonFiniteError):
             if error.batch is not None:  # of an earlier action, which it names
                 return
             error.batch = self._action.batch
-        if "more than 1 value per channel" in str(error):  # said by PyTorch's BatchNorm
-            error.add_note(
-                "(the batch has one sample; leave it out: DataLoader(drop_last=True))"
-            )
-        place = f"stage {self._action.stage}, batch {self._action.batch}, tick {self._tick}"
-        error.add_note(f"({place}: {self._action})")
+        where = f"stage {self._action.stage}, batch {self._action.batch}, tick {self._tick}"
+        place = f"({where}: {self._action})"
+        if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
+            error.add_note(place)
+            return
+        refusal = DataError(
+            f"a batch of one sample cannot pass BatchNorm in training ({error}); use another "
+            "batch size (--batch-size on the command line), so that the last batch has more, "
+            "or leave it out: DataLoader(drop_last=True)"
+        )
+        refusal.add_note(place)
+        raise refusal from error

@@ -8,7 +8,8 @@ from torch import nn
 
 from contract.small import conv, data, mlp, sgd
 from hocket import Trainer
-from hocket.methods import BP, FDG
+from hocket.errors import DataError
+from hocket.methods import BP, DGL, FDG
 
 
 def modes(network):
@@ -59,15 +60,28 @@ def test_a_step_in_evaluation_mode_warns_once():
     assert not network.training
 
 
-def test_a_batch_of_one_sample_for_batchnorm_gets_a_note():
-    norm = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
-    trainer = Trainer([norm, nn.Linear(5, 3)], method=BP(), optimizer=sgd)
-    batches = [(torch.randn(n, 5), torch.zeros(n, dtype=torch.long)) for n in (4, 1)]
-    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
-        trainer.fit(batches, epochs=1, progress=False)
-    assert "(the batch has one sample; leave it out: DataLoader(drop_last=True))" in (
-        caught.value.__notes__
+@pytest.mark.parametrize("compared", [False, True])
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [(BP(), "(stage 0, batch 1, tick 1: F0.1)"), (DGL(), "(stage 0, batch 1, tick 1: B0.1)")],
+)
+def test_a_batch_of_one_sample_for_batchnorm_is_refused(method, place, compared):
+    """For that of a stage, or of its head."""
+    has_norm = method.signal.needs_gradient
+    norm = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5) if has_norm else nn.Identity())
+    measured = {"gradient_error_every": 1, "on_gradient_error": lambda comparison: None}
+    trainer = Trainer(
+        [norm, nn.Linear(5, 3)],
+        method=method,
+        optimizer=sgd,
+        **(measured if compared else {}),
     )
+    batches = [(torch.randn(n, 5), torch.zeros(n, dtype=torch.long)) for n in (4, 1)]
+    with pytest.raises(DataError, match="one sample cannot pass BatchNorm in train") as caught:
+        trainer.fit(batches, epochs=1, progress=False)
+    assert "use another batch size (--batch-size on the command line)" in str(caught.value)
+    assert "DataLoader(drop_last=True)" in str(caught.value)
+    assert place in caught.value.__notes__
 
 
 def test_the_weights_of_other_stages_are_said_to_be_old_once():
