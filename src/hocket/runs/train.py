@@ -144,6 +144,7 @@ def _train_in(
 
     Raises:
         RunFolderError: The run folder exists already, or cannot be written.
+        OptionError: The run that is resumed has more epochs than it is to have.
     """
     listener = _Listener()
     skip_batches = read_skipped_batches(previous_dir) if previous_dir is not None else []
@@ -158,6 +159,7 @@ def _train_in(
         require_equal_cuts(trainer.gather(list(trainer.plan.cuts if trainer.plan else ())))
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
+            _require_epochs_left(config, point)
             _restore_logs(trainer, previous_dir, point)
         is_new = previous_dir is None or not previous_dir.exists()
         own_dir = config.run_dir
@@ -294,6 +296,20 @@ def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
             f"the network {config.network!r} does not take the data {config.data!r}, whose "
             f"inputs have the shape {data.shape} and which has {data.classes} classes: {error}"
         ) from error
+
+
+def _require_epochs_left(config: RunConfig, point: ResumePoint | None) -> None:
+    """Check that a resumed run is not to end before its checkpoint.
+
+    Raises:
+        OptionError: It has done more epochs than it is to have.
+    """
+    done = len(point.history) if point is not None else 0
+    if not config.updates and done > config.epochs:
+        raise OptionError(
+            f"the run has done {done} epochs, and is to have {config.epochs}; give --epochs "
+            f"{done + 1} or more, or --run-dir for a new run"
+        )
 
 
 def _resume(trainer: Trainer, run_dir: Path, stages: int) -> ResumePoint | None:

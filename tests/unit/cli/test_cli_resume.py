@@ -138,6 +138,14 @@ def test_a_run_may_be_given_more_epochs(call, whole):
     assert json.loads((whole / "run.json").read_text())["epochs"] == 3
 
 
+def test_a_run_cannot_be_given_fewer_epochs_than_it_has_done(call, whole):
+    before = (whole / "run.json").read_text(), (whole / "summary.json").read_text()
+    code, told = call("train", "--resume", "whole", "--epochs", "1")
+    assert code == 2
+    assert "the run has done 2 epochs, and is to have 1; give --epochs 3 or more, or" in told
+    assert ((whole / "run.json").read_text(), (whole / "summary.json").read_text()) == before
+
+
 def test_the_shares_of_time_are_those_since_a_resume(call, whole, monkeypatch):
     monkeypatch.setattr(Recorder, "totals", Totals(busy_s=1.0, communication_s=0, waiting_s=0))
     assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
