@@ -175,6 +175,13 @@ def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_small
     assert "stale instead of 1, and at most 22 MiB in a stage instead of 33" in reason
 
 
+def test_where_one_device_is_faster_the_reason_says_so():
+    slow = replace(build_forecast("fdg"), tick_s=100.0)
+    _, reason = choose_best([slow])
+    assert "fresher gradients or needs less memory. None is faster than one device: t" in reason
+    assert "None is faster" not in choose_best([slow, build_forecast("fdg")])[1]
+
+
 def test_what_needs_more_memory_than_the_limit_is_not_chosen():
     fdg, bp = build_forecast("fdg"), build_forecast("bp")
     small = replace(STAGE, peak_bytes=20 * MIB)
