@@ -26,6 +26,7 @@ class VisionCase:
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
         rounding: True if a gradient crosses the cut with other strides, which is warned of.
+        unequal: True if a step differs in its last bits, where the check of the cut sees none.
     """
 
     library: str
@@ -36,6 +37,7 @@ class VisionCase:
     refused: str = ""
     uneven: str = ""
     rounding: bool = False
+    unequal: bool = False
 
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""
