@@ -26,7 +26,8 @@ class VisionCase:
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
         rounding: True if a gradient crosses the cut with other strides, which is warned of.
-        unequal: True if a step differs in its last bits, where the check of the cut sees none.
+        unequal: True if a step differs in its last bits and nothing warns of it: a table that
+            crosses the cut needs a gradient behind it, for which PyTorch takes other kernels.
     """
 
     library: str

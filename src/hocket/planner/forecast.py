@@ -100,7 +100,7 @@ class Forecast:
 
     @property
     def candidate(self) -> Candidate:
-        """What the forecast is for."""
+        """Method, cuts and extra delay of the forecast."""
         return Candidate(self.method, self.cuts, self.extra_delay)
 
     @property

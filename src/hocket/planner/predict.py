@@ -182,7 +182,7 @@ def _in_other_order(forecast: Forecast) -> list[Candidate]:
 
 
 class _MethodKind(NamedTuple):
-    """What the fastest cut for a method depends on."""
+    """Properties of a method on which its fastest cut depends."""
 
     needs_gradient: bool
     overlapping: bool

@@ -308,7 +308,7 @@ def _require_epochs_left(config: RunConfig, point: ResumePoint | None) -> None:
     if not config.updates and done > config.epochs:
         raise OptionError(
             f"the run has done {done} epochs, and is to have {config.epochs}; give --epochs "
-            f"{done + 1} or more, or --run-dir for a new run"
+            f"{done + 1} or more, or begin a new run"
         )
 
 
