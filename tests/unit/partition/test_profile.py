@@ -67,11 +67,11 @@ def test_steps_before_a_part_of_a_forward_are_not_counted():
             self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
 
         def forward(self, x):
-            time.sleep(0.02)
+            time.sleep(0.1)
             return self.second(self.first(x))
 
     network, sample = Slow(), torch.ones(2, 3)
     graph = find_cut_points(network, sample)
     costs = measure_layers(graph)
     assert list(costs) == ["(start)", "second"]
-    assert costs["second"].forward_s < 0.02 < costs["(start)"].forward_s
+    assert costs["(start)"].forward_s >= 0.1 > costs["second"].forward_s
