@@ -24,8 +24,6 @@ class Case:
         uneven: Text of the warning of an uneven cut; empty if there is none.
         config: Name of the class of the configuration, if it differs.
         rounding: True if a gradient crosses the cut with other strides, which is warned of.
-        unequal: True if a step differs in its last bits and nothing warns of it: a table that
-            crosses the cut needs a gradient behind it, for which PyTorch takes other kernels.
         library: Name of the library.
     """
 
@@ -36,7 +34,6 @@ class Case:
     uneven: str = ""
     config: str = ""
     rounding: bool = False
-    unequal: bool = False
     library: str = "transformers"
 
     def build(self) -> nn.Module:
@@ -331,7 +328,7 @@ CASES = (
     Case("Bart" + PAIRS, BART, pair),
     Case("Bart" + PAIRS, BART, padded_pair),
     Case("MarianMTModel", MARIAN, padded_pair),
-    Case("T5" + PAIRS, T5, padded_pair, unequal=True),  # cut inside a block of the decoder
+    Case("T5" + PAIRS, T5, padded_pair),  # cut inside a block of the decoder
     Case("T5EncoderModel", T5, padded),
     Case("Whisper" + PAIRS, WHISPER, speech),
     # Sound and series.

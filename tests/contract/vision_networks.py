@@ -26,8 +26,6 @@ class VisionCase:
         refused: Text of the refusal; empty if it is cut.
         uneven: Text of the warning of an uneven cut; empty if there is none.
         rounding: True if a gradient crosses the cut with other strides, which is warned of.
-        unequal: True if a step differs in its last bits and nothing warns of it: a table that
-            crosses the cut needs a gradient behind it, for which PyTorch takes other kernels.
     """
 
     library: str
@@ -38,7 +36,6 @@ class VisionCase:
     refused: str = ""
     uneven: str = ""
     rounding: bool = False
-    unequal: bool = False
 
     def build(self) -> nn.Module:
         """Build the network in training mode, without dropout."""

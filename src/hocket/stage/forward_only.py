@@ -62,8 +62,8 @@ def pass_on(stage: Stage, batch: int) -> ActionReport:
         return send_skipped(stage, activation, fault)
     outputs, leaves = tensors(output), tensors(graph_leaves(activation))
     none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
-    tables = stage.exact.tables(outputs, leaves, lambda: list(none))
-    stage.send(activation, output, none, stage.exact.among(tables))
+    tables = stage.flow.tables(outputs, leaves, lambda: list(none))
+    stage.send(activation, output, none, stage.find_exact(tables))
     return ActionReport(activation.epoch, stage.updater.version)
 
 

@@ -20,6 +20,7 @@ from hocket.stage.compiled import build_compiled
 from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
 from hocket.stage.exact_values import build_exact_values
+from hocket.stage.gradient_flow import GradientFlow
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.late_check import LateCheck, look
@@ -87,7 +88,8 @@ class Stage:
         self.passes = Passes(setup, parts)
         self.loss_scale = setup.build_loss_scale()
         self._tensors = ModuleTensors(self.module)
-        self.exact = build_exact_values(setup, parts, self._tensors)
+        self.flow = GradientFlow(self._tensors)
+        self.find_exact = build_exact_values(setup, parts)
         forbids = self.linearizer.forbids_inner_forward
         self._guard = ForbidForward(self.index) if forbids else None
         self._signal_layers = KnownLayers(self.signal_network)
@@ -179,12 +181,12 @@ class Stage:
             self.check.restore_buffers()
             return skip_forward(self, activation, fault)
         expects, outputs = expects_answer(self.signal), tensors(output)
-        tables = self.exact.tables(outputs, tensors(leaves), find_flow)
+        tables = self.flow.tables(outputs, tensors(leaves), find_flow)
         differentiable = tuple(
             expects and is_inexact(tensor) and not (mask or table)
             for tensor, mask, table in zip(outputs, masks, tables, strict=True)
         )
-        self.send(activation, output, differentiable, self.exact.among(tables))
+        self.send(activation, output, differentiable, self.find_exact(tables))
         version = self.weights.version
         self.in_flight.add(
             ForwardedBatch(activation, leaves, kept, differentiable, version, forward_state)
