@@ -1,6 +1,7 @@
 """Execution of one action of one stage, with its time span, its errors and its watchers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from hocket.engine.event import Event, Watcher
 from hocket.errors import DataError, NonFiniteError
@@ -27,54 +28,57 @@ def execute(
     """
     if stage.late_check.postpones:
         stage.late_check.before(action, tick)
-    with LocateErrors(action, tick), stage.recorder.span(action.kind, action.batch, tick):
-        report = do(action.batch) if do is not None else stage.execute(action)
+    try:  # and no context manager, as every action would enter it
+        with stage.recorder.span(action.kind, action.batch, tick):
+            report = do(action.batch) if do is not None else stage.execute(action)
+    except Exception as error:
+        _add_place(error, action, tick)
+        raise
     event = Event(tick, action, report)
     for watch in watchers:
         watch(event, stage)
     return event
 
 
-class LocateErrors:
-    """Context manager that adds the place to an error; a class, as every action enters one.
-
-    That a layer cannot train on one sample is an error of the data.
+@contextmanager
+def locating_errors(action: Action, tick: int) -> Iterator[None]:
+    """Context manager that adds the place of an action to an error.
 
     Args:
         action: Action that may fail.
         tick: Number of its tick.
     """
+    try:
+        yield
+    except Exception as error:
+        _add_place(error, action, tick)
+        raise
 
-    __slots__ = ("_action", "_tick")
 
-    def __init__(self, action: Action, tick: int) -> None:
-        self._action = action
-        self._tick = tick
+def _add_place(error: Exception, action: Action, tick: int) -> None:
+    """Add a note to an error; that a layer cannot train on one sample is one of the data.
 
-    def __enter__(self) -> None:
-        """Do nothing before the action."""
+    Args:
+        error: The error.
+        action: Action that has failed.
+        tick: Number of its tick.
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Add a note to an error.
-
-        Raises:
-            DataError: A batch has one sample, which a layer cannot train on.
-        """
-        if not isinstance(error, Exception):
+    Raises:
+        DataError: A batch has one sample, which a layer cannot train on.
+    """
+    if isinstance(error, NonFiniteError):
+        if error.batch is not None:  # of an earlier action, which it names
             return
-        if isinstance(error, NonFiniteError):
-            if error.batch is not None:  # of an earlier action, which it names
-                return
-            error.batch = self._action.batch
-        where = f"stage {self._action.stage}, batch {self._action.batch}, tick {self._tick}"
-        place = f"({where}: {self._action})"
-        if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
-            error.add_note(place)
-            return
-        refusal = DataError(
-            f"a batch of one sample cannot pass BatchNorm in training ({error}); use another "
-            "batch size (--batch-size on the command line), so that the last batch has more, "
-            "or leave it out: DataLoader(drop_last=True)"
-        )
-        refusal.add_note(place)
-        raise refusal from error
+        error.batch = action.batch
+    where = f"stage {action.stage}, batch {action.batch}, tick {tick}"
+    place = f"({where}: {action})"
+    if "more than 1 value per channel" not in str(error):  # said by PyTorch's BatchNorm
+        error.add_note(place)
+        return
+    refusal = DataError(
+        f"a batch of one sample cannot pass BatchNorm in training ({error}); use another "
+        "batch size (--batch-size on the command line), so that the last batch has more, "
+        "or leave it out: DataLoader(drop_last=True)"
+    )
+    refusal.add_note(place)
+    raise refusal from error

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.event import Event
-from hocket.engine.execute import LocateErrors
+from hocket.engine.execute import locating_errors
 from hocket.errors import OptionError
 from hocket.methods.method import Method
 from hocket.program import Action, Tick
@@ -142,9 +142,9 @@ class GradientErrorMeter:
         """Return the loss of a batch at the present weights, a scalar with its graph."""
         value, targets = self._batches[batch]
         for stage in self.stages:
-            with LocateErrors(Action("F", stage.index, batch), number):
+            with locating_errors(Action("F", stage.index, batch), number):
                 value = forward_again(stage, batch, value)
-        with LocateErrors(Action("B", stage.index, batch), number):
+        with locating_errors(Action("B", stage.index, batch), number):
             # With the random numbers and in the precision of the backward of the last stage.
             return stage.backward_roots(batch, value, targets, ()).roots[0]
 

@@ -177,6 +177,9 @@ class Aids(Aid):
         self.wants_changes = any(aid.wants_changes for aid in aids)
         self.wants_then = any(aid.wants_then for aid in aids)
 
+    def __len__(self) -> int:
+        return len(self._aids)
+
     def ahead(self, due: int) -> list[Tensor | None] | None:
         """Return what the one remedy that moves the weights of forwards adds to each.
 

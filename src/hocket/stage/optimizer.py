@@ -129,8 +129,9 @@ class Updater:
         """
         if self._reduction is not None:
             self._reduction.finish()
-        self.remedies.correct(then)
-        self.remedies.gathered(staleness)
+        if self.remedies:
+            self.remedies.correct(then)
+            self.remedies.gathered(staleness)
         return self._accumulator.add(self._clip.of_batch)
 
     def update(self, epoch: int) -> float:
@@ -200,7 +201,10 @@ class Updater:
             epoch: Epoch of the update.
         """
         remedies = self.remedies
-        factor = self._lr_factor(epoch, self.version) * remedies.rate(self.version)
+        factor = self._lr_factor(epoch, self.version)
+        if not remedies:
+            return _step_scaled(optimizer, factor)[0]
+        factor *= remedies.rate(self.version)
         told = self.parameters if remedies.wants_changes else []
         before = [weight.detach().clone() for weight in told]
         lrs = _step_scaled(optimizer, factor)

@@ -208,6 +208,8 @@ class Stage:
             differentiable: For each of these tensors, True if a gradient is to come back.
             exact: For each of them, True if no codec may change it; () if there is none.
         """
+        if self.is_last:  # its loss comes from the graph, and nobody takes the output
+            return
         self.to_next.send(
             Activation(
                 activation.batch,

@@ -74,6 +74,7 @@ class Session:
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
         whole_ticks: Ticks that an error has cut short.
         collected: True if the network has the present weights of all stages.
+        prepared: True while the engine has stages.
         closed: True once the session cannot be used any more.
 
     Raises:
@@ -100,8 +101,10 @@ class Session:
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self._on_update: Callable[[Stage], None] | None = None
         self.whole_ticks = WholeTicks()
+        self._ticks_per_check = setup.ticks_per_check
         self._watchers = [*watchers, self._watch_updates]
         self._meter = meter
+        self.prepared = False
         self.closed = False
         if setup.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -120,11 +123,6 @@ class Session:
                 "gradient_error_every needs all stages in one process, and there are "
                 f"{self.world.size}; train in one process, or leave it at 0"
             )
-
-    @property
-    def prepared(self) -> bool:
-        """True once the engine is built."""
-        return not isinstance(self.engine, UnbuiltEngine)
 
     @property
     def detached(self) -> bool:
@@ -150,6 +148,7 @@ class Session:
             building = self.world.in_phase(Phase.BUILDING)
             with self.reporting_failures(), building, preserve_rng(self.setup.device):
                 self.engine = self._build(inputs, whole)
+            self.prepared = True
 
     def prepared_by(
         self, batches: Iterable[Any], *, inputs_only: bool = False
@@ -198,10 +197,14 @@ class Session:
         else:
             inputs = targets = None
         self.collected = self.world.size == 1
-        ticks, every = self.engine.tick_count, self.setup.ticks_per_check
-        with self.whole_ticks.during(self.engine):
-            events = self.engine.step(inputs, targets, epoch)
-        if every > 1 and self.engine.tick_count // every > ticks // every:
+        engine, every = self.engine, self._ticks_per_check
+        ticks = engine.tick_count
+        try:
+            events = engine.step(inputs, targets, epoch)
+        except BaseException as error:
+            self.whole_ticks.end(error, engine.tick_count)
+            raise
+        if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
         return events
 
@@ -255,8 +258,11 @@ class Session:
         Raises:
             NonFiniteError: Something became NaN or infinite, and nobody has looked since.
         """
-        with self.whole_ticks.during(self.engine):
+        try:
             events = self.engine.finish()
+        except BaseException as error:
+            self.whole_ticks.end(error, self.engine.tick_count)
+            raise
         self.look()
         return events
 
@@ -299,7 +305,7 @@ class Session:
 
     def _release(self) -> None:
         """Undo what was done to the network, and forget the stages."""
-        self.closed = True
+        self.prepared, self.closed = False, True
         self.engine, self.sample, self._meter = UnbuiltEngine(), None, None
         self._watchers.clear()
         restore_batchnorm(nn.ModuleList([self.cut.network, *self.cut.modules]))

@@ -1,9 +1,5 @@
 """Ticks that an error has cut short, after which the stages are at different places."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from hocket.engine.engine import Engine
 from hocket.errors import CheckpointError
 
 
@@ -13,25 +9,17 @@ class WholeTicks:
     def __init__(self) -> None:
         self._cut_short = ""
 
-    @contextmanager
-    def during(self, engine: Engine) -> Iterator[None]:
-        """Context manager of ticks; a later error is told of the one that came first.
+    def end(self, error: BaseException, tick: int) -> None:
+        """Take note of an error that has ended a tick; a later one is told of the first.
 
         Args:
-            engine: Engine that does the ticks.
-
-        Raises:
-            BaseException: A tick raised it.
+            error: The error.
+            tick: Number of the tick that follows.
         """
-        try:
-            yield
-        except BaseException as error:
-            if self._cut_short:
-                error.add_note(f"({self._cut_short}; resume a new trainer)")
-            else:
-                name = type(error).__name__
-                self._cut_short = f"tick {engine.tick_count} was cut short by {name}"
-            raise
+        if self._cut_short:
+            error.add_note(f"({self._cut_short}; resume a new trainer)")
+        else:
+            self._cut_short = f"tick {tick} was cut short by {type(error).__name__}"
 
     def require(self) -> None:
         """Refuse the state after a tick that was cut short.
