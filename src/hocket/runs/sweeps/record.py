@@ -127,27 +127,35 @@ def build_record(
         stopped_by: Number of the signal that stopped the study; 0 if none did.
     """
     configs = [each.run.config for row in rows for each in row.outcomes]
-    command = ["hocket", "sweep", f"{study.name}.toml"]
-    values = record_head(study, command, configs)
+    values = record_head(study, sweep_command_line(study), configs)
     values["rows"] = [_row(study, row) for row in rows]
     values["kept"] = list(kept)
     return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
 
 
-def record_head(
-    study: Study, command: Sequence[str], configs: Sequence[RunConfig]
-) -> dict[str, Any]:
+def sweep_command_line(study: Study, *more: str) -> str:
+    """Return the command that repeats a study; DIR stands for the place of its data.
+
+    Args:
+        study: The study.
+        more: Words at its end.
+    """
+    data = ["--data-dir", "DIR"] if study.base.get("data_dir") else []
+    return shlex.join(["hocket", "sweep", f"{study.name}.toml", *data, *more])
+
+
+def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dict[str, Any]:
     """Return what records of a study begin with: command, code, machine and settings.
 
     Args:
         study: The study.
-        command: Words of the command that repeats it.
+        command: The command that repeats it.
         configs: Configurations of its runs.
     """
     head, dirty = commit()
     return {
         "name": NAME,
-        "command": shlex.join(command),
+        "command": command,
         "commit": head,
         "dirty": dirty,
         "source": source_digest(),

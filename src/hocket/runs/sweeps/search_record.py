@@ -10,7 +10,12 @@ from typing import Any
 from hocket.errors import RunFolderError
 from hocket.files import write_text_atomically
 from hocket.runs.config import plain_values
-from hocket.runs.sweeps.record import cannot_write_study, record_head, train_command_line
+from hocket.runs.sweeps.record import (
+    cannot_write_study,
+    record_head,
+    sweep_command_line,
+    train_command_line,
+)
 from hocket.runs.sweeps.report import NONE, markdown_table, provenance
 from hocket.runs.sweeps.results import RunOutcome
 from hocket.runs.sweeps.rows import Row
@@ -89,7 +94,7 @@ def build_search_record(
     """
     configs = [trial.outcome.run.config for _, trials in rows for trial in trials]
     most = max((len(trials) for _, trials in rows), default=0)
-    command = ["hocket", "sweep", f"{study.name}.toml", "--search", str(most)]
+    command = sweep_command_line(study, "--search", str(most))
     values = record_head(study, command, configs) | {"name": "search"}
     values["rows"] = [_row(row, trials) for row, trials in rows]
     return SearchRecord(folder, plain_values(values), stopped_by)

@@ -306,8 +306,9 @@ def test_the_place_of_the_data_of_a_row_stays_out_of_the_record(tmp_path, monkey
 def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0)
     base = TINY | {"data": "text", "data_dir": str(tmp_path), "checksum": False}
-    (row,) = sweep(study(base=base | {"channels_last": True}), tmp_path / "out").rows
-    command = row["runs"][0]["command"]
+    record = sweep(study(base=base | {"channels_last": True}), tmp_path / "out")
+    assert record.values["command"] == "hocket sweep tiny.toml --data-dir DIR"
+    command = record.rows[0]["runs"][0]["command"]
     assert command.startswith("hocket train --method bp --stages 1 --network 'mlp:hidden=[4]'")
     assert "--data text --data-dir DIR" in command
     assert "--channels-last" in command
