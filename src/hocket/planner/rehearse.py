@@ -43,7 +43,7 @@ class StageProfile:
         batch_size: Inputs in a batch of the network.
         seconds: All durations of each kind of action; empty for actions that it never does.
         received_bytes: Bytes of a batch received from the previous stage.
-        sent_bytes: Bytes of a batch sent to the next stage.
+        sent_bytes: Bytes of a batch sent to the next stage; 0 of the last one.
         weight_bytes: Parameters and buffers, with those of its head or synthesizer.
         trainable_bytes: Those of them that get a gradient.
         optimizer_bytes: State of the optimizers.
@@ -161,17 +161,16 @@ class _PreviousStage:
 
 
 class _NextStage:
-    """Simulated next stage: sends random gradients of the first activation it received."""
+    """Simulated next stage: sends random gradients of the first activation it received.
+
+    Attributes:
+        first_activation: Activation that was received first; an empty one behind the last
+            stage, which sends none.
+    """
 
     def __init__(self) -> None:
-        self._first_activation: Activation | None = None
+        self.first_activation = Activation(0, 0, None, (), None)
         self._gradients: tuple[Tensor | None, ...] = ()
-
-    @property
-    def first_activation(self) -> Activation:
-        """Activation that was received first."""
-        assert self._first_activation is not None, "nothing was forwarded"
-        return self._first_activation
 
     @property
     def kept_bytes(self) -> int:
@@ -180,8 +179,8 @@ class _NextStage:
 
     def send(self, packet: Activation) -> None:
         """Keep a copy of the first activation, and draw its gradients."""
-        if self._first_activation is None:
-            self._first_activation = Activation(
+        if self.first_activation.values is None:
+            self.first_activation = Activation(
                 0, 0, copy_tensors(packet.values), packet.differentiable, packet.targets
             )
             self._gradients = tuple(

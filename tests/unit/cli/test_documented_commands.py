@@ -47,12 +47,12 @@ ELSEWHERE = {
     "hocket train --processes": "tests/end_to_end/test_failures.py",
     "hocket train --network small --plan layer2.0.conv2 ...": "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
-    "hocket sweep benchmarks/studies/gpt-characters-500.toml --data-dir tinyshakespeare.txt "
-    "--out records/gpt-characters-500": "tests/unit/benchmarks/test_studies.py",
-    "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt "
-    "--out records/gpt-characters-2000": "tests/unit/benchmarks/test_studies.py",
-    "hocket sweep benchmarks/studies/resnet8-cifar10.toml --data-dir cifar10 "
-    "--out records/resnet8-cifar10": "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/gpt-characters-500.toml --data-dir tinyshakespeare.txt":
+    "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt":
+    "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/resnet8-cifar10.toml --data-dir cifar10":
+    "tests/unit/benchmarks/test_studies.py",
     "hocket watch runs": "tests/unit/runs/report/test_live.py",
     "hocket watch runs/*": "tests/unit/runs/report/test_live.py",
     "hocket report": "tests/unit/runs/report/test_report.py",
