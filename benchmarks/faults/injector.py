@@ -242,9 +242,20 @@ def _stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def _wake(after_s: float, *pids: int) -> str:
+    """Return the shell command that continues processes, again if it comes before the stop.
+
+    Args:
+        after_s: Seconds before it does so.
+        pids: Numbers of the processes.
+    """
+    go_on = f"kill -CONT {' '.join(map(str, pids))}"
+    return f"sleep {after_s}; {go_on}; sleep 0.5; {go_on}; sleep 0.5; {go_on}"
+
+
 def _pause() -> None:
     """Stop this process; another process continues it."""
-    wake = f"sleep {PAUSE_S}; kill -CONT {os.getpid()}"
+    wake = _wake(PAUSE_S, os.getpid())
     with subprocess.Popen(["sh", "-c", wake]):
         _stop()
 
@@ -254,7 +265,7 @@ def _suspend_job() -> None:
     server = os.getppid()
     others = {parent_of(server), server, *children_of(server)} - {os.getpid()}
     pids = [*others, os.getpid()]
-    wake = f"sleep {SLOW_S}; kill -CONT {' '.join(map(str, pids))}"
+    wake = _wake(SLOW_S, *pids)
     with subprocess.Popen(["sh", "-c", wake]):
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)

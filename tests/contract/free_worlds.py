@@ -41,9 +41,17 @@ class Stops:
             os.kill(os.getpid(), signal.SIGSTOP)
         if (event.action.stage, event.action.batch) == (0, EPOCHS * LENGTH - 1):
             end = time.monotonic() + 60
-            while not self.pid.exists() and time.monotonic() < end:
+            while not self._stopped() and time.monotonic() < end:
                 time.sleep(0.01)
+            time.sleep(0.5)  # in which stage 2 goes on with what it has
             os.kill(int(self.pid.read_text()), signal.SIGCONT)
+
+    def _stopped(self):
+        if not self.pid.exists():
+            return False
+        # The name of the process is in parentheses, and its state behind it.
+        state = Path("/proc", self.pid.read_text(), "stat").read_text().rpartition(")")[2]
+        return state.split()[0] == "T"
 
 
 def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):

@@ -224,7 +224,7 @@ def in_a_process(folder):
             results[name] = refusal(0, 1, 2)(port)
         distributed.barrier()
 
-    port, connection = connect(build_world("flooded", 1.0), capacity=2)
+    port, connection = connect(build_world("flooded", 5.0), capacity=2)
     if rank == 0:
         taken = 0
         try:

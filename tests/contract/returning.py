@@ -200,7 +200,7 @@ def train_resumed(folder, victim):
 def train_without_rejoin(folder, victim, restarted):
     if identity.has_rejoined():
         time.sleep(1000)
-    limit_s = 60.0 if restarted else 4.0
+    limit_s = 60.0 if restarted else 15.0
     return train(folder, victim, timeout_s=limit_s, slow_timeout_s=limit_s, restarted=restarted)
 
 

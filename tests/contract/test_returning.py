@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 from functools import partial
 from math import log
@@ -155,7 +156,7 @@ def test_the_whole_job_is_restarted_if_the_new_process_hangs(tmp_path, capfd):
         )
     err = capfd.readouterr().err
     assert "it alone is restarted, 1 of at most 2 times" in err
-    assert "waited 4 s for stage 1 to come back; if nothing hangs, increase slow_tim" in err
+    assert re.search(r"waited \d+ s for stage 1 to come back; if nothing hangs, increase", err)
     for stage in read_results(tmp_path):
         assert stage["first tick"] > 0
         assert stage["updates"][-1:] in ([], [TICKS - 1])

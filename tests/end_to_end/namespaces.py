@@ -53,7 +53,7 @@ def run_on_both(
     folders: Sequence[Path],
     commands: Sequence[Sequence[str]],
     *,
-    timeout_s: float = 200,
+    timeout_s: float = 1000,
     meanwhile: Callable[[], None] | None = None,
 ) -> list[CommandResult]:
     """Run a command on each machine, and return their results.

@@ -22,7 +22,7 @@ from benchmarks.faults.trial import expected_digest, run_trial
 from hocket.errors import OptionError
 
 PATHS = [str(Path(hocket.__file__).parents[1]), str(Path(benchmarks.__file__).parents[1])]
-pytestmark = [pytest.mark.xdist_group("faults and checkpoints"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.xdist_group("faults and checkpoints")
 
 
 # Several faults of a job share its restarts. Stages run ahead of each other, and checkpoints

@@ -10,8 +10,6 @@ import pytest
 from end_to_end.namespaces import environment
 from hocket.distributed.store_client import STORE_TIMEOUT_S
 
-pytestmark = pytest.mark.timeout(600)
-
 STORE = """
 import time
 from torch.distributed import TCPStore

@@ -11,20 +11,22 @@ from hocket import Study
 from hocket.runs.run_dir import lock_run_dir
 from unit.runs.sweeps.in_process import run_here
 
-WAIT_S = 500.0
+WAIT_S = 1000.0
 STUDY = """
 target = "test_loss <= 1.5"
+learning_rates = [0.05, 0.1]
 seeds = [0, 1]
+seeds_for_sweep = [0]
 jobs = 2
 
 [base]
 network = "mlp:hidden=[8]"
 data = "synthetic:shape=[8],classes=3,examples=256,test_examples=16"
 batch_size = 16
-epochs = 12
+epochs = 40
 
 [grid]
-method = "fdg"
+method = ["fdg", "dgl"]
 """
 
 
@@ -50,6 +52,11 @@ def checkpoints(folder):
     }
 
 
+def in_third_epoch(folder):
+    """The runs that have not ended, and have a checkpoint behind their second epoch."""
+    return {place.parents[1] for place in checkpoints(folder) if "epoch-000002" in place.name}
+
+
 def is_free(run):
     """Whether no process trains in the folder of a run any more."""
     try:
@@ -70,7 +77,8 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     (tmp_path / "study.toml").write_text(STUDY)
     folder = tmp_path / "killed"
     sweep = start(tmp_path)
-    wait_for(lambda: checkpoints(folder))
+    wait_for(lambda: in_third_epoch(folder) or sweep.poll() is not None)
+    begun = in_third_epoch(folder)
     sweep.kill()
     sweep.communicate()
     assert not (folder / "record.json").exists()
@@ -92,7 +100,9 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     went_on = hocket.sweep(study, folder, progress=False)
     whole = hocket.sweep(study, tmp_path / "whole", progress=False)
     assert whole.stopped_by == whole.unfinished == 0
-    assert [run["state"] for run in whole.rows[0]["runs"]] == ["finished", "finished"]
+    for row in whole.rows:
+        assert [run["state"] for run in row["runs"]] == ["finished"] * 3
+    assert all((run / "output.log").read_text().count("epoch 1/40:") == 1 for run in begun)
     assert without_times(went_on.rows) == without_times(whole.rows)
     for run in (tmp_path / "whole/runs").iterdir():
         other = folder / "runs" / run.name

@@ -24,8 +24,6 @@ from end_to_end.namespaces import (
 from hocket.cli.main import main
 from hocket.errors import HangError
 
-pytestmark = pytest.mark.timeout(600)
-
 DOCUMENT = Path(__file__).parents[2] / "docs/several-machines.md"
 
 # Only its last two lines depend on processes: one of them writes the file.
@@ -197,8 +195,10 @@ trainer.fit("""
     assert [result.code for result in results] == [1, 1]
     assert "ArithmeticError: the fault of the test" in results[stage].err
     other = results[1 - stage].err
-    assert f"stage {stage} failed:" in other
-    assert "ArithmeticError: the fault of the test" in other
+    told = f"stage {stage} failed:" in other
+    # The store ends with the first machine, perhaps before the second has asked it why.
+    assert told or (stage == 0 and "connection to stage 0 is gone" in other)
+    assert not told or "ArithmeticError: the fault of the test" in other
 
 
 def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
@@ -225,5 +225,5 @@ def test_a_machine_that_is_cut_off_is_named_and_ends_itself(folders, tmp_path):
         results = run_on_both(link, folders, commands, meanwhile=cut)
     assert [result.code for result in results] == [HangError.exit_code] * 2
     for result in results:
-        assert "waited 5 s for" in result.err
+        assert re.search(r"waited \d+ s for", result.err)
         assert "does not answer: it is stopped, or cut off" in result.err

@@ -48,7 +48,7 @@ def seconds_for(link: VirtualLink, size: int) -> float:
     def receive() -> None:
         connection, _ = ready[0].accept()
         with ready[0], connection:
-            start, left = time.perf_counter(), size
+            left = size
             while left:
                 left -= len(connection.recv(65536))
             took.append(time.perf_counter() - start)
@@ -58,6 +58,7 @@ def seconds_for(link: VirtualLink, size: int) -> float:
             connection.sendall(bytes(size))
 
     on(one, listen).join()
+    start = time.perf_counter()
     threads = [on(one, receive), on(two, send)]
     for thread in threads:
         thread.join()

@@ -235,6 +235,7 @@ def interrupt_without_process_0(launcher):
     distributed.recv(first := torch.tensor(0), src=0)
     while Path(f"/proc/{int(first)}").exists():
         time.sleep(0.01)
+    time.sleep(1)  # its exit code gets to the launcher
     os.kill(launcher, signal.SIGINT)
     time.sleep(10)
     return 5

@@ -425,10 +425,10 @@ def at_birth(monkeypatch):
 def test_a_process_that_is_stopped_at_birth_is_named_and_all_are_killed(
     capfd, monkeypatch, at_birth
 ):
-    monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 15.0)
     at_birth(lambda process: process.send(signal.SIGSTOP))
     assert launch(launched.add, processes=2, grace_s=1000) == HangError.exit_code
-    message = "hung: it was not connected to the others 3 s after its start, and was killed"
+    message = "hung: it was not connected to the others 15 s after its start, and was killed"
     assert capfd.readouterr().err == f"hocket: process 0 {message}\n"
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hocket.training import progress_bar as progress_bar_module
 from hocket.training.progress_bar import Newest, activity, progress_bar
 
 
@@ -42,6 +43,7 @@ def test_a_terminal_gets_a_bar_with_the_epochs_above_it(capsys, monkeypatch):
 @pytest.mark.parametrize(("terminal", "asked"), [(False, 0), (True, 1)])
 def test_a_loss_is_asked_for_only_where_it_is_shown(monkeypatch, terminal, asked):
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    monkeypatch.setattr(progress_bar_module, "READ_EVERY_S", 3600)
     calls = []
 
     def read():
