@@ -38,17 +38,33 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
         if (goal := row["to_target"]) is not None:
             cells.append(format_spread(goal["updates"], 0))
         lines.append(cells)
-    seeds = ", ".join(map(str, record.settings["seeds"]))
     machine = record.machine
     base = vars(RunConfig()) | record.settings["base"]
+    conditions = _conditions(record.settings["seeds"], complete)
     legend = (
-        f"{base['network']} on {base['data']}: mean and "
-        f"standard deviation over the seeds {seeds}, each row at its best learning rate of "
-        "those tried. Updates late: of the first stage, the mean. "
+        f"{base['network']} on {base['data']}: {conditions}. "
+        "Updates late: of the first stage, the mean. "
         f"Measured on {record.date[:10]} with torch {record.versions['torch']} on "
         f"{machine['cpu']}, {machine['cores']} cores."
     )
     return f"{markdown_table(heads, lines)}\n\n{legend}"
+
+
+def _conditions(seeds: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words the seeds and the learning rates of the results of a study.
+
+    Args:
+        seeds: The seeds.
+        rows: The rows of its record.
+    """
+    numbers = ", ".join(map(str, seeds))
+    over = f"mean and standard deviation over the seeds {numbers}"
+    if len(seeds) == 1:
+        over = f"one seed, {numbers}"
+    if all(len(row["sweep"]) > 1 for row in rows):
+        return f"{over}, each row at its best learning rate of those tried"
+    rates = sorted({row["learning_rate"] for row in rows} - {None})  # of the optimizer's own
+    return f"{over}, at the learning rate {' or '.join(map(str, rates))}" if rates else over
 
 
 def published_table(record: Record) -> str:

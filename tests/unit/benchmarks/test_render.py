@@ -322,6 +322,7 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert short[0] == "| method | stages | updates late | test_loss |"
     loss = Record.read(folder).rows[0]["final"]["test_loss"]["mean"]
     assert short[2] == f"| bp | 2 | 0 | {loss:.3f} |"
+    assert ",examples=32,test_examples=16: one seed, 0. Updates late: " in short[4]
     assert excerpt("mine rows=1", tmp_path / "records").splitlines() == short
     with pytest.raises(DataError, match=r"no rows '0,x'.*numbers from 1 to 1"):
         excerpt("mine rows=0,x", tmp_path / "records")
@@ -337,8 +338,12 @@ def test_short_rows_that_differ_in_other_options_have_their_whole_labels(
         "data": "synthetic:shape=[8],classes=3,examples=32,test_examples=16",
         "optimizer": ["SGD:lr=0.1", "Adam:lr=0.1"],
     }
-    study = hocket.Study(name="two", base={"epochs": 1}, grid=grid)
+    study = hocket.Study(
+        name="two", base={"epochs": 1}, grid=grid, learning_rates=[0.1], seeds=[0, 1]
+    )
     hocket.sweep(study, tmp_path / "two", progress=False)
     lines = excerpt("two rows=short", tmp_path).splitlines()
+    conditions = "mean and standard deviation over the seeds 0, 1, at the learning rate 0.1. U"
+    assert conditions in lines[-1]
     labels = [line.split(" | ")[0] for line in lines[2:4]]
     assert labels == ["| optimizer SGD", "| optimizer Adam"]

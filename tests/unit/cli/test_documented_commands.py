@@ -51,6 +51,10 @@ ELSEWHERE = {
     "tests/unit/benchmarks/test_studies.py",
     "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt":
     "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/gpt-characters-published.toml --data-dir tinyshakespeare.txt":
+    "tests/unit/benchmarks/test_studies.py",
+    "hocket sweep benchmarks/studies/resnet20-cifar10.toml --data-dir cifar10":
+    "tests/unit/benchmarks/test_studies.py",
     "hocket sweep benchmarks/studies/resnet8-cifar10.toml --data-dir cifar10":
     "tests/unit/benchmarks/test_studies.py",
     "hocket watch runs": "tests/unit/runs/report/test_live.py",
