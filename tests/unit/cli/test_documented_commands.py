@@ -38,6 +38,14 @@ stages = 1
 [search]
 batch_size = [64]
 """
+# Studies of hours, and their data.
+STUDIES = {
+    "gpt-characters-500": "tinyshakespeare.txt",
+    "gpt-characters-2000": "tinyshakespeare.txt",
+    "gpt-characters-published": "tinyshakespeare.txt",
+    "resnet8-cifar10": "cifar10",
+    "resnet20-cifar10": "cifar10",
+}
 # Commands that are no whole ones or need processes, and the tests that run them.
 ELSEWHERE = {
     "hocket launch": "tests/unit/distributed/test_launch.py",
@@ -47,16 +55,11 @@ ELSEWHERE = {
     "hocket train --processes": "tests/end_to_end/test_failures.py",
     "hocket train --network small --plan layer2.0.conv2 ...": "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
-    "hocket sweep benchmarks/studies/gpt-characters-500.toml --data-dir tinyshakespeare.txt":
-    "tests/unit/benchmarks/test_studies.py",
-    "hocket sweep benchmarks/studies/gpt-characters-2000.toml --data-dir tinyshakespeare.txt":
-    "tests/unit/benchmarks/test_studies.py",
-    "hocket sweep benchmarks/studies/gpt-characters-published.toml --data-dir tinyshakespeare.txt":
-    "tests/unit/benchmarks/test_studies.py",
-    "hocket sweep benchmarks/studies/resnet20-cifar10.toml --data-dir cifar10":
-    "tests/unit/benchmarks/test_studies.py",
-    "hocket sweep benchmarks/studies/resnet8-cifar10.toml --data-dir cifar10":
-    "tests/unit/benchmarks/test_studies.py",
+    **{
+        f"hocket sweep benchmarks/studies/{study}.toml --data-dir {data}":
+        "tests/unit/benchmarks/test_studies.py"
+        for study, data in STUDIES.items()
+    },
     "hocket watch runs": "tests/unit/runs/report/test_live.py",
     "hocket watch runs/*": "tests/unit/runs/report/test_live.py",
     "hocket report": "tests/unit/runs/report/test_report.py",
