@@ -15,6 +15,7 @@ from torch import distributed
 from contract.small import conv, data, sgd
 from hocket import Trainer
 from hocket.distributed.launch import launch
+from hocket.distributed.process_state import process_state
 from hocket.errors import HangError, OptionError, PeerFailedError
 from hocket.methods import DGLAsync
 from hocket.transport.codecs import VQ
@@ -47,11 +48,7 @@ class Stops:
             os.kill(int(self.pid.read_text()), signal.SIGCONT)
 
     def _stopped(self):
-        if not self.pid.exists():
-            return False
-        # The name of the process is in parentheses, and its state behind it.
-        state = Path("/proc", self.pid.read_text(), "stat").read_text().rpartition(")")[2]
-        return state.split()[0] == "T"
+        return self.pid.exists() and process_state(Path("/proc", self.pid.read_text())) == "T"
 
 
 def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):

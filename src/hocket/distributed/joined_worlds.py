@@ -17,6 +17,7 @@ from hocket.distributed import network_interface
 from hocket.distributed.failures import describe_failure, record_first_failure
 from hocket.distributed.identity import ProcessIdentity, current_identity
 from hocket.distributed.last_words import flush_files, flush_streams, write_last_words
+from hocket.distributed.process_state import leave_gloo
 from hocket.distributed.restart import environment_number, torchrun_restart_count
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.store_client import ask_store, leave_store
@@ -25,7 +26,7 @@ from hocket.distributed.world import World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
 
 EXIT_TIMEOUT_S = 30.0
-"""Seconds that a process waits at its end for a store that does not answer."""
+"""Seconds that a process waits at its end for threads that are in a library."""
 
 
 @dataclass
@@ -123,9 +124,10 @@ def shutdown() -> None:
 
 
 def _leave_before_exit() -> None:
-    """Leave all worlds, and their stores, before the interpreter ends."""
+    """Leave all worlds, their stores and their groups, before the interpreter ends."""
     shutdown()
     leave_store(EXIT_TIMEOUT_S)
+    leave_gloo(EXIT_TIMEOUT_S)
 
 
 def is_main() -> bool:

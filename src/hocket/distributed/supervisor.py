@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 from typing import Self
 
 from hocket.distributed.fork_server import ForkedProcess
 from hocket.distributed.last_words import write_last_words
 from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.phases import RunningClock
+from hocket.distributed.process_state import process_state
 from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.restart import RENDEZVOUS_LOST, RestartBudget, signal_name
 from hocket.distributed.worker_main import PEER_FAILED, STOP_SIGNALS
@@ -211,7 +213,8 @@ class Supervisor:
     def _kill_unconnected(self, ranks: Sequence[int]) -> None:
         """Kill all processes after a start that took too long, and name those at fault."""
         missing = [rank for rank in ranks if not self._folder.has_started(rank)]
-        stopped = [rank for rank in ranks if _is_stopped(self._workers[rank].pid)]
+        folders = {rank: Path("/proc", str(self._workers[rank].pid)) for rank in ranks}
+        stopped = [rank for rank in ranks if process_state(folders[rank]) == "T"]
         self._kill_hung(
             missing or stopped or ranks,
             f"it was not connected to the others {START_TIMEOUT_S:g} s after its start",
@@ -284,13 +287,3 @@ def _describe_death(rank: int, code: int) -> str:
         f"{text}, perhaps by the kernel because memory ran out: see `dmesg` and memory.events "
         "of the cgroup; smaller batches or fewer processes need less"
     )
-
-
-def _is_stopped(pid: int) -> bool:
-    """Return True if a process was stopped by a signal; only Linux tells."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            # The name before it is in parentheses, and may contain any character.
-            return file.read().rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False

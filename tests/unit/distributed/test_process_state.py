@@ -1,0 +1,64 @@
+"""States of processes and threads, and the wait for those of gloo at the end of a process."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hocket.distributed.process_state import GLOO_THREADS, leave_gloo, process_state
+
+PR_SET_NAME = 15
+
+
+def work_until(end):
+    """Be a busy thread of gloo, and then one that is asleep for a moment."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"{GLOO_THREADS}_test".encode(), 0, 0, 0)
+    while not end.is_set():
+        pass
+    time.sleep(1)
+
+
+@pytest.fixture
+def end():
+    """The end of the work of a thread of gloo, which has begun."""
+    end = threading.Event()
+    thread = threading.Thread(target=work_until, args=[end])
+    thread.start()
+    while not any(
+        comm.read_text().startswith(f"{GLOO_THREADS}_test")
+        for comm in Path("/proc/self/task").glob("*/comm")
+    ):
+        time.sleep(0.01)
+    yield end
+    end.set()
+    thread.join()
+
+
+def test_a_thread_of_gloo_that_works_is_waited_for(end):
+    threading.Timer(0.3, end.set).start()
+    leave_gloo(60)
+    assert end.is_set()
+
+
+def test_a_thread_of_gloo_that_works_for_ever_is_left(end):
+    leave_gloo(0.1)
+    assert not end.is_set()
+
+
+def test_a_process_is_asleep_stopped_or_unknown():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        folder = Path("/proc", str(process.pid))
+        os.kill(process.pid, signal.SIGSTOP)
+        while process_state(folder) != "T":
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGCONT)
+        while process_state(folder) not in "RS":
+            time.sleep(0.01)
+        process.kill()
+    assert process_state(folder) == ""
