@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from benchmarks.faults.fault import Fault
 from benchmarks.faults.notes import take_due
 from benchmarks.faults.packets import damage_packet, relabel_packet
-from benchmarks.faults.processes import children_of, parent_of
+from benchmarks.faults.processes import children_of, parent_of, wake_command
 from benchmarks.faults.stranger import send_stranger
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import FileDigest
@@ -242,21 +242,9 @@ def _stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _wake(after_s: float, *pids: int) -> str:
-    """Return the shell command that continues processes, again if it comes before the stop.
-
-    Args:
-        after_s: Seconds before it does so.
-        pids: Numbers of the processes.
-    """
-    go_on = f"kill -CONT {' '.join(map(str, pids))}"
-    return f"sleep {after_s}; {go_on}; sleep 0.5; {go_on}; sleep 0.5; {go_on}"
-
-
 def _pause() -> None:
     """Stop this process; another process continues it."""
-    wake = _wake(PAUSE_S, os.getpid())
-    with subprocess.Popen(["sh", "-c", wake]):
+    with subprocess.Popen(wake_command(PAUSE_S, os.getpid())):
         _stop()
 
 
@@ -265,8 +253,7 @@ def _suspend_job() -> None:
     server = os.getppid()
     others = {parent_of(server), server, *children_of(server)} - {os.getpid()}
     pids = [*others, os.getpid()]
-    wake = _wake(SLOW_S, *pids)
-    with subprocess.Popen(["sh", "-c", wake]):
+    with subprocess.Popen(wake_command(SLOW_S, *pids)):
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
 

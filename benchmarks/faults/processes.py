@@ -22,3 +22,14 @@ def parent_of(pid: int) -> int:
 def children_of(pid: int) -> list[int]:
     """Return the numbers of the processes that a process has started."""
     return [each for each, _, parent, _ in all_processes() if parent == pid]
+
+
+def wake_command(after_s: float, *pids: int) -> list[str]:
+    """Return the command that continues stopped processes, again if it comes before the stop.
+
+    Args:
+        after_s: Seconds before it does so.
+        pids: Numbers of the processes.
+    """
+    go_on = f"kill -CONT {' '.join(map(str, pids))}"
+    return ["sh", "-c", f"sleep {after_s}; {go_on}; sleep 0.1; {go_on}; sleep 0.1; {go_on}"]

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
+from benchmarks.faults.processes import wake_command
 from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
@@ -84,9 +85,7 @@ def suspend_both(trainer):
     """Stop both processes, which another one continues."""
     pids = trainer.gather(os.getpid())
     if trainer.is_main_process:
-        again = f"kill -CONT {pids[0]} {pids[1]}; sleep 0.5"  # if it comes before the stop
-        wake = f"sleep {SLOW_S}; {again}; {again}; {again}"
-        with subprocess.Popen(["sh", "-c", wake]):
+        with subprocess.Popen(wake_command(SLOW_S, *pids)):
             for pid in reversed(pids):
                 os.kill(pid, signal.SIGSTOP)
 
