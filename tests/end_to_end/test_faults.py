@@ -177,6 +177,39 @@ def test_a_training_may_follow_when_the_group_was_destroyed(tmp_path):
     run_under_torchrun(tmp_path, "again.py")
 
 
+# A thread of gloo that lets go of an operation late.
+BUSY_AT_THE_END = """
+import atexit, ctypes, os, threading, time
+import torch
+
+from hocket import Trainer
+
+begun, done = threading.Event(), threading.Event()
+
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_test", 0, 0, 0)  # gives this thread that name
+    begun.set()
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        pass
+    done.set()
+    time.sleep(1000)
+
+atexit.register(lambda: done.is_set() or os._exit(3))  # called after what Hocket does there
+modules = [torch.nn.Linear(2, 2) for _ in range(2)]
+with Trainer(modules, method="fdg", optimizer=torch.optim.SGD) as trainer:
+    batch = torch.ones(2, 2), torch.ones(2, dtype=torch.long)
+    trainer.fit([batch] * 3, epochs=1, progress=False)
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_process_ends_after_the_threads_of_gloo_have_let_go(tmp_path):
+    (tmp_path / "busy.py").write_text(BUSY_AT_THE_END)
+    run_under_torchrun(tmp_path, "busy.py")
+
+
 # Parsing and drawing of faults.
 
 

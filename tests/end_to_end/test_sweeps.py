@@ -80,6 +80,7 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     sweep = start(tmp_path)
     wait_for(lambda: in_third_epoch(folder) or sweep.poll() is not None)
     begun = in_third_epoch(folder)
+    assert begun, "all runs ended before they were to be killed"
     sweep.kill()
     sweep.communicate()
     assert not (folder / "record.json").exists()
