@@ -44,6 +44,7 @@ STUDIES = {
     "gpt-characters-2000": "tinyshakespeare.txt",
     "gpt-characters-published": "tinyshakespeare.txt",
     "gpt-characters-rows": "tinyshakespeare.txt",
+    "gpt-characters-two-stages": "tinyshakespeare.txt",
     "resnet8-cifar10": "cifar10",
     "resnet20-cifar10": "cifar10",
 }
