@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -184,10 +185,10 @@ def _step(work: Workload, row: GpuRow, device: torch.device) -> TimedStep:
 def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
     """Build a step of a plain loop that reads nothing from the device."""
     network = work.build_network().to(device)
-    inputs, targets = (tensor.to(device) for tensor in work.noise_batch())
+    batch = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
     if compiled:
         network.compile()
-    step = work.loop_step(network, (inputs, targets), reads_loss=False)
+    step = work.loop_step(network, repeat(batch), reads_loss=False)
     step()
     return step
 
@@ -197,7 +198,7 @@ def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedSte
     work = replace(work, compile=row.compile)
     streams = row.streams and device.type == "cuda"
     trainer = work.build_trainer(parse_method(row.method), device=device, streams=streams)
-    inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.noise_batch())
+    inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
     return lambda: trainer.step(inputs, targets)
 
 

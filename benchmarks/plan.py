@@ -24,6 +24,7 @@ from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import PreparedTraining
+from benchmarks.peers.baseline import network_state
 from benchmarks.peers.decoupled import Decoupled
 from hocket.errors import unknown_name
 from hocket.methods import parse_method
@@ -266,8 +267,8 @@ class TrimmedBaseline:
         release_free_memory()
         workload.plain_step()()  # kernels keep buffers of their own, which are not forecast
         trainer = workload.build_trainer(self.method.method, self.method.plan)
-        weights = dict(trainer.stages[0].module.named_parameters())
-        return PreparedTraining(workload.trainer_step(trainer), workload.batch, weights)
+        state = network_state(trainer.network)
+        return PreparedTraining(workload.trainer_step(trainer), workload.batch, state)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def short_step_row(
         plain = work.plain_step()
         by_hand = plain
         if stages > 1:
-            by_hand = step_by_hand(trainer.stages, work.optimizer, work.noise_batch())
+            by_hand = step_by_hand(trainer.stages, work.optimizer, work.example_batch())
         engine = work.trainer_step(trainer)
         loops: dict[str, TimedStep] = {"plain": plain, "by_hand": by_hand, "engine": engine}
         for loop in loops.values():

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from cyclopts import Parameter
+from torch import nn
 
 from benchmarks.harness.balance import Balancer
 from benchmarks.harness.record import Record
@@ -177,7 +178,8 @@ def _time_group(
 
 def count_parameters(training: PreparedTraining) -> int:
     """Query: return the number of parameters that a process trains."""
-    return sum(weight.numel() for weight in training.weights.values())
+    weights = (part for part in training.state.values() if isinstance(part, nn.Parameter))
+    return sum(weight.numel() for weight in weights)
 
 
 def _require_memory(row: str) -> None:

@@ -15,13 +15,13 @@ from benchmarks.harness.kept_results import KeptResults
 from benchmarks.harness.link_times import (
     NODES,
     TimedRow,
-    joined_nodes,
     link_problems,
     parse_link,
     time_over_link,
 )
-from benchmarks.harness.real_training import RealTraining, query_test_loss
+from benchmarks.harness.real_run import beside_product, run_training
 from benchmarks.harness.record import Record
+from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.target_rows import (
     BASE,
@@ -32,9 +32,6 @@ from benchmarks.harness.target_rows import (
 )
 from benchmarks.harness.threads import torch_threads
 from benchmarks.harness.updates_to_target import StoppedError, Trainings
-from benchmarks.harness.workers import RowProcesses
-from benchmarks.harness.workload import Workload
-from benchmarks.link import TimedFlow
 from benchmarks.peers.decoupled import Decoupled
 from benchmarks.peers.row import Row
 from benchmarks.peers.rows import LOCAL, build_baseline, parse_row
@@ -43,7 +40,6 @@ from hocket.options import Named
 from hocket.partition import Plan
 from hocket.planner.predict import predict_all
 from hocket.planner.rehearsals import Candidate
-from hocket.runs.build import build_run_method, load_data
 from hocket.runs.config import parse_config
 
 ROWS = (
@@ -244,45 +240,23 @@ class TargetMeasurement:
             rows: The rows of the record.
 
         Raises:
-            OptionError: The row is none of a method that reached the target over that link.
+            OptionError: No such row has reached the target over that link.
             HocketError: A process failed.
         """
         link = self._settings.links[-1]
         label = Row.parse(row).label
         chosen = [one for one in rows if one["row"] == label and one["link"] == link]
-        if not chosen or not is_method(row) or chosen[0]["updates"] is None:
+        if not chosen or chosen[0]["updates"] is None:
             raise OptionError(
-                f"cannot confirm {row!r}: no row of a method of Hocket with this name has "
-                f"reached the target over {link}"
+                f"cannot confirm {row!r}: no row of this name has reached the target over "
+                f"{link}"
             )
         (one,) = chosen
         name, asked = _real_run(row, one)
-        ran = self._results.find(name, asked, lambda: self._run_really(row, one))
-        confirmed = _beside_product(ran, one)
+        timed = self._timed_row(row, one["learning_rate"])
+        ran = self._results.find(name, asked, lambda: run_training(timed, link, one["updates"]))
+        confirmed = beside_product(ran, one["seconds"])
         return [each | {"confirmed": confirmed} if each is one else each for each in rows]
-
-    def _run_really(self, row: str, known: Mapping[str, Any]) -> dict[str, float]:
-        """Run a row over the last link for its updates; return its seconds and last test loss.
-
-        Args:
-            row: The row, with its extra delay.
-            known: Its row of the record.
-
-        Raises:
-            HocketError: A process failed.
-        """
-        config = self.trainings.config(row, known["learning_rate"])
-        real = RealTraining(config, self._settings.threads)
-        # The pipeline is filled first, which the product leaves out.
-        delay = build_run_method(config).delay(0, NODES)
-        steps = known["updates"] * accumulated(row) + delay
-        with (
-            joined_nodes(parse_link(known["link"])) as nodes,
-            RowProcesses(row, real, self.work(row), nodes=nodes) as world,
-        ):
-            seconds = max(one.wall_s for one in world.query(TimedFlow(0, steps)))
-            loss = world.query(query_test_loss)[0]
-        return {"seconds": seconds, "test_loss": loss}
 
     @cached_property
     def trainings(self) -> Trainings:
@@ -303,27 +277,25 @@ class TargetMeasurement:
         """Cut of the network by measured times, which stays when the measurement goes on."""
         return tuple(self._results.find("cuts.json", {}, self._balance))
 
-    def work(self, row: str) -> Workload:
-        """Return the workload of a tick of a row."""
-        settings = self._settings
-        rule = Named.parse(settings.optimizer).with_option("lr", min(settings.rates))
-        return dataclasses.replace(
-            self._work, batch=settings.batch // accumulated(row), optimizer_rule=str(rule)
-        )
+    def work(self, row: str, rate: float | None = None) -> RunWorkload:
+        """Return the work of a tick of a row.
 
-    @cached_property
-    def _work(self) -> Workload:
+        Args:
+            row: The row.
+            rate: Learning rate; the least one, for times that do not depend on it, if None.
+        """
         settings = self._settings
-        data = load_data(parse_config({**self._base, "method": BASE, "stages": 1}, "the data"))
-        return Workload(
-            network=settings.network,
-            shape=tuple(data.shape),
-            batch=settings.batch,
-            stages=NODES,
-            threads=settings.threads,
-            channels_last=False,
-            vocab=data.classes if data.kind == "tokens" else None,
-        )
+        rate = min(settings.rates) if rate is None else rate
+        optimizer = Named.parse(settings.optimizer).with_option("lr", rate)
+        own = {
+            "method": BASE,
+            "stages": 1,
+            "batch_size": settings.batch // accumulated(row),
+            "optimizer": str(optimizer),
+            "seed": settings.seed,
+        }
+        config = parse_config({**self._base, **own}, f"row {row!r}")
+        return RunWorkload.of(config, stages=NODES, threads=settings.threads)
 
     def _balance(self) -> list[str]:
         plan = Balancer(self.work(BASE)).plan(range(NODES), microbatches=1)
@@ -384,8 +356,8 @@ class TargetMeasurement:
         )
         return timed
 
-    def _timed_row(self, row: str) -> TimedRow:
-        work = self.work(row)
+    def _timed_row(self, row: str, rate: float | None = None) -> TimedRow:
+        work = self.work(row, rate)
         baseline = build_baseline(row, work, Balancer(work))
         if isinstance(baseline, Decoupled):
             baseline = dataclasses.replace(baseline, plan=Plan(self.cuts))
@@ -405,7 +377,8 @@ class TargetMeasurement:
             "seconds": None if updates is None else updates * times["update_s"],
         }
         ran = self._results.get(*_real_run(row, values))
-        return values | {"confirmed": None if ran is None else _beside_product(ran, values)}
+        confirmed = None if ran is None else beside_product(ran, values["seconds"])
+        return values | {"confirmed": confirmed}
 
 
 def _real_run(row: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -417,13 +390,3 @@ def _real_run(row: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     """
     name = f"confirmed-{Row.parse(row).slug}-{Named(values['link']).slug}.json"
     return name, {key: values[key] for key in ("row", "link", "learning_rate", "updates")}
-
-
-def _beside_product(ran: Mapping[str, float], values: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a real run took, with its ratio to updates times seconds of an update.
-
-    Args:
-        ran: Seconds and test loss of the run.
-        values: Its row of the record.
-    """
-    return {**ran, "beside_product": ran["seconds"] / values["seconds"]}

@@ -47,7 +47,7 @@ class Balancer:
         """Return seconds of each layer for batches of this size, measured once."""
         if batch not in self.times_s:
             network = self.work.build_network()
-            inputs, _ = self.work.noise_batch()
+            inputs, _ = self.work.example_batch()
             with torch_threads(self.work.threads):
                 costs = profile(layers_in_order(network), inputs[:batch])
             self.times_s[batch] = {name: cost.total_s for name, cost in costs.items()}

@@ -101,7 +101,7 @@ def count_allocated(work: Workload, row: str, steps: int, *, by_hand: bool) -> f
             trainer, fill = work.build_trainer(method), work.warmup_steps(method)
             step = work.trainer_step(trainer)
             if by_hand:
-                step = step_by_hand(trainer.stages, work.optimizer, work.noise_batch())
+                step = step_by_hand(trainer.stages, work.optimizer, work.example_batch())
         yield
         for _ in range(fill + steps):
             step()

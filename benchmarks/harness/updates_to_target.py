@@ -1,6 +1,5 @@
 """Updates that rows need to a test loss, without any link; finished trainings are kept."""
 
-import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from benchmarks.harness.record import read_json, write_record_json
 from benchmarks.harness.replica_training import train_replicas
+from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.harness.target_rows import BASE
 from benchmarks.harness.threads import torch_threads
 from benchmarks.peers.local_updates import LocalUpdates
@@ -152,8 +152,9 @@ class Trainings:
         Raises:
             StoppedError: A signal stopped it.
         """
-        config = dataclasses.replace(self.config(BASE, rate), threads=0)
-        curve = train_replicas(config, replicas, interrupt)
+        count = replicas.processes
+        work = RunWorkload.of(self.config(BASE, rate), stages=count, threads=self.jobs)
+        curve = train_replicas(work, replicas, interrupt)
         if curve is None:
             raise StoppedError("the trainings were stopped; the same command goes on")
         return curve

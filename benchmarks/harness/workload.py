@@ -1,8 +1,10 @@
 """The network and batch on which engines and baselines are timed."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -19,7 +21,9 @@ from hocket.training.trainer import Trainer
 from hocket.transport.codecs import Codec
 
 Step = Callable[[], float | None]
-"""One step of training on the batch; returns a loss."""
+"""One step of training on a batch; returns a loss."""
+Batch = tuple[Tensor, Tensor]
+"""Inputs (B, ...) and targets."""
 
 PLAIN = "plain"
 """The row of the plain loop itself; compared with another plain loop it shows the noise."""
@@ -54,7 +58,7 @@ class Workload:
     compile: bool = False
     optimizer_rule: str | None = None
 
-    def noise_batch(self) -> tuple[Tensor, Tensor]:
+    def example_batch(self) -> Batch:
         """Return inputs (B, *shape) and targets (B,) of 10 classes, always the same.
 
         Tokens (B, T) have targets (B, T), the next tokens.
@@ -70,9 +74,17 @@ class Workload:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
+    def batches(self, multiple: int = 1) -> Iterator[Batch]:
+        """Return the batches of a training, in order and without end: always the same one.
+
+        Args:
+            multiple: Number that divides the samples of each batch.
+        """
+        return repeat(self.example_batch())
+
     def network_and_batch(self) -> tuple[nn.Module, Tensor, Tensor]:
         """Return the network, inputs and targets, as a rehearsal builds them."""
-        return (self.build_network(), *self.noise_batch())
+        return (self.build_network(), *self.example_batch())
 
     def initial_network(self) -> nn.Module:
         """Return the network at its initial weights, always the same."""
@@ -101,22 +113,22 @@ class Workload:
         network = self.build_network()
         if self.compile:
             network.compile(dynamic=False)
-        return self.loop_step(network, self.noise_batch())
+        return self.loop_step(network, self.batches())
 
     def loop_step(
-        self, network: nn.Module, batch: tuple[Tensor, Tensor], *, reads_loss: bool = True
+        self, network: nn.Module, batches: Iterator[Batch], *, reads_loss: bool = True
     ) -> Step:
-        """Build a step of a plain PyTorch loop over a given network and batch.
+        """Build a step of a plain PyTorch loop over a given network and its batches.
 
         Args:
             network: The network.
-            batch: Inputs (B, ...) and targets, on the device of the network.
+            batches: A batch for each step, on the device of the network.
             reads_loss: Return the loss, for which the device has to complete all its work.
         """
         optimizer = self.optimizer(list(network.parameters()))
-        inputs, targets = batch
 
         def step() -> float | None:
+            inputs, targets = next(batches)
             optimizer.zero_grad(set_to_none=True)
             loss = cross_entropy(network(inputs), targets)
             loss.backward()
@@ -153,7 +165,7 @@ class Workload:
             self.initial_network(),
             stages=plan or paper_cut(self.network, self.stages),
             method=method,
-            optimizer=lambda parameters: self.optimizer(list(parameters)),
+            **self.trainer_options(),
             channels_last=self.channels_last,
             record_timeline=record_timeline,
             codec=codec,
@@ -163,13 +175,17 @@ class Workload:
             compile=self.compile,
             streams=streams,
         )
-        trainer.prepare(self.noise_batch()[0])
+        trainer.prepare(self.example_batch()[0])
         return trainer
+
+    def trainer_options(self) -> dict[str, Any]:
+        """Return the options of `Trainer` by which it updates as the plain loop does."""
+        return {"optimizer": lambda parameters: self.optimizer(list(parameters))}
 
     def trainer_step(self, trainer: Trainer) -> Step:
         """Build a step of a trainer."""
-        inputs, targets = self.noise_batch()
-        return lambda: trainer.step(inputs, targets)
+        batches = self.batches()
+        return lambda: trainer.step(*next(batches))
 
     def warmup_steps(self, method: Method) -> int:
         """Return the number of steps until the pipeline is full and an update has been made."""

@@ -1,13 +1,17 @@
 """The interface of everything that is timed: processes that train together, step by step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
-from benchmarks.harness.workload import Step, Workload
+from benchmarks.harness.workload import Batch, Step, Workload
 from hocket.timeline import Recorder
+
+
+def complete_nothing() -> None:
+    """Do nothing, as no batch is in flight after a step."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +22,40 @@ class PreparedTraining:
         step: One step on the batch of the workload; all processes of a row take it together. A
             pipeline has been filled: its first step takes as long as its last one.
         samples: Samples that all processes together finish in a step.
-        weights: Parameters that this process trains, by their names in the network.
+        state: Parameters and buffers that this process has, by their names in the network.
+        finish: Completes the batches in flight, if a pipeline has some after the last step.
         recorder: Recorder of busy, sending and waiting times, if there is one.
     """
 
     step: Step
     samples: int
-    weights: Mapping[str, nn.Parameter]
+    state: Mapping[str, Tensor]
+    finish: Callable[[], object] = complete_nothing
     recorder: Recorder | None = None
+
+
+def network_state(network: nn.Module, parts: Collection[nn.Module] = ()) -> dict[str, Tensor]:
+    """Return parameters and buffers by their names in the network.
+
+    Args:
+        network: The network.
+        parts: Modules with tensors of the network, to leave out all others; none for all.
+    """
+    state = network.state_dict(keep_vars=True)
+    held = {id(own) for part in parts for own in part.state_dict(keep_vars=True).values()}
+    return {name: own for name, own in state.items() if not parts or id(own) in held}
+
+
+def share_of_batches(workload: Workload, processes: int, rank: int) -> Iterator[Batch]:
+    """Return the share that a process has of each batch of a workload.
+
+    Args:
+        workload: The workload.
+        processes: Number of processes that share each batch evenly.
+        rank: Rank of the process.
+    """
+    for inputs, targets in workload.batches(multiple=processes):
+        yield inputs.chunk(processes)[rank], targets.chunk(processes)[rank]
 
 
 class Baseline(Protocol):

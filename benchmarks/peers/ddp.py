@@ -7,7 +7,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.baseline import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining, network_state, share_of_batches
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,5 @@ class DDP:
                 bucket_cap_mb=self.bucket_mib,
                 broadcast_buffers=self.broadcast_buffers,
             )
-        inputs, targets = (part.chunk(self.processes)[rank] for part in workload.noise_batch())
-        step = workload.loop_step(parallel, (inputs, targets))
-        return PreparedTraining(step, workload.batch, dict(network.named_parameters()))
+        step = workload.loop_step(parallel, share_of_batches(workload, self.processes, rank))
+        return PreparedTraining(step, workload.batch, network_state(network))

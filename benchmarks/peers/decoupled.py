@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.baseline import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining, network_state
 from hocket.methods.method import Method
 from hocket.partition import Plan
 from hocket.transport.codecs import Codec
@@ -43,9 +43,15 @@ class Decoupled:
         trainer = workload.build_trainer(
             self.method, self.plan, codec=self.codec, checksum=self.checksum
         )
+        (stage,) = trainer.stages
+        state = network_state(trainer.network, [stage.module])
         step = workload.trainer_step(trainer)
         for _ in range(workload.warmup_steps(self.method)):
             step()
-        (stage,) = trainer.stages
-        weights = dict(stage.module.named_parameters())
-        return PreparedTraining(step, workload.batch, weights, stage.recorder)
+        return PreparedTraining(
+            step,
+            workload.batch,
+            state,
+            finish=trainer.finish,
+            recorder=stage.recorder,
+        )

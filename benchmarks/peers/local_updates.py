@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import SGD, Optimizer
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.baseline import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining, network_state, share_of_batches
 from hocket.signals.losses import cross_entropy
 
 
@@ -49,8 +49,8 @@ class LocalUpdates:
     def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
         """Prepare the whole network on this process's share of the batch."""
         network = workload.build_network()
-        inputs, targets = (part.chunk(self.processes)[rank] for part in workload.noise_batch())
-        inner_step = workload.loop_step(network, (inputs, targets))
+        share = share_of_batches(workload, self.processes, rank)
+        inner_step = workload.loop_step(network, share)
         outer = self.outer_step(list(network.parameters()))
 
         def step() -> float | None:
@@ -58,7 +58,7 @@ class LocalUpdates:
             outer.after_inner_step()
             return loss
 
-        return PreparedTraining(step, workload.batch, dict(network.named_parameters()))
+        return PreparedTraining(step, workload.batch, network_state(network))
 
     def outer_step(self, weights: Sequence[nn.Parameter]) -> "OuterStep":
         """Return the outer step for the weights of this process."""
@@ -158,12 +158,3 @@ class LocalReplicas:
             mean_way = torch.stack([outer.way() for outer in self._outers]).mean(dim=0)
             for outer in self._outers:
                 outer.take(mean_way)
-
-    @torch.no_grad()
-    def mean_network(self) -> nn.Module:
-        """Return a copy of the first replica, with the mean of the weights of all."""
-        mean = copy.deepcopy(self.networks[0])
-        weights = (network.parameters() for network in self.networks)
-        for weight, *own in zip(mean.parameters(), *weights, strict=True):
-            weight.copy_(torch.stack(own).mean(dim=0))
-        return mean

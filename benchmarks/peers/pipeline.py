@@ -1,6 +1,6 @@
 """The schedules of torch.distributed.pipelining: one step is a batch in micro-batches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import pipelining
 
-from benchmarks.harness.workload import Step, Workload
-from benchmarks.peers.baseline import PreparedTraining
+from benchmarks.harness.workload import Batch, Step, Workload
+from benchmarks.peers.baseline import PreparedTraining, network_state
 from benchmarks.peers.wire import WireStage, to_wire
 from hocket.modes import evaluation_mode
 from hocket.partition import Plan, build_stages
@@ -102,10 +102,9 @@ class Pipeline:
     def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
         """Prepare the stages of this process under the schedule."""
         network = workload.build_network()
-        names = {weight: name for name, weight in network.named_parameters()}
         known = SCHEDULES[self.schedule]
         stages = build_stages(network, self.plan)
-        inputs, targets = workload.noise_batch()
+        inputs, _ = workload.example_batch()
         wires = _example_tensors(
             stages, inputs[: workload.batch // self.microbatches], workload.channels_last
         )
@@ -137,35 +136,43 @@ class Pipeline:
         step = _build_step(
             schedule,
             workload.optimizer(weights),
-            inputs if 0 in local else None,
-            targets if last in local else None,
+            workload.batches(multiple=workload.batch),
+            first=0 in local,
+            last=last in local,
         )
-        return PreparedTraining(
-            step, workload.batch, {names[weight]: weight for weight in weights}
-        )
+        state = network_state(network, [stages[k] for k in local])
+        return PreparedTraining(step, workload.batch, state)
 
 
 def _build_step(
     schedule: Any,
     optimizer: torch.optim.Optimizer,
-    inputs: Tensor | None,
-    targets: Tensor | None,
+    batches: Iterator[Batch],
+    *,
+    first: bool,
+    last: bool,
 ) -> Step:
     """Build a step of a process.
 
     Args:
         schedule: The schedule of its stages.
         optimizer: Optimizer of its stages.
-        inputs: The batch, in the process of the first stage.
-        targets: The targets, in the process of the last stage.
+        batches: A batch for each step, of the size that the schedule was built for.
+        first: True in the process of the first stage, which takes the inputs.
+        last: True in the process of the last stage, which takes the targets.
     """
-    given = () if inputs is None else (inputs,)
 
     def step() -> float | None:
+        inputs, targets = next(batches)
         optimizer.zero_grad(set_to_none=True)
         losses: list[Tensor] = []
         # Outputs are not needed, and concatenating them would take time.
-        schedule.step(*given, target=targets, losses=losses, return_outputs=False)
+        schedule.step(
+            *([inputs] if first else []),
+            target=targets if last else None,
+            losses=losses,
+            return_outputs=False,
+        )
         optimizer.step()
         return torch.stack(losses).mean().item() if losses else None
 

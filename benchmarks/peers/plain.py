@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.workload import Workload
-from benchmarks.peers.baseline import PreparedTraining
+from benchmarks.peers.baseline import PreparedTraining, network_state
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,5 @@ class PlainLoop:
     def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
         """Prepare the whole network on the whole batch, the same in every process."""
         network = workload.build_network()
-        step = workload.loop_step(network, workload.noise_batch())
-        return PreparedTraining(
-            step, self.processes * workload.batch, dict(network.named_parameters())
-        )
+        step = workload.loop_step(network, workload.batches())
+        return PreparedTraining(step, self.processes * workload.batch, network_state(network))

@@ -19,8 +19,8 @@ from hocket.zoo.layer import Layer
 class Exact(Workload):
     """A workload in double precision without BatchNorm: all ways to split a batch are equal."""
 
-    def noise_batch(self) -> tuple[Tensor, Tensor]:
-        inputs, targets = super().noise_batch()
+    def example_batch(self) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().example_batch()
         return inputs.double(), targets
 
     def initial_network(self) -> nn.Sequential:
@@ -66,8 +66,8 @@ def vectors() -> Exact:
 
 
 def weights(training: PreparedTraining) -> dict[str, list[Any]]:
-    """Query: return the parameters that a process trains."""
-    return {name: weight.tolist() for name, weight in training.weights.items()}
+    """Query: return the parameters and buffers that a process trains."""
+    return {name: weight.tolist() for name, weight in training.state.items()}
 
 
 def processor_s(_: PreparedTraining) -> float:

@@ -107,7 +107,7 @@ def test_a_row_of_short_steps_compares_the_same_work(name: str, stages: int) -> 
     trainer = short_trainer(name, stages)
     by_hand = work.plain_step()
     if stages > 1:
-        by_hand = step_by_hand(trainer.stages, work.optimizer, work.noise_batch())
+        by_hand = step_by_hand(trainer.stages, work.optimizer, work.example_batch())
     step = work.trainer_step(trainer)
     expected = [by_hand() for _ in range(2 * stages + 2)]
     losses = [loss for _ in expected if (loss := step()) is not None]

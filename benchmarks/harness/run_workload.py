@@ -1,0 +1,200 @@
+"""The training of a run as the work of rows: its data, network, optimizer and schedule."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from benchmarks.harness.workload import Batch, Workload
+from hocket.errors import OptionError, format_problems
+from hocket.methods.method import Method
+from hocket.modes import evaluation_mode
+from hocket.options import Named
+from hocket.runs.build import (
+    build_network,
+    build_optimizer_factory,
+    build_scheduler_factory,
+    load_data,
+)
+from hocket.runs.config import RunConfig
+from hocket.runs.sweeps.rows import choices
+from hocket.signals.losses import cross_entropy
+from hocket.stage.clipping import as_clipping
+
+OF_ROW = {"method", "stages", "plan", "extra_delay", "codec"}
+"""Choices of a run that a row has of its own."""
+OF_LENGTH = {"updates", "evaluate_every", "gradient_error_every"}
+"""Choices of a run that change none of its updates."""
+OF_WORK = {
+    "network", "data", "data_dir", "batch_size", "optimizer", "weight_decay_on", "scheduler",
+    "scheduler_unit", "warmup_updates", "clip", "seed", "threads",
+}  # fmt: skip
+"""Choices of a run that a plain loop can follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWorkload(Workload):
+    """The training of a run, for methods and for baselines.
+
+    Attributes:
+        config: The run. A row has a method, cuts and codec of its own.
+    """
+
+    config: RunConfig
+
+    @classmethod
+    def of(cls, config: RunConfig, *, stages: int, threads: int) -> Self:
+        """Return the work of a run.
+
+        Args:
+            config: The run.
+            stages: Number of stages of methods, and of processes that share a batch.
+            threads: PyTorch threads of each process.
+
+        Raises:
+            OptionError: A plain loop has no such choice as one of the run.
+        """
+        _require_plain(config)
+        data = load_data(config)
+        return cls(
+            config=config,
+            network=config.network,
+            shape=tuple(data.shape),
+            batch=config.batch_size,
+            stages=stages,
+            threads=threads,
+            channels_last=False,
+            vocab=data.classes if data.kind == "tokens" else None,
+        )
+
+    def batches(self, multiple: int = 1) -> Iterator[Batch]:
+        """Return the batches of the run, pass by pass and without end.
+
+        Args:
+            multiple: Batches whose number of samples it does not divide are left out.
+        """
+        endless = chain.from_iterable(repeat(load_data(self.config).train))
+        return (batch for batch in endless if len(batch[0]) % multiple == 0)
+
+    def initial_network(self) -> nn.Module:
+        """Return the network at the weights that the seed of the run decides."""
+        return build_network(self.config, load_data(self.config))
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
+        """Build the optimizer of a plain loop; warm-up, clipping and scheduler are part of it.
+
+        Args:
+            parameters: The weights, whose gradient is clipped as a whole.
+        """
+        optimizer = build_optimizer_factory(self.config)(parameters)
+        build_scheduler = build_scheduler_factory(self.config)
+        schedule = _Schedule(
+            clip=as_clipping(self.config.clip).norm,
+            warmup=self.config.warmup_updates,
+            scheduler=build_scheduler(optimizer) if build_scheduler else None,
+        )
+        optimizer.register_step_pre_hook(schedule.before_step)
+        optimizer.register_step_post_hook(schedule.after_step)
+        return optimizer
+
+    def trainer_options(self) -> dict[str, Any]:
+        """Return the options of `Trainer` that a run has for its updates."""
+        names = ("scheduler_unit", "warmup_updates", "clip", "seed")
+        return {
+            "optimizer": build_optimizer_factory(self.config),
+            "scheduler": build_scheduler_factory(self.config),
+            **{name: getattr(self.config, name) for name in names},
+        }
+
+    def warmup_steps(self, method: Method) -> int:
+        """Return 0, as a training begins with its first batch."""
+        return 0
+
+    @torch.no_grad()
+    def test_loss(self, states: Sequence[Mapping[str, Tensor]]) -> float:
+        """Return the mean loss over all targets of the test data, with the mean of states.
+
+        Args:
+            states: Parameters and buffers of each process or replica, which may have a part of
+                the network or all of it.
+        """
+        data = load_data(self.config)
+        network = build_network(self.config, data)
+        names = {name for state in states for name in state}
+        network.load_state_dict(
+            {
+                name: torch.stack([state[name] for state in states if name in state]).mean(0)
+                for name in names
+            }
+        )
+        total, targets_seen = 0.0, 0
+        with evaluation_mode(network):
+            for inputs, targets in data.test:
+                loss = cross_entropy(network(inputs), targets)
+                total += loss.item() * targets.numel()
+                targets_seen += targets.numel()
+        return total / targets_seen
+
+
+def _require_plain(config: RunConfig) -> None:
+    """Refuse a run that a plain loop cannot follow.
+
+    Raises:
+        OptionError: With every such choice.
+    """
+    chosen = choices(config)
+    problems = [
+        f"{name} is {value!r}; leave it out"
+        for name, value in chosen.items()
+        if name not in OF_ROW | OF_LENGTH | OF_WORK
+    ]
+    if "scheduler" in chosen and config.scheduler_unit == "epoch":
+        problems.append("the scheduler counts epochs; give a scheduler_unit of 'update'")
+    if as_clipping(config.clip).what == "batch":
+        problems.append(f"clip is {config.clip!r}; clip the gradient of updates")
+    name = Named.parse(config.optimizer).name
+    if name not in vars(optim) or name == "Muon":
+        problems.append(f"the optimizer {name!r} asks for the names of weights; use another")
+    if problems:
+        raise OptionError(format_problems("no plain loop can follow this run", problems))
+
+
+@dataclass
+class _Schedule:
+    """Warm-up, clipping and scheduler of a plain loop, around each step of its optimizer.
+
+    Attributes:
+        clip: Largest norm of the gradient; infinity for none.
+        warmup: Number W of first updates, of which number u (from 0) has (u + 1) / (W + 1) of
+            the learning rate.
+        scheduler: The scheduler, which counts the updates after them.
+        update: Number of updates that have been made.
+    """
+
+    clip: float
+    warmup: int
+    scheduler: LRScheduler | None
+    update: int = 0
+
+    def before_step(self, optimizer: Optimizer, *_: object) -> None:
+        """Clip the gradient, and lower the learning rates in the warm-up."""
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        clip_grad_norm_(weights, self.clip)
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+        factor = min(1.0, (self.update + 1) / (self.warmup + 1))
+        for group in optimizer.param_groups:
+            group["lr"] *= factor
+
+    def after_step(self, optimizer: Optimizer, *_: object) -> None:
+        """Give the learning rates back, and let the scheduler count."""
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate
+        if self.scheduler is not None and self.update >= self.warmup:
+            self.scheduler.step()
+        self.update += 1
