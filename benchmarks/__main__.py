@@ -29,6 +29,7 @@ MEASUREMENTS = {
     "stages": "Time methods on several numbers of stages.",
     "startup": "Time the start of hocket's commands compared with importing torch.",
     "straggler": "Measure the throughput of all stages while one is slow.",
+    "study-times": "Measure the time to the target of a study, with a process for each stage.",
     "target": "Measure the time to a loss on two nodes over links, of methods and baselines.",
     "versions": "Run tests under another version of Python or PyTorch.",
     "window": "Compare the forecasts of hocket plan with times over links with latency.",

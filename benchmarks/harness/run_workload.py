@@ -95,6 +95,7 @@ class RunWorkload(Workload):
         optimizer = build_optimizer_factory(self.config)(parameters)
         build_scheduler = build_scheduler_factory(self.config)
         schedule = _Schedule(
+            parameters,
             clip=as_clipping(self.config.clip).norm,
             warmup=self.config.warmup_updates,
             scheduler=build_scheduler(optimizer) if build_scheduler else None,
@@ -170,13 +171,15 @@ class _Schedule:
     """Warm-up, clipping and scheduler of a plain loop, around each step of its optimizer.
 
     Attributes:
-        clip: Largest norm of the gradient; infinity for none.
+        weights: The weights.
+        clip: Largest norm of their gradient; infinity for none.
         warmup: Number W of first updates, of which number u (from 0) has (u + 1) / (W + 1) of
             the learning rate.
         scheduler: The scheduler, which counts the updates after them.
         update: Number of updates that have been made.
     """
 
+    weights: list[nn.Parameter]
     clip: float
     warmup: int
     scheduler: LRScheduler | None
@@ -184,8 +187,7 @@ class _Schedule:
 
     def before_step(self, optimizer: Optimizer, *_: object) -> None:
         """Clip the gradient, and lower the learning rates in the warm-up."""
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        clip_grad_norm_(weights, self.clip)
+        clip_grad_norm_(self.weights, self.clip)
         self._rates = [group["lr"] for group in optimizer.param_groups]
         factor = min(1.0, (self.update + 1) / (self.warmup + 1))
         for group in optimizer.param_groups:

@@ -118,7 +118,7 @@ class Trainings:
         if record.stopped_by or record.unfinished:
             raise StoppedError("trainings were stopped; the same command goes on")
         return {
-            row: {run["learning_rate"]: _points(run["curve"]) for run in kept["runs"]}
+            row: {run["learning_rate"]: points(run["curve"]) for run in kept["runs"]}
             for row, kept in zip(rows, record.rows, strict=True)
         }
 
@@ -187,7 +187,7 @@ def first_reaching(curve: Sequence[Mapping[str, Any]], target: float) -> int | N
     return next((point["updates"] for point in curve if point["test_loss"] <= target), None)
 
 
-def _points(curve: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def points(curve: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return updates and test loss of a run's curve, which may have evaluations without one."""
     return [
         {"updates": point["updates"], "test_loss": point["test_loss"]}

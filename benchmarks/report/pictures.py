@@ -26,6 +26,7 @@ from benchmarks.report.pictures_speed import (
     stages_picture,
     startup_picture,
 )
+from benchmarks.report.study_times import study_times_picture
 from benchmarks.report.target import target_picture
 
 PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
@@ -46,6 +47,7 @@ PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "startup": startup_picture,
     "endurance": endurance_picture,
     "gpu": gpu_picture,
+    "study-times": study_times_picture,
     "target": target_picture,
     # Earlier names of measurements.
     "pace": straggler_picture,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.harness.record import Record
 from benchmarks.report.pictures import PICTURES
+from benchmarks.report.study_times import study_times_table
 from benchmarks.report.tables_async import (
     compression_table,
     kill_recovery_table,
@@ -205,6 +206,7 @@ TABLES: Mapping[str, Callable[[Record], str]] = {
     "startup": startup_table,
     "endurance": endurance_table,
     "gpu": gpu_table,
+    "study-times": study_times_table,
     "target": target_table,
     "versions": versions_table,
     # Earlier names of measurements.

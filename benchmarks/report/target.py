@@ -75,25 +75,42 @@ def _in_words(link: str) -> str:
 
 def target_picture(record: Record, path: Path) -> Path:
     """Draw the test loss over seconds, a panel for each link."""
-    links = record.settings["links"]
-    figure = Figure(figsize=(5 * len(links), 5.5), layout="constrained")
-    panels = figure.subplots(1, len(links), sharey=True, squeeze=False)[0]
-    labels = list(dict.fromkeys(row["row"] for row in record.rows))
+    panels = {
+        _in_words(link): [row for row in record.rows if row["link"] == link]
+        for link in record.settings["links"]
+    }
+    return draw_losses(panels, record.settings["target"], path)
+
+
+def draw_losses(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], target: float, path: Path
+) -> Path:
+    """Draw the test loss of rows over seconds.
+
+    Args:
+        rows: Rows of each panel, by its title.
+        target: The loss to reach.
+        path: File of the picture.
+    """
+    figure = Figure(figsize=(5 * len(rows), 5.5), layout="constrained")
+    panels = figure.subplots(1, len(rows), sharey=True, squeeze=False)[0]
+    every = [row for shown in rows.values() for row in shown]
+    labels = list(dict.fromkeys(row["row"] for row in every))
     lines = {}
-    for axes, link in zip(panels, links, strict=True):
-        for row in (one for one in record.rows if one["link"] == link):
+    for axes, (title, shown) in zip(panels, rows.items(), strict=True):
+        for row in shown:
             number = labels.index(row["row"])
             seconds = [point["updates"] * row["update_s"] for point in row["curve"]]
             losses = [point["test_loss"] for point in row["curve"]]
             dash = DASHES[number // 10 % len(DASHES)]
             (lines[row["row"]],) = axes.plot(seconds, losses, dash, color=f"C{number % 10}")
-        axes.axhline(record.settings["target"], color="0.5", linewidth=0.8)
+        axes.axhline(target, color="0.5", linewidth=0.8)
         axes.set_xscale("log")
-        axes.set_title(_in_words(link))
+        axes.set_title(title)
         axes.set_xlabel("seconds")
         axes.grid(alpha=0.3)
     # Peaks of trainings that nearly diverged would leave no room for the others.
-    panels[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in record.rows))
+    panels[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in every))
     panels[0].set_ylabel("test loss")
     figure.legend(
         lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"

@@ -1,0 +1,100 @@
+"""Rows train on the data, and by the schedule, of a run: they learn what the run learns."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.harness.balance import Balancer
+from benchmarks.harness.link_times import TimedRow
+from benchmarks.harness.real_run import run_training
+from benchmarks.harness.run_workload import RunWorkload
+from benchmarks.peers import build_baseline
+from hocket.errors import OptionError
+from hocket.runs.config import RunConfig
+from hocket.runs.train import train
+
+UPDATES = 30  # of which the first pass has 23, and the last of them a shorter batch
+CONFIG = partial(
+    RunConfig,
+    network="mlp:hidden=[16,16]",
+    data="digits",
+    batch_size=64,
+    updates=UPDATES,
+    optimizer="AdamW:lr=0.01,betas=[0.9,0.99],weight_decay=0.5",
+    weight_decay_on="matrices",
+    warmup_updates=4,
+    scheduler="CosineAnnealingLR:T_max=26",
+    scheduler_unit="update",
+    clip="0.3",
+    seed=3,
+)
+
+
+def work_of(config: RunConfig) -> RunWorkload:
+    return RunWorkload.of(config, stages=2, threads=1)
+
+
+def test_a_plain_loop_does_the_updates_of_a_run_bit_by_bit(tmp_path: Path) -> None:
+    config = CONFIG(method="bp", stages=1, run_dir=tmp_path / "run")
+    train(config)
+    wanted = torch.load(tmp_path / "run" / "network.pt", weights_only=True)
+    work = work_of(config)
+    network = work.build_network()
+    step = work.loop_step(network, work.batches())
+    for _ in range(UPDATES):
+        step()
+    state = network.state_dict()
+    assert state.keys() == wanted.keys()
+    assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize(
+    ("row", "method", "accumulate", "updates"),
+    [
+        ("bp", "bp", 1, UPDATES),
+        ("ddp", "bp", 1, 22),  # before the shorter batch, which has no equal parts
+        ("fdg:cut=hidden1", "fdg", 1, UPDATES),
+        ("adl:accumulate=2,cut=hidden1", "adl:accumulate=2", 2, UPDATES),
+    ],
+)
+def test_processes_end_at_the_test_loss_of_the_run(
+    row: str, method: str, accumulate: int, updates: int, tmp_path: Path
+) -> None:
+    config = CONFIG(
+        method=method,
+        stages=1 if method == "bp" else 2,
+        plan="balanced" if method == "bp" else "hidden1",
+        batch_size=64 // accumulate,
+        updates=updates,
+        run_dir=tmp_path / "run",
+    )
+    *_, epoch = train(config).epochs
+    work = work_of(config)
+    one = TimedRow(row, build_baseline(row, work, Balancer(work)), work)
+    ran = run_training(one, "none", updates)
+    assert ran["test_loss"] == pytest.approx(epoch.evaluation.loss, rel=1e-5)
+    assert ran["seconds"] > 0
+
+
+def test_batches_that_cannot_be_shared_are_left_out() -> None:
+    batches = work_of(CONFIG(batch_size=100)).batches(multiple=4)  # the last one has 38
+    sizes = [len(next(batches)[0]) for _ in range(30)]
+    assert sizes == [100] * 30
+
+
+def test_what_a_plain_loop_cannot_follow_is_refused_at_once() -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"(?s)no plain loop can follow.*label_smoothing is 0.1; leave it out.*scheduler "
+        r"counts epochs; give.*clip is 'batch:0.3'; clip.*'Muon' asks for the names of weights",
+    ):
+        work_of(
+            CONFIG(
+                label_smoothing=0.1,
+                scheduler_unit="epoch",
+                clip="batch:0.3",
+                optimizer="Muon:lr=0.01,weight_decay=0.1",
+            )
+        )

@@ -1,0 +1,124 @@
+"""Times to the target of a study: a small study, its times, its table and its refusals."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.record import Record
+from benchmarks.harness.studied_rows import read_study
+from benchmarks.report.render import render
+from benchmarks.study_times import StudyTimesSettings, measure_study_times
+from hocket.errors import OptionError
+from hocket.runs.sweeps.study import Study
+from hocket.runs.sweeps.sweep import sweep
+from unit.runs.sweeps.in_process import run_here
+
+BP = {"method": "bp", "stages": 1}
+ADL = {"method": "adl:accumulate=2", "stages": 2, "plan": "hidden1", "batch_size": 32}
+STUDY = partial(
+    Study,
+    name="small",
+    base={
+        "network": "mlp:hidden=[16,16]",
+        "data": "digits",
+        "batch_size": 64,
+        "updates": 20,
+        "evaluate_every": 5,
+        "optimizer": "AdamW:lr=0.01",
+    },
+    grid=[BP, ADL],
+    learning_rates=[0.003, 0.01],
+    seeds=[0, 1],
+    seeds_for_sweep=[0],
+    target="test_loss <= 1.9",
+    jobs=1,
+)
+SETTINGS = partial(StudyTimesSettings, repetitions=2, seconds=0.02)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the trainings of studies in this process, and draw nothing of them."""
+    run_here(monkeypatch)
+    monkeypatch.setattr("hocket.runs.sweeps.sweep.draw_curves", lambda _, file: file.touch())
+
+
+def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = sweep(STUDY(), tmp_path / "study")
+    settings = SETTINGS(out=tmp_path, study=str(tmp_path / "study"), baselines=("ddp",))
+    measure_study_times(settings)
+    record = Record.read(tmp_path)
+    bp, adl, ddp = record.rows
+    assert [row["processes"] for row in record.rows] == [1, 2, 2]
+    assert [row["base"] for row in record.rows] == [True, False, False]
+    assert (bp["updates"], adl["updates"]) == tuple(
+        row["to_target"]["updates"] for row in kept.rows
+    )
+    assert ddp["updates"] == bp["updates"]
+    for row in record.rows:
+        assert 0 < row["min_s"] <= row["update_s"] <= row["max_s"]
+        assert row["seconds"] == row["updates"]["mean"] * row["update_s"]
+        reached = next(point for point in row["curve"] if point["test_loss"] <= 1.9)
+        confirmed = row["confirmed"]
+        assert confirmed["updates"] == reached["updates"]
+        product = confirmed["updates"] * row["update_s"]
+        assert confirmed["beside_product"] == confirmed["seconds"] / product
+        # The run completes batches that were in flight at the evaluation of the study.
+        assert confirmed["test_loss"] == pytest.approx(reached["test_loss"], rel=0.05)
+    # What is there is measured no more.
+    for name in ("time_over_link", "run_training"):
+        monkeypatch.setattr(f"benchmarks.study_times.{name}", None)
+    measure_study_times(settings)
+    assert Record.read(tmp_path).rows == record.rows
+    render(tmp_path)
+    shown = (tmp_path / "README.md").read_text()
+    assert f"| {1000 * adl['update_s']:.1f} |" in shown
+    assert (tmp_path / "study-times.svg").is_file()
+
+
+def test_a_row_that_did_not_reach_the_target_has_no_seconds_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretend(_: str, rows: list[Any], **__: Any) -> dict[str, Any]:
+        return {one.row: {"update_s": 0.1, "min_s": 0.1, "max_s": 0.1} for one in rows}
+
+    monkeypatch.setattr("benchmarks.study_times.time_over_link", pretend)
+    sweep(STUDY(grid=[BP], target="test_loss <= 0.01"), tmp_path / "study")
+    measure_study_times(SETTINGS(out=tmp_path, study=str(tmp_path / "study")))
+    record = Record.read(tmp_path)
+    assert [row["row"] for row in record.rows] == ["bp, stages 1", "bp-all", "ddp"]
+    assert {row["seconds"] for row in record.rows} == {None}
+    assert {row["confirmed"] for row in record.rows} == {None}
+    render(tmp_path)
+    assert "| - | - | - | - | - | - |" in (tmp_path / "README.md").read_text()
+
+
+def refuse(study: Study, folder: Path, match: str, **settings: Any) -> None:
+    sweep(study, folder / "study")
+    with pytest.raises(OptionError, match=match):
+        measure_study_times(SETTINGS(out=folder, study=str(folder / "study"), **settings))
+
+
+def test_a_study_that_cannot_be_timed_is_refused(tmp_path: Path) -> None:
+    of_errors = STUDY(grid=[BP], target="test_error <= 0.5")
+    refuse(of_errors, tmp_path / "errors", "test_error <= 0.5; use a study of the test loss")
+    without = STUDY(grid=[BP], target=None)
+    refuse(without, tmp_path / "none", "target is 'none given'; write it like")
+    refuse(STUDY(grid=[ADL]), tmp_path / "no bp", "bp-all, ddp would have the updates of bp")
+    balanced = STUDY(grid=[{"method": "fdg", "stages": 2}])
+    named = r"'fdg, stages 2' is cut by .*; name its cuts in the study, such as plan"
+    refuse(balanced, tmp_path / "balanced", named, baselines=())
+    with pytest.raises(OptionError, match=r"(?s)repetitions is 0.*'diloco' does not wait for"):
+        SETTINGS(baselines=("diloco",), repetitions=0)
+
+
+def test_an_unfinished_study_is_refused(tmp_path: Path) -> None:
+    record = sweep(STUDY(grid=[BP]), tmp_path)
+    record.rows[0]["state"] = "incomplete"
+    record.write()
+    with pytest.raises(OptionError, match=r"not finished \(missing: bp, stages 1\); finish it"):
+        read_study(tmp_path, None)
