@@ -141,16 +141,20 @@ def _corner_problems(search: Mapping[str, Any], rows: Sequence[Row]) -> list[str
     found: dict[str, str] = {}
     for row in rows:
         for values in corners(parse_space(search)):
-
-            def check(row: Row = row, values: Mapping[str, Any] = values) -> None:
-                options = with_values({**DEFAULTS, **row.options}, values)
-                config = parse_config(options, f"row {row.label!r}")
-                if problems := _config_problems(config):
-                    raise OptionError(problems[0])
-
-            for text in _problems_of(check):
+            for text in _problems_with(row, values):
                 found.setdefault(text, row.label)
     return [f"search, row {label!r}: {text}" for text, label in found.items()]
+
+
+def _problems_with(row: Row, values: Mapping[str, Any]) -> list[str]:
+    """Return the problems of a row with values of a search."""
+    configs: list[RunConfig] = []
+
+    def build() -> None:
+        options = with_values({**DEFAULTS, **row.options}, values)
+        configs.append(parse_config(options, f"row {row.label!r}"))
+
+    return _problems_of(build) or _config_problems(configs[0])
 
 
 def grid_tables(grid: Any) -> list[Any]:

@@ -85,13 +85,22 @@ class Study:
         for key, value in changes.items():
             merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
             values[key] = {**values.get(key, {}), **value} if merged else value
-        _check_own_networks(file, values, own_network)
-        if "data_dir" in changes.get("base", {}):
-            _check_no_data_dir(file, grid_tables(values.get("grid", ())))
+        named = _own_networks(values)
+        _require_allowed(file, named, own_network)
         hints = typing.get_type_hints(Study)
         valid = {key: value for key, value in values.items() if key in hints}
         problems = wrong_options(values, hints, {}, kind="key")
         problems += study_problems({**_DEFAULTS, **valid}, hints)
+        if own_network is not None and not named:
+            problems.append(
+                f"network is {own_network!r}, but the study names no network of a file; drop "
+                "--network"
+            )
+        if "data_dir" in changes.get("base", {}) and _has_data_dir(values):
+            problems.append(
+                "data_dir is given, but the grid has its own; drop --data-dir, or take it out "
+                "of the grid"
+            )
         if problems:
             raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
         return Study(**valid)
@@ -161,23 +170,26 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise OptionError(f"the study {str(file)!r} is not TOML: {error}") from error
 
 
-def _check_own_networks(file: Path, values: Mapping[str, Any], allowed: str | None) -> None:
-    """Refuse code that only the file names, before anything is imported for a check.
-
-    Args:
-        file: The study file.
-        values: Its values, unchecked.
-        allowed: The network of the user's that may be run.
-
-    Raises:
-        OptionError: With every network whose code would be run, or without a use for the one
-            that is allowed.
-    """
+def _own_networks(values: Mapping[str, Any]) -> list[str]:
+    """Return the networks of the user's that a study names, from its values, unchecked."""
     tables = [values.get("base"), values.get("search"), *grid_tables(values.get("grid", ()))]
     texts = [
         text for t in tables if isinstance(t, Mapping) for text in as_list(t.get("network"))
     ]
-    named = [text for text in dict.fromkeys(texts) if _is_own_network(text)]
+    return [text for text in dict.fromkeys(texts) if _is_own_network(text)]
+
+
+def _require_allowed(file: Path, named: Sequence[str], allowed: str | None) -> None:
+    """Refuse code that only the file names, before anything is imported for a check.
+
+    Args:
+        file: The study file.
+        named: Networks of the user's that it names.
+        allowed: The one that may be run.
+
+    Raises:
+        OptionError: With every network whose code would be run.
+    """
     if problems := [
         f"it runs the code of the network {text!r}; if you want that, give --network "
         f"{shlex.quote(text)}"
@@ -187,28 +199,12 @@ def _check_own_networks(file: Path, values: Mapping[str, Any], allowed: str | No
         raise OptionError(
             format_problems(f"{str(file)!r} does not choose that alone", problems)
         )
-    if allowed is not None and not named:
-        raise OptionError(
-            f"network is {allowed!r}, but the study {str(file)!r} names no network of a file; "
-            "drop --network"
-        )
 
 
-def _check_no_data_dir(file: Path, tables: Sequence[Any]) -> None:
-    """Refuse a place of the data that would have no effect.
-
-    Args:
-        file: The study file.
-        tables: Tables of its grid, unchecked.
-
-    Raises:
-        OptionError: A table names the place of its data itself.
-    """
-    if any(isinstance(table, Mapping) and "data_dir" in table for table in tables):
-        raise OptionError(
-            f"data_dir is given, but the grid of the study {str(file)!r} has its own; drop "
-            "--data-dir, or take it out of the grid"
-        )
+def _has_data_dir(values: Mapping[str, Any]) -> bool:
+    """Return True if a table of the grid names the place of its data itself."""
+    tables = grid_tables(values.get("grid", ()))
+    return any(isinstance(table, Mapping) and "data_dir" in table for table in tables)
 
 
 def _is_own_network(text: Any) -> bool:

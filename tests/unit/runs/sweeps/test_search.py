@@ -237,6 +237,8 @@ def test_all_that_is_wrong_with_a_search_is_told_at_once():
         study(search={"method.shrink": {"low": 0.5, "high": 1.5}})
     with pytest.raises(OptionError, match="epochs is 0; use a number of at least 1"):
         study(search={"epochs": {"low": 0, "high": 3}})
+    with pytest.raises(OptionError, match=r"(?s)unknown optimizer 'SGDD'.*codec 'int9'"):
+        study(search={"optimizer": ["SGDD:lr=0.1"], "codec": ["int9"]})
 
 
 def test_what_cannot_be_searched_is_refused(tmp_path):

@@ -186,8 +186,10 @@ def test_a_file_does_not_run_code_as_a_value_of_its_search(tmp_path):
 def test_a_place_of_the_data_that_the_grid_replaces_is_refused(tmp_path):
     file = write(tmp_path, f"grid = {{data = 'text', data_dir = '{tmp_path}'}}")
     assert Study.read(file).rows
-    with pytest.raises(OptionError, match=r"data_dir is given, but the grid .* has its own"):
-        Study.read(file, base={"data_dir": "elsewhere"})
+    with pytest.raises(
+        OptionError, match=r"(?s)jobs is -1.*data_dir is given, but the grid has its own"
+    ):
+        Study.read(file, base={"data_dir": str(tmp_path)}, jobs=-1)
 
 
 def test_seeds_for_a_search_need_no_learning_rates():
@@ -198,5 +200,7 @@ def test_seeds_for_a_search_need_no_learning_rates():
 
 def test_a_permission_for_no_code_is_refused(tmp_path):
     file = write(tmp_path, "grid = {method = 'fdg', network = ['mlp', 'mlp:hidden=[8]']}")
-    with pytest.raises(OptionError, match=r"names no network of a file; drop --network"):
-        Study.read(file, own_network="nets.py:small")
+    with pytest.raises(
+        OptionError, match=r"(?s)jobs is -1.*names no network of a file; drop --network"
+    ):
+        Study.read(file, own_network="nets.py:small", jobs=-1)
