@@ -15,7 +15,6 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.settings import check_settings
 from benchmarks.harness.studied_rows import StudiedRow, read_study, with_baselines
 from benchmarks.harness.target_rows import BASE, trained_row
-from benchmarks.peers.rows import parse_row
 from hocket.options import Named
 from hocket.runs.sweeps.record import SweepRecord
 from hocket.runs.sweeps.rows import choices
@@ -31,7 +30,8 @@ class StudyTimesSettings:
         data_dir: Folder of the data of the study, or its file.
         study: Folder with the record of the study.
         baselines: Baselines that wait for the gradient of the whole batch, with the updates of
-            back-propagation.
+            back-propagation; and ``independent``, the limit of the machine, which has a loss
+            for each process and so no time to the target.
         repetitions: Rounds in which every row has one turn.
         seconds: Length of a turn.
         confirm: Run each row that reached the target once to its end.
@@ -43,7 +43,7 @@ class StudyTimesSettings:
     out: Path = Path("records/study-times")
     data_dir: Path | None = None
     study: str = "records/gpt-characters-two-stages"
-    baselines: Sequence[str] = ("bp-all", "ddp")
+    baselines: Sequence[str] = ("independent", "bp-all", "ddp")
     repetitions: int = 5
     seconds: float = 4
     confirm: bool = True
@@ -53,7 +53,7 @@ class StudyTimesSettings:
             f"{name!r} does not wait for the gradient of the whole batch, and so has other "
             f"updates than {BASE}; leave it out"
             for name in self.baselines
-            if trained_row(name) != BASE or parse_row(name).name == "independent"
+            if trained_row(name) != BASE
         ]
         check_settings(
             "cannot measure times of a study",

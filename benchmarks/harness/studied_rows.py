@@ -131,10 +131,20 @@ def with_baselines(rows: Sequence[StudiedRow], names: Sequence[str]) -> list[Stu
             f"{', '.join(names)} would have the updates of {BASE} on one stage, which the "
             "study does not have; add it there, or give no baselines"
         )
-    same = [] if base is None else [
-        dataclasses.replace(base, name=name, baseline=name) for name in names
-    ]  # fmt: skip
-    return [*rows, *same]
+    return [*rows, *(_as_baseline(base, name) for name in names if base is not None)]
+
+
+def _as_baseline(base: StudiedRow, name: str) -> StudiedRow:
+    """Return a baseline that updates as back-propagation does, unless it has no common loss.
+
+    Args:
+        base: Back-propagation.
+        name: Name of the baseline.
+    """
+    row = dataclasses.replace(base, name=name, baseline=name)
+    if name != "independent":
+        return row
+    return dataclasses.replace(row, to_target=None, own_updates=None, curve=())
 
 
 def _read_row(

@@ -26,10 +26,11 @@ def study_times_table(record: Record) -> str:
         "learning rate there; edge: the least or the largest that was tried. Baselines that "
         "wait for the gradient of the whole batch have those of bp. Milliseconds of an update "
         "on the batches of the study: median and range over {repetitions} rounds in which all "
-        "rows have a turn. Seconds to the target are the product of both, given beside those "
-        "of bp. One run: the training of the first seed in processes, without evaluations, "
-        "until its own updates to the target; its seconds beside the product, and the test "
-        "loss at its end."
+        "rows have a turn. Independent: a training of its own in each process, at the same "
+        "time, the limit of the machine. Seconds to the target are the product of both, given "
+        "beside those of bp. One run: the training of the first seed in processes, without "
+        "evaluations, until its own updates to the target; its seconds beside the product, and "
+        "the test loss at its end."
     ).format(**record.settings, numbers=", ".join(map(str, record.settings["seeds"])))
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 

@@ -98,7 +98,7 @@ def draw_losses(
     labels = list(dict.fromkeys(row["row"] for row in every))
     lines = {}
     for axes, (title, shown) in zip(panels, rows.items(), strict=True):
-        for row in shown:
+        for row in (one for one in shown if one["curve"]):
             number = labels.index(row["row"])
             seconds = [point["updates"] * row["update_s"] for point in row["curve"]]
             losses = [point["test_loss"] for point in row["curve"]]
@@ -110,7 +110,7 @@ def draw_losses(
         axes.set_xlabel("seconds")
         axes.grid(alpha=0.3)
     # Peaks of trainings that nearly diverged would leave no room for the others.
-    panels[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in every))
+    panels[0].set_ylim(top=max(row["curve"][0]["test_loss"] for row in every if row["curve"]))
     panels[0].set_ylabel("test loss")
     figure.legend(
         lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small"

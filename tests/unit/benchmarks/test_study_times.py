@@ -49,17 +49,22 @@ def test_updates_of_a_study_are_multiplied_by_seconds_in_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = sweep(STUDY(), tmp_path / "study")
-    settings = SETTINGS(out=tmp_path, study=str(tmp_path / "study"), baselines=("ddp",))
+    settings = SETTINGS(
+        out=tmp_path, study=str(tmp_path / "study"), baselines=("ddp", "independent")
+    )
     measure_study_times(settings)
     record = Record.read(tmp_path)
-    bp, adl, ddp = record.rows
-    assert [row["processes"] for row in record.rows] == [1, 2, 2]
-    assert [row["base"] for row in record.rows] == [True, False, False]
+    *rows, independent = record.rows
+    bp, adl, ddp = rows
+    assert [row["processes"] for row in record.rows] == [1, 2, 2, 2]
+    assert [row["base"] for row in record.rows] == [True, False, False, False]
     assert (bp["updates"], adl["updates"]) == tuple(
         row["to_target"]["updates"] for row in kept.rows
     )
     assert ddp["updates"] == bp["updates"]
-    for row in record.rows:
+    assert independent["update_s"] > 0
+    assert (independent["updates"], independent["seconds"]) == (None, None)
+    for row in rows:
         assert 0 < row["min_s"] <= row["update_s"] <= row["max_s"]
         assert row["seconds"] == row["updates"]["mean"] * row["update_s"]
         reached = next(point for point in row["curve"] if point["test_loss"] <= 1.9)
@@ -88,9 +93,11 @@ def test_a_row_that_did_not_reach_the_target_has_no_seconds_to_it(
 
     monkeypatch.setattr("benchmarks.study_times.time_over_link", pretend)
     sweep(STUDY(grid=[BP], target="test_loss <= 0.01"), tmp_path / "study")
-    measure_study_times(SETTINGS(out=tmp_path, study=str(tmp_path / "study")))
+    measure_study_times(
+        SETTINGS(out=tmp_path, study=str(tmp_path / "study"), baselines=("bp-all",))
+    )
     record = Record.read(tmp_path)
-    assert [row["row"] for row in record.rows] == ["bp, stages 1", "bp-all", "ddp"]
+    assert [row["row"] for row in record.rows] == ["bp, stages 1", "bp-all"]
     assert {row["seconds"] for row in record.rows} == {None}
     assert {row["confirmed"] for row in record.rows} == {None}
     render(tmp_path)
@@ -108,7 +115,11 @@ def test_a_study_that_cannot_be_timed_is_refused(tmp_path: Path) -> None:
     refuse(of_errors, tmp_path / "errors", "test_error <= 0.5; use a study of the test loss")
     without = STUDY(grid=[BP], target=None)
     refuse(without, tmp_path / "none", "target is 'none given'; write it like")
-    refuse(STUDY(grid=[ADL]), tmp_path / "no bp", "bp-all, ddp would have the updates of bp")
+    refuse(
+        STUDY(grid=[ADL]),
+        tmp_path / "no bp",
+        "independent, bp-all, ddp would have the updates of bp",
+    )
     balanced = STUDY(grid=[{"method": "fdg", "stages": 2}])
     named = r"'fdg, stages 2' is cut by .*; name its cuts in the study, such as plan"
     refuse(balanced, tmp_path / "balanced", named, baselines=())
