@@ -127,13 +127,10 @@ class RunWorkload(Workload):
         """
         data = load_data(self.config)
         network = build_network(self.config, data)
-        names = {name for state in states for name in state}
-        network.load_state_dict(
-            {
-                name: torch.stack([state[name] for state in states if name in state]).mean(0)
-                for name in names
-            }
-        )
+        held: dict[str, list[Tensor]] = {}
+        for name, own in chain.from_iterable(state.items() for state in states):
+            held.setdefault(name, []).append(own.double())  # counts of batches are whole
+        network.load_state_dict({name: torch.stack(of).mean(0) for name, of in held.items()})
         total, targets_seen = 0.0, 0
         with evaluation_mode(network):
             for inputs, targets in data.test:

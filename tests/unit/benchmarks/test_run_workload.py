@@ -12,8 +12,10 @@ from benchmarks.harness.real_run import run_training
 from benchmarks.harness.run_workload import RunWorkload
 from benchmarks.peers import build_baseline
 from hocket.errors import OptionError
+from hocket.runs.build import load_data
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
+from hocket.signals.losses import cross_entropy
 
 UPDATES = 30  # of which the first pass has 23, and the last of them a shorter batch
 CONFIG = partial(
@@ -76,6 +78,18 @@ def test_processes_end_at_the_test_loss_of_the_run(
     ran = run_training(one, "none", updates)
     assert ran["test_loss"] == pytest.approx(epoch.evaluation.loss, rel=1e-5)
     assert ran["seconds"] > 0
+
+
+def test_the_test_loss_is_that_of_the_mean_of_weights_and_statistics() -> None:
+    work = work_of(CONFIG(network="resnet8", batch_size=100))
+    network = work.build_network().eval()  # whose counts of batches are whole numbers
+    state = {name: own.clone() for name, own in network.state_dict().items()}
+    data = load_data(work.config)
+    whole = sum(cross_entropy(network(x), y).item() * len(y) for x, y in data.test)
+    count = sum(len(y) for _, y in data.test)
+    assert work.test_loss([state]) == pytest.approx(whole / count, rel=1e-5)
+    apart = [{name: own * factor for name, own in state.items()} for factor in (0.5, 1.0, 1.5)]
+    assert work.test_loss(apart) == pytest.approx(whole / count, rel=1e-5)
 
 
 def test_batches_that_cannot_be_shared_are_left_out() -> None:
