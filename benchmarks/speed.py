@@ -178,7 +178,7 @@ def _time_group(
 
 def count_parameters(training: PreparedTraining) -> int:
     """Query: return the number of parameters that a process trains."""
-    weights = (part for part in training.state.values() if isinstance(part, nn.Parameter))
+    weights = {part for part in training.state.values() if isinstance(part, nn.Parameter)}
     return sum(weight.numel() for weight in weights)
 
 

@@ -66,7 +66,7 @@ def vectors() -> Exact:
 
 
 def weights(training: PreparedTraining) -> dict[str, list[Any]]:
-    """Query: return the parameters and buffers that a process trains."""
+    """Query: return the parameters and buffers that a process has."""
     return {name: weight.tolist() for name, weight in training.state.items()}
 
 

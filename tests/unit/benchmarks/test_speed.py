@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks import speed as module
 from benchmarks.harness.record import Record
@@ -16,7 +18,8 @@ from benchmarks.harness.rounds import (
     summarize_turns,
     take_turn,
 )
-from benchmarks.speed import SpeedSettings, measure_speed
+from benchmarks.peers import PreparedTraining
+from benchmarks.speed import SpeedSettings, count_parameters, measure_speed
 from hocket.errors import HocketError, OptionError
 
 QUIET = NoisePolicy(foreign=0.04, retries=2, patience_s=0)
@@ -153,3 +156,9 @@ def test_where_the_system_does_not_tell_its_memory_it_is_not_asked(
 ) -> None:
     monkeypatch.setattr(module, "MEMORY", tmp_path / "meminfo")
     module._require_memory("bp")
+
+
+def test_a_weight_with_two_names_counts_once_and_a_buffer_never() -> None:
+    tied = nn.Parameter(torch.zeros(3))
+    state = {"embedding.weight": tied, "head.weight": tied, "mean": torch.zeros(5)}
+    assert count_parameters(PreparedTraining(lambda: None, 1, state)) == 3
