@@ -22,6 +22,7 @@ from hocket.runs.build import build_plan, build_run_method
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps.record import SweepRecord
 from hocket.runs.sweeps.rows import Row
+from hocket.runs.sweeps.selection import is_chosen
 from hocket.runs.sweeps.target import Target
 from hocket.transport.codecs import parse_codec
 
@@ -162,9 +163,7 @@ def _read_row(
     options = {name: value for name, value in row["options"].items() if name != "data_dir"}
     if data_dir is not None:
         options["data_dir"] = os.fspath(data_dir.absolute())
-    run = next(
-        run for run in row["runs"] if (run["learning_rate"], run["seed"]) == (rate, seed)
-    )
+    run = next(run for run in row["runs"] if is_chosen(row, run) and run["seed"] == seed)
     curve = points(run["curve"])
     return StudiedRow(
         name=row["row"],

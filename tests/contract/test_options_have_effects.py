@@ -442,6 +442,7 @@ RUN = {
     ),
     "data_dir": Row((None, Path("none")), network_file),
     "workers": Row((0, 1), preparing_threads),
+    "hold_out": Row((0.0, 0.25), network_file),
     "epochs": Row((1, 2), network_file),
     "updates": Row((3, 5), network_file, {"epochs": RunConfig.epochs}),
     "evaluate_every": Row((2, 3), row_count),

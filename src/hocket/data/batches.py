@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from hocket.data.prepared import prepare_ahead
-from hocket.data.randomness import make_generator
+from hocket.data.randomness import divide_rows, make_generator
 from hocket.errors import DataError, OptionError, format_problems
 
 Transform = Callable[[Tensor, Generator], Tensor]
@@ -69,6 +69,14 @@ class InMemory:
         if self.transform is not None:
             inputs = self.transform(inputs, rng)
         return inputs, self.targets[rows_B]
+
+    def divide(self, held: int, test: "InMemory") -> tuple["InMemory", "InMemory"]:
+        """Return the rest, and `held` examples drawn at random with the transform of `test`."""
+        rest, held_out = divide_rows(len(self), held)
+        return (
+            InMemory(self.inputs[rest], self.targets[rest], self.transform),
+            InMemory(self.inputs[held_out], self.targets[held_out], test.transform),
+        )
 
 
 @final

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from hocket.data.augment import Normalise
 from hocket.data.batches import Batches
 from hocket.data.dataset import Data, check_targets
+from hocket.data.randomness import divide_rows
 from hocket.errors import DataError, OptionError, format_problems, import_extra
 
 if TYPE_CHECKING:
@@ -107,6 +108,17 @@ class ImageFiles:
         """
         images = [self._read_image(self.paths[row], rng) for row in rows_B.tolist()]
         return NORMALISE(torch.stack(images), rng), self.targets[rows_B]
+
+    def divide(self, held: int, test: "ImageFiles") -> tuple["ImageFiles", "ImageFiles"]:
+        """Return the rest, and `held` files drawn at random, cropped as those of `test`."""
+
+        def part(rows: Tensor, like: ImageFiles) -> ImageFiles:
+            paths = [self.paths[row] for row in rows.tolist()]
+            targets = self.targets[rows]
+            return ImageFiles(paths, targets, like.size, like.choose_box, flip=like.flip)
+
+        rest, held_out = divide_rows(len(self), held)
+        return part(rest, self), part(held_out, test)
 
     def _read_image(self, path: Path, rng: Generator) -> Tensor:
         """Read, crop and resize one image to uint8 (3, S, S).

@@ -8,10 +8,11 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hocket.errors import OptionError
 
-Purpose = Literal["order", "augmentation", "examples"]
+Purpose = Literal["order", "augmentation", "examples", "held out"]
 
 
 def make_generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
@@ -38,3 +39,17 @@ def make_generator(seed: int, purpose: Purpose, *key: int) -> torch.Generator:
     state = np.random.SeedSequence(seed, spawn_key=spawn_key).generate_state(1, np.uint64)
     # 63 bits: the range that every PyTorch version takes.
     return torch.Generator().manual_seed(int(state[0]) >> 1)
+
+
+def divide_rows(examples: int, held: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of the rest and of the held-out examples, each in ascending order.
+
+    Args:
+        examples: N, the number of all examples.
+        held: H, the number of those to hold out.
+
+    >>> [rows.tolist() for rows in divide_rows(5, 2)]
+    [[0, 1, 4], [2, 3]]
+    """
+    rows_N = torch.randperm(examples, generator=make_generator(0, "held out"))
+    return rows_N[held:].sort().values, rows_N[:held].sort().values

@@ -10,6 +10,7 @@ from typing import Any
 from hocket.data.cifar import cifar10, cifar100
 from hocket.data.dataset import Data
 from hocket.data.digits import digits
+from hocket.data.held_out import hold_out as divide
 from hocket.data.hugging_face import hf
 from hocket.data.image_folder import folder
 from hocket.data.mixing import Mix, MixedExamples, check_mixing
@@ -56,6 +57,7 @@ def load(
     batch_size: int,
     seed: int = 0,
     workers: int = 0,
+    hold_out: float = 0.0,
     mixup: float = 0.0,
     cutmix: float = 0.0,
     **chosen: Any,
@@ -68,18 +70,21 @@ def load(
         batch_size: Number of examples in a batch.
         seed: Seed of order and augmentation.
         workers: Number of threads that prepare batches ahead; 0 for none.
+        hold_out: Share of the training examples that takes the place of the test; 0 for none.
         mixup: Alpha of mixup of training examples; 0 for none.
         cutmix: Alpha of CutMix of training images; 0 for none.
         chosen: Options of this data set; see its function.
 
     Raises:
         OptionError: The name or an option is unknown, missing or invalid.
-        DataError: The data set is missing or damaged.
+        DataError: The data set is missing or damaged, or cannot be divided.
     """
     check_data(name, data_dir, **chosen)
     if data_dir is not None:
         chosen["data_dir"] = Path(data_dir)
     data = _find_loader(name)(batch_size=batch_size, seed=seed, **chosen)
+    if hold_out:
+        data = divide(data, hold_out)
     train, test = (each.with_options(workers=workers) for each in (data.train, data.test))
     if mixup or cutmix:
         check_mixing(name, data.kind, mixup=mixup, cutmix=cutmix)

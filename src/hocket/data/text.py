@@ -43,6 +43,17 @@ class Windows:
         # Copies, because inputs and targets would share memory otherwise.
         return windows[:, :-1].clone(), windows[:, 1:].clone()
 
+    def divide(self, held: int, test: "Windows") -> tuple["Windows", "Windows"]:
+        """Return the beginning of the text, and its end of `held` windows, placed as in `test`.
+
+        A window at random would share most of its text with those that train.
+        """
+        end = len(self.tokens_N) - held * self.context - 1
+        return (
+            Windows(self.tokens_N[:end], self.context, jitter=self.jitter),
+            Windows(self.tokens_N[end:], self.context, jitter=test.jitter),
+        )
+
 
 def text(*, data_dir: Path, batch_size: int, seed: int = 0, context: int = 64) -> Data:
     """Load a UTF-8 text: its first nine tenths for training, the rest for the test.

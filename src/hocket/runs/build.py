@@ -48,6 +48,7 @@ def load_data(config: RunConfig) -> Data:
         batch_size=config.batch_size,
         seed=config.seed,
         workers=config.workers,
+        hold_out=config.hold_out,
         mixup=config.mixup,
         cutmix=config.cutmix,
         **named.options,

@@ -24,7 +24,9 @@ RUN_RANGES = {
     **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
     **dict.fromkeys(("mixup", "cutmix"), Range(least=0)),
     "threads": Range(least=0, below=1025),  # with more PyTorch may crash
-    **dict.fromkeys(("average_weights", "label_smoothing"), Range(least=0, below=1)),
+    **dict.fromkeys(
+        ("hold_out", "average_weights", "label_smoothing"), Range(least=0, below=1)
+    ),
 }
 """Ranges of the numbers of a run."""
 
@@ -48,6 +50,8 @@ class RunConfig:
     """Folder or file of the data set."""
     workers: int = 0
     """Threads that prepare batches ahead; 0 to prepare each when it is needed."""
+    hold_out: float = 0.0
+    """Share of the training examples to evaluate with in the place of the test; 0 for none."""
     epochs: int = 20
     """Number of passes through the training data."""
     updates: int = 0

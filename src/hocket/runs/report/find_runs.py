@@ -13,6 +13,7 @@ from hocket.runs.report.reported_run import DAMAGED, BatchMetrics, ReportedRun, 
 from hocket.runs.sweeps.curve import Point
 from hocket.runs.sweeps.record import FILE, SweepRecord
 from hocket.runs.sweeps.rows import with_learning_rate
+from hocket.runs.sweeps.selection import is_chosen
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _read_study(folder: Path) -> Iterator[ReportedRun | str]:
     try:
         for row in record.rows:
             for run in row["runs"]:
-                if run["learning_rate"] == row["learning_rate"]:
+                if is_chosen(row, run):
                     yield from _read_study_run(folder, row, run)
             if row["learning_rate"] is None and row["sweep"]:
                 yield f"row {row['row']!r} of {str(folder)!r} has no best learning rate yet"

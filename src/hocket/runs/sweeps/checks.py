@@ -18,7 +18,7 @@ from hocket.runs.build import (
     parse_stage_speeds,
     require_device,
 )
-from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.config import RUN_RANGES, RunConfig, parse_config
 from hocket.runs.run_dir import require_weights_format
 from hocket.runs.sweeps.rows import DEFAULTS, RATES, Row, Run, as_list, expand
 from hocket.runs.sweeps.space import corners, parse_space, with_values
@@ -108,11 +108,38 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     compares = table or any(row.learning_rates for row in rows)
     if given.get("seeds_for_sweep") is not None and not compares:
         problems.append("seeds_for_sweep has no effect without learning_rates; give both")
+    problems += _hold_out_problems(given, [base, table, *tables], compares=bool(compares))
     problems += _row_problems(rows)
     if found := _search_problems(table, [t for t in tables if isinstance(t, Mapping)]):
         return problems + found
     # What is wrong without the values of the search is listed already.
     return problems if problems or not table else _corner_problems(table, rows)
+
+
+def _hold_out_problems(
+    given: Mapping[str, Any], tables: Sequence[Any], *, compares: bool
+) -> list[str]:
+    """Return the problems of the share that is held out while learning rates are compared.
+
+    Args:
+        given: Values of the keys of a study that have the right type.
+        tables: Its tables of options.
+        compares: True if it compares learning rates, or trials of a search.
+    """
+    share, key = given.get("hold_out_for_sweep"), "hold_out_for_sweep"
+    if not share:
+        return []
+    if share not in (allowed := RUN_RANGES["hold_out"]):
+        return [f"{key} is {share}; use {allowed}"]
+    problems = []
+    if not compares:
+        problems.append(f"{key} has no effect without learning_rates; give both")
+    if any(isinstance(table, Mapping) and "hold_out" in table for table in tables):
+        problems.append(
+            f"{key} is {share} and hold_out is given; the results would not be of the test, so "
+            "give one of both"
+        )
+    return problems
 
 
 def _search_problems(

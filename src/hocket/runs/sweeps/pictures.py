@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hocket.errors import import_extra
+from hocket.runs.sweeps.selection import is_chosen
 from hocket.runs.sweeps.target import Target
 
 AXES: Mapping[str, str] = {
@@ -72,5 +73,5 @@ def chosen_curves(row: Mapping[str, Any]) -> list[Sequence[Mapping[str, Any]]]:
     return [
         run["curve"]
         for run in row["runs"]
-        if run["state"] == "finished" and run["learning_rate"] == row["learning_rate"]
+        if run["state"] == "finished" and is_chosen(row, run)
     ]

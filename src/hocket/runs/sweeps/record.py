@@ -180,6 +180,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
     """Return the row of the record of a row of the study."""
     rate = results.best[0] if results.best is not None else None
     chosen = results.chosen
+    only = None in results.row.rates  # a rate that nothing has to choose
     ended = [each for each in chosen if each.last is not None and math.isfinite(each.last)]
     complete = bool(chosen) and len(ended) == len(chosen)
     diverged = results.is_over and not complete
@@ -198,7 +199,7 @@ def _row(study: Study, results: RowResults) -> dict[str, Any]:
         "to_target": _to_target(chosen, study.goal, averaged=complete),
         "gradient_error": _gradient_error(ended),
         "sweep": _sweep(results),
-        "runs": [_run(each) for each in results.outcomes],
+        "runs": [_run(each, chosen=only or each in chosen) for each in results.outcomes],
     }
 
 
@@ -259,6 +260,7 @@ def _sweep(results: RowResults) -> list[dict[str, Any]]:
     known = {
         rate: [each.last for each in outcomes if each.last is not None]
         for rate, outcomes in results.sweep.items()
+        if rate is not None
     }
     whole = {r: v for r, v in known.items() if len(v) == len(results.sweep[r])}
     means = sweep_means(whole)
@@ -269,17 +271,23 @@ def _sweep(results: RowResults) -> list[dict[str, Any]]:
             "diverged": sum(map(math.isinf, known[rate])),
             "missing": len(results.sweep[rate]) - len(known[rate]),
         }
-        for rate in results.row.rates
-        if rate is not None
+        for rate in known
     ]
 
 
-def _run(outcome: RunOutcome) -> dict[str, Any]:
-    """Return a run as plain values, with its curve and the command that repeats it."""
+def _run(outcome: RunOutcome, *, chosen: bool) -> dict[str, Any]:
+    """Return a run as plain values, with its curve and the command that repeats it.
+
+    Args:
+        outcome: The run and what it measured.
+        chosen: True if the results of its row are of this run.
+    """
     run, result = outcome.run, outcome.result
     return {
         "learning_rate": run.rate,
         "seed": run.seed,
+        "hold_out": run.config.hold_out,
+        "chosen": chosen,
         "state": "missing" if result is None else result.state,
         "message": "" if result is None else result.message,
         "folder": f"runs/{run.name}",

@@ -7,7 +7,7 @@ from hocket.errors import OptionError
 from hocket.runs.build import build_run_method
 from hocket.runs.config import parse_config
 from hocket.runs.sweeps.rows import DEFAULTS
-from hocket.runs.sweeps.selection import RULE
+from hocket.runs.sweeps.selection import HELD_OUT, RULE
 from hocket.runs.sweeps.target import METRICS
 
 NONE = "-"
@@ -26,7 +26,10 @@ def markdown(values: Mapping[str, Any], picture: str | None) -> str:
         parts.append(f"![{settings['name']}]({picture})")
     if any(row["sweep"] for row in values["rows"]):
         parts += ["## Learning rates", _rate_table(values)]
-        parts.append(RULE.format(metric=f"`{settings['select']}`"))
+        rule = [RULE.format(metric=f"`{settings['select']}`")]
+        if share := settings.get("hold_out_for_sweep"):
+            rule.append(HELD_OUT.format(share=share))
+        parts.append(" ".join(rule))
     parts += ["## Runs", _run_table(values), provenance(values)]
     return "\n\n".join(parts) + "\n"
 
@@ -166,10 +169,11 @@ def _run_table(values: Mapping[str, Any]) -> str:
         for run in row["runs"]:
             last = run["curve"][-1] if run["curve"] else None
             value = last[metric] if last is not None else None
+            share = run.get("hold_out")
             message = run["message"].partition("\n")[0].replace("|", "\\|")
             lines.append(
                 [
-                    row["row"],
+                    row["row"] + (f", {share:.4g} held out" if share else ""),
                     NONE if run["learning_rate"] is None else f"{run['learning_rate']:g}",
                     str(run["seed"]),
                     run["state"] + (f": {message}" if message else ""),

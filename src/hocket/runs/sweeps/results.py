@@ -122,13 +122,12 @@ class RowResults:
     def __init__(self, study: Study, row: Row, outcome: Callable[[Run], RunOutcome]) -> None:
         self.row = row
         self._study = study
-        seeds = study.sweep_seeds
         self.sweep = {
-            rate: [outcome(row.run(rate, seed)) for seed in seeds] for rate in row.rates
+            rate: [outcome(run) for run in study.sweep_runs(row, rate)] for rate in row.rates
         }
         self.best = self._choose()
         self.later = (
-            [outcome(row.run(self.best[0], seed)) for seed in study.later_seeds]
+            [outcome(run) for run in study.later_runs(row, self.best[0])]
             if self.best is not None
             else []
         )
@@ -158,5 +157,6 @@ class RowResults:
         """Outcomes at the best learning rate, by seed; nothing if there is none."""
         if self.best is None:
             return []
+        # Where examples are held out in the sweep, the later runs take the place of its own.
         by_seed = {each.run.seed: each for each in (*self.sweep[self.best[0]], *self.later)}
         return [by_seed[seed] for seed in self._study.seeds]

@@ -58,13 +58,21 @@ class Row:
         """Learning rates to try; None stands for that of the optimizer."""
         return self.learning_rates or (None,)
 
-    def run(self, rate: float | None, seed: int) -> "Run":
+    def run(self, rate: float | None, seed: int, *, hold_out: float = 0.0) -> "Run":
         """Return the run of a learning rate and a seed.
+
+        Args:
+            rate: The rate; None for that of the optimizer.
+            seed: The seed.
+            hold_out: Share of the training examples in the place of the test; 0 for the option
+                of the row.
 
         Raises:
             OptionError: Its configuration is impossible, or has no use for the rate.
         """
         options = {**DEFAULTS, **self.options, "seed": seed}
+        if hold_out:
+            options["hold_out"] = hold_out
         if rate is not None:
             options = with_learning_rate(options, rate)
         return Run(self.label, parse_config(options, f"row {self.label!r}"), rate, seed)
@@ -99,7 +107,8 @@ class Run:
     def title(self) -> str:
         """Description for messages."""
         rate = "" if self.rate is None else f", lr {self.rate:g}"
-        return f"{self.label}{rate}, seed {self.seed}"
+        held_out = f", {self.config.hold_out:g} held out" if self.config.hold_out else ""
+        return f"{self.label}{rate}, seed {self.seed}{held_out}"
 
 
 def choices(config: RunConfig) -> dict[str, Any]:

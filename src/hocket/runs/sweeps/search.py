@@ -142,7 +142,7 @@ class RowSearch:
         self._folder = folder
         self._space = _space(study, row)
         self._states = stored.optuna.trial.TrialState
-        objective = study.metric, study.sweep_seeds[0]
+        objective = study.metric, study.sweep_seeds[0], *_held_out(study).items()
         self._stored = stored.of(row, self._space, objective)
 
     @property
@@ -179,7 +179,8 @@ class RowSearch:
 
     def _run(self, values: dict[str, Any]) -> Run:
         seed = self._study.sweep_seeds[0]
-        options = with_values({**DEFAULTS, **self.row.options, "seed": seed}, values)
+        given = {**DEFAULTS, **self.row.options, **_held_out(self._study), "seed": seed}
+        options = with_values(given, values)
         label = ", ".join(
             [self.row.label, *(f"{name} {_short(value)}" for name, value in values.items())]
         )
@@ -300,6 +301,12 @@ def _space(study: Study, row: Row) -> dict[str, Dimension]:
         )
     rates = [float(rate) for rate in row.learning_rates]
     return {RATE: Interval(min(rates), max(rates), log=True)}
+
+
+def _held_out(study: Study) -> dict[str, float]:
+    """Return the option of the trials of a study that divides their data, if it wants that."""
+    share = study.hold_out_for_sweep
+    return {"hold_out": share} if share else {}
 
 
 def _suggest(trial: Any, name: str, dimension: Dimension) -> None:

@@ -3,6 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any, TypeVar
+
+Rate = TypeVar("Rate", bound=float | None)
 
 RULE = (
     "Of the learning rates of a row the best is the one with the least mean, over the seeds of "
@@ -10,9 +13,15 @@ RULE = (
     "equal means the smaller rate wins. A row without a finite mean has no best rate."
 )
 """The rule in words, with a place for the metric."""
+HELD_OUT = (
+    "The runs of the sweep were evaluated with {share:.4g} of the training examples, on which "
+    "they did not train, in the place of the test, which so chose nothing. The results are "
+    "those of runs with the best rate, with all seeds and on all training examples."
+)
+"""The addition for examples that were held out, with a place for their share."""
 
 
-def sweep_means(values: Mapping[float | None, Sequence[float]]) -> dict[float | None, float]:
+def sweep_means(values: Mapping[Rate, Sequence[float]]) -> dict[Rate, float]:
     """Return the mean of each learning rate's values; infinity stands for a run that diverged.
 
     >>> sweep_means({0.1: [1.0, 2.0], 0.2: [1.0, math.inf]})
@@ -35,6 +44,17 @@ def best_rate(values: Mapping[float | None, Sequence[float]]) -> tuple[float | N
     if not means:
         return None
     return (min(means, key=lambda rate: (means[rate], rate or 0.0)),)
+
+
+def is_chosen(row: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Return True if the results of a row of a record are of this run, among others.
+
+    Args:
+        row: The row.
+        run: The run. Older records do not mark it: there it is one at the best rate.
+    """
+    chosen: bool = run.get("chosen", run["learning_rate"] == row["learning_rate"])
+    return chosen
 
 
 def is_at_edge(rate: float | None, rates: Sequence[float | None]) -> bool:

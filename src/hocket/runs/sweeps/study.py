@@ -35,6 +35,9 @@ class Study:
         seeds: Seeds of each row.
         seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
             with the best one only. All if not given.
+        hold_out_for_sweep: Share of the training examples that takes the place of the test
+            while learning rates, or trials of a search, are compared; 0 to compare them by the
+            test. All seeds are then run with the best rate, on all training examples.
         target: A metric and its limit: ``test_loss <= 1.90``.
         search: Options that a search tries values of, each with a list of values or a
             range: ``{"learning_rate": {"low": 0.001, "high": 0.1, "log": True}}``. A sweep does
@@ -57,6 +60,7 @@ class Study:
     learning_rates: Sequence[float] = ()
     seeds: Sequence[int] = (0,)
     seeds_for_sweep: Sequence[int] | None = None
+    hold_out_for_sweep: float = 0.0
     search: Mapping[str, Any] = field(default_factory=dict)
     target: str | None = None
     select: str | None = None
@@ -129,15 +133,38 @@ class Study:
     @property
     def later_seeds(self) -> tuple[int, ...]:
         """Seeds that are run with the best learning rate only."""
+        if self.hold_out_for_sweep:
+            return tuple(self.seeds)
         return tuple(seed for seed in self.seeds if seed not in self.sweep_seeds)
+
+    def sweep_runs(self, row: Row, rate: float | None) -> list[Run]:
+        """Return the runs of a row that compare a learning rate with others.
+
+        Args:
+            row: The row.
+            rate: The rate; None for that of the optimizer, which needs no run on less data.
+        """
+        if rate is None and self.hold_out_for_sweep:
+            return []
+        share = self.hold_out_for_sweep
+        return [row.run(rate, seed, hold_out=share) for seed in self.sweep_seeds]
+
+    def later_runs(self, row: Row, rate: float | None) -> list[Run]:
+        """Return the runs of a row that are made with its best learning rate only.
+
+        Args:
+            row: The row.
+            rate: The best rate; None for that of the optimizer.
+        """
+        return [row.run(rate, seed) for seed in self.later_seeds]
 
     def runs(self) -> list[Run]:
         """Return all runs that the study may need: each rate of each row with each seed."""
         return [
-            row.run(rate, seed)
+            run
             for row in self.rows
             for rate in row.rates
-            for seed in (*self.sweep_seeds, *self.later_seeds)
+            for run in (*self.sweep_runs(row, rate), *self.later_runs(row, rate))
         ]
 
 

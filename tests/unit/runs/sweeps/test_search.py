@@ -144,6 +144,22 @@ def test_trials_with_another_objective_are_others(tmp_path, monkeypatch, here):
     assert all(value < 0.3 for value in values)  # errors are a tenth of the losses
 
 
+def test_trials_with_held_out_examples_are_others(tmp_path, monkeypatch, here):
+    held_out = []
+
+    def loss(config):
+        held_out.append(config.hold_out)
+        return distance(config)
+
+    pretend_runs(monkeypatch, loss)
+    run(study(), 2, tmp_path)
+    assert "held out" not in (tmp_path / "SEARCH.md").read_text()
+    run(study(hold_out_for_sweep=0.25), 2, tmp_path)
+    assert held_out == [0, 0, 0.25, 0.25]
+    text = (tmp_path / "SEARCH.md").read_text()
+    assert "of 0.25 of the training examples, which were held out" in text
+
+
 def test_another_row_leaves_the_trials_of_the_first_one(tmp_path, monkeypatch, here):
     pretend_runs(monkeypatch, distance)
     run(study(), 2, tmp_path)

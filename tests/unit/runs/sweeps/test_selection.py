@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hocket.runs.sweeps.selection import best_rate, is_at_edge
+from hocket.runs.sweeps.selection import best_rate, is_at_edge, is_chosen
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_a_rate_at_the_edge_is_known():
     ]
     assert not is_at_edge(0.1, [0.1])
     assert not is_at_edge(None, [None])
+
+
+def test_an_older_record_has_results_of_the_runs_at_the_best_rate():
+    row = {"learning_rate": 0.1}
+    assert is_chosen(row, {"learning_rate": 0.1})
+    assert not is_chosen(row, {"learning_rate": 0.2})
+    assert not is_chosen(row, {"learning_rate": 0.1, "chosen": False})

@@ -14,7 +14,7 @@ from hocket import Study
 from hocket.errors import RunFolderError
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps import sweep as sweep_module
-from hocket.runs.sweeps.pictures import draw_curves
+from hocket.runs.sweeps.pictures import chosen_curves, draw_curves
 from hocket.runs.sweeps.record import SweepRecord
 from hocket.runs.sweeps.report import results_table
 from hocket.runs.sweeps.rows import Row
@@ -109,6 +109,59 @@ def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
     report = (tmp_path / "README.md").read_text()
     assert "| bp, stages 1 | 0.1050 | **0.0550** | 0.2050 |" in report
     assert "of equal means the smaller rate wins" in report
+
+
+def test_held_out_examples_choose_the_rate_and_the_test_does_not(tmp_path, monkeypatch, here):
+    """By the test 0.4 would be the best rate."""
+
+    def loss(config):
+        best = 0.1 if config.hold_out else 0.4
+        return abs(rate_of(config) - best) + config.seed / 100
+
+    pretend_runs(monkeypatch, loss)
+    chosen = study(
+        learning_rates=[0.1, 0.2, 0.4],
+        seeds=[0, 1],
+        seeds_for_sweep=[0],
+        hold_out_for_sweep=0.25,
+        target="test_loss <= 0.305",
+    )
+    record = sweep(chosen, tmp_path)
+    (row,) = record.rows
+    assert here.started == 3 + 2
+    assert (row["learning_rate"], row["state"]) == (0.1, "complete")
+    assert [each["mean"] for each in row["sweep"]] == pytest.approx([0.0, 0.1, 0.3])
+    assert row["final"]["test_loss"]["values"] == pytest.approx([0.3, 0.31])
+    assert (row["to_target"]["reached"], row["to_target"]["runs"]) == (1, 2)
+    marked = [(run["hold_out"], run["seed"], run["chosen"]) for run in row["runs"]]
+    assert marked == [(0.25, 0, False)] * 3 + [(0.0, 0, True), (0.0, 1, True)]
+    assert [curve[-1]["test_loss"] for curve in chosen_curves(row)] == pytest.approx(
+        row["final"]["test_loss"]["values"]
+    )
+    report = (tmp_path / "README.md").read_text()
+    assert "evaluated with 0.25 of the training examples, on which they did not train" in report
+    assert "| bp, stages 1, 0.25 held out | 0.1 | 0 | finished | 0.0000 |" in report
+    assert "--hold-out 0.25" in report
+    assert sweep(chosen, tmp_path).orphans == ()
+    assert here.started == 5
+
+
+def test_a_row_without_rates_holds_nothing_out(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: config.hold_out + config.seed)
+    grid = [{"method": "bp", "stages": 1}, {"method": "fdg", "learning_rates": [0.1, 0.2]}]
+    rows = sweep(study(grid=grid, seeds=[0, 1], hold_out_for_sweep=0.5), tmp_path).rows
+    assert here.started == 2 + 2 * 2 + 2
+    assert [run["chosen"] for run in rows[0]["runs"]] == [True, True]
+    assert [row["final"]["test_loss"]["values"] for row in rows] == [[0, 1], [0, 1]]
+
+
+def test_a_row_without_rates_marks_its_runs_before_all_have_ended(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: None if config.seed else 1.0)
+    (row,) = sweep(study(seeds=[0, 1]), tmp_path).rows
+    assert [(run["state"], run["chosen"]) for run in row["runs"]] == [
+        ("finished", True),
+        ("failed", True),
+    ]
 
 
 def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, here):

@@ -1,0 +1,101 @@
+"""Held-out examples are training examples that train no more, served as the test is."""
+
+import pytest
+import torch
+
+from hocket.data import Batches, Data, InMemory, load
+from hocket.data.held_out import hold_out
+from hocket.errors import DataError, OptionError
+from unit.data.test_image_folder import write_images
+
+SYNTHETIC = {"shape": [5], "classes": 3, "examples": 40, "test_examples": 8}
+
+
+def rows_of(batches):
+    """Return inputs and targets of each example, in any order."""
+    return sorted(
+        (*inputs.flatten().tolist(), int(target))
+        for batch in batches
+        for inputs, target in zip(*batch, strict=True)
+    )
+
+
+def test_examples_are_divided_and_the_test_is_left_out():
+    whole = load("synthetic", batch_size=8, **SYNTHETIC)
+    divided = load("synthetic", batch_size=8, hold_out=0.25, **SYNTHETIC)
+    assert [len(each.examples) for each in (divided.train, divided.test)] == [30, 10]
+    assert sorted(rows_of(divided.train) + rows_of(divided.test)) == rows_of(whole.train)
+    assert rows_of(divided.test) != rows_of(whole.train)[:10]
+
+
+def test_the_seed_does_not_choose_what_is_held_out():
+    held_out = [
+        rows_of(load("digits", batch_size=64, seed=seed, hold_out=0.5).test) for seed in (0, 1)
+    ]
+    assert held_out[0] == held_out[1]
+
+
+def test_held_out_examples_are_transformed_as_the_test_is():
+    images = torch.arange(6.0)[:, None]
+    train = InMemory(images, torch.zeros(6).long(), lambda inputs, rng: inputs + 100)
+    test = InMemory(images, torch.zeros(6).long(), lambda inputs, rng: inputs + 200)
+    data = Data("own", Batches(train, 6, shuffle=True), Batches(test, 6), 1, (1,), "vectors")
+    divided = hold_out(data, 1 / 3)
+    inputs = [float(x) for x, _ in (row[:2] for row in rows_of(divided.train))]
+    held = [float(x) for x, _ in (row[:2] for row in rows_of(divided.test))]
+    assert all(100 <= x < 200 for x in inputs)
+    assert all(x >= 200 for x in held)
+    assert sorted([x - 100 for x in inputs] + [x - 200 for x in held]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_end_of_a_text_is_held_out(tmp_path):
+    file = tmp_path / "numbers.txt"
+    file.write_text("".join(chr(0x4E00 + number) for number in range(1000)))
+    divided = load("text", data_dir=file, batch_size=4, context=10, hold_out=0.2)
+    # 900 characters make 89 windows, of which 18 are held out, with the last target.
+    assert [len(each.examples) for each in (divided.train, divided.test)] == [71, 18]
+    inputs, targets = zip(*divided.test, strict=True)
+    assert torch.cat(inputs).flatten().tolist() == list(range(719, 899))
+    assert torch.equal(torch.cat(targets), torch.cat(inputs) + 1)
+    seen = torch.cat([targets for _ in range(30) for _, targets in divided.train])
+    assert int(seen.max()) < 719
+
+
+def test_image_files_are_divided(tmp_path):
+    write_images(tmp_path)
+    data = load("folder", data_dir=tmp_path, batch_size=2, image_size=8)
+    divided = load("folder", data_dir=tmp_path, batch_size=2, image_size=8, hold_out=0.5)
+    rest, held = divided.train.examples, divided.test.examples
+    assert sorted(rest.paths + held.paths) == sorted(data.train.examples.paths)
+    assert (rest.flip, held.flip) == (True, False)
+    assert held.choose_box is data.test.examples.choose_box
+    for part in (rest, held):
+        assert [path.parent.name for path in part.paths] == [
+            ("cat", "dog")[target] for target in part.targets
+        ]
+
+
+def test_held_out_examples_are_not_mixed():
+    divided = load("synthetic", batch_size=8, hold_out=0.25, mixup=0.5, **SYNTHETIC)
+    assert next(iter(divided.train))[1].shape == (8, 3)
+    assert next(iter(divided.test))[1].shape == (8,)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.01, 0), (0.99, 40)])
+def test_a_share_of_no_example_or_all_is_refused(share, count):
+    message = f"hold_out is {share} of 40 training examples, which is {count}; choose"
+    with pytest.raises(OptionError, match=message):
+        load("synthetic", batch_size=8, hold_out=share, **SYNTHETIC)
+
+
+def test_examples_of_another_class_cannot_be_divided():
+    class Own:
+        def __len__(self):
+            return 4
+
+        def take(self, rows_B, rng):
+            return rows_B, rows_B
+
+    data = Data("own", Batches(Own(), 2), Batches(Own(), 2), 4, (), "vectors")
+    with pytest.raises(DataError, match=r"examples of 'own' cannot be divided; give .* divide"):
+        hold_out(data, 0.5)
