@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -61,6 +62,13 @@ FILES = {module_name(file): file for file in sorted(SOURCE.rglob("*.py"))}
 @cache
 def tree_of(module: str) -> ast.Module:
     return ast.parse(FILES[module].read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_trees() -> Iterator[None]:
+    """Leave no half a million nodes to every later search for garbage."""
+    yield
+    tree_of.cache_clear()
 
 
 def room_of(module: str) -> str:
