@@ -9,6 +9,7 @@ from hocket.errors import DataError
 from hocket.options import Named
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps.report import first_stage_lateness, format_spread
+from hocket.runs.sweeps.selection import is_chosen
 
 
 def short_study_table(record: Record, chosen: str = "short") -> str:
@@ -38,31 +39,40 @@ def short_study_table(record: Record, chosen: str = "short") -> str:
         if (goal := row["to_target"]) is not None:
             cells.append(format_spread(goal["updates"], 0))
         lines.append(cells)
-    machine = record.machine
     base = vars(RunConfig()) | record.settings["base"]
-    conditions = _conditions(record.settings["seeds"], complete)
+    conditions = _conditions(record.settings, complete)
     legend = (
         f"{base['network']} on {base['data']}: {conditions}. "
         "Updates late: of the first stage, the mean. "
-        f"Measured on {record.date[:10]} with torch {record.versions['torch']} on "
-        f"{machine['cpu']}, {machine['cores']} cores."
+        f"Recorded on {record.date[:10]} with torch {record.versions['torch']}, trained on "
+        f"{_processors(record, complete)}."
     )
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
-def _conditions(seeds: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> str:
+def _processors(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the processors on which the results of these rows were trained."""
+    runs = (run for row in rows for run in row["runs"] if is_chosen(row, run))
+    names = sorted({run["source"]["cpu"] for run in runs} - {""})
+    return " and ".join(names) or str(record.machine["cpu"])
+
+
+def _conditions(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return in words the seeds and the learning rates of the results of a study.
 
     Args:
-        seeds: The seeds.
+        settings: Those of its record.
         rows: The rows of its record.
     """
+    seeds = settings["seeds"]
     numbers = ", ".join(map(str, seeds))
     over = f"mean and standard deviation over the seeds {numbers}"
     if len(seeds) == 1:
         over = f"one seed, {numbers}"
     if all(len(row["sweep"]) > 1 for row in rows):
-        return f"{over}, each row at its best learning rate of those tried"
+        share = settings.get("hold_out_for_sweep")
+        by = f", by {share:g} of the training examples that was held out" if share else ""
+        return f"{over}, each row at its best learning rate of those tried{by}"
     rates = sorted({row["learning_rate"] for row in rows} - {None})  # of the optimizer's own
     return f"{over}, at the learning rate {' or '.join(map(str, rates))}" if rates else over
 

@@ -39,17 +39,20 @@ def hold_out(data: Data, share: float) -> Data:
     """
     train, test = data.train.examples, data.test.examples
     held = round(share * len(train))
+    impossible = OptionError(
+        f"hold_out is {share:g} of {len(train)} training examples, which is {held}; choose "
+        "a share that holds out at least one and leaves at least one"
+    )
     if not 0 < held < len(train):
-        raise OptionError(
-            f"hold_out is {share:g} of {len(train)} training examples, which is {held}; choose "
-            "a share that holds out at least one and leaves at least one"
-        )
+        raise impossible
     if not isinstance(train, Divisible) or not isinstance(test, type(train)):
         raise DataError(
             f"the examples of {data.name!r} cannot be divided; give their class a method "
             "divide(held, test), or leave hold_out at 0"
         )
     rest, held_out = train.divide(held, test)
+    if not len(rest):  # a text also loses what is left of its last window
+        raise impossible
     return replace(
         data,
         train=data.train.with_options(examples=rest),

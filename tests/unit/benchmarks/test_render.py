@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from benchmarks.report.render import (
     stale_excerpts,
 )
 from hocket.errors import DataError
-from unit.runs.sweeps.in_process import run_here
+from unit.runs.sweeps.in_process import pretend_runs, run_here
 
 
 def overhead_record() -> Record:
@@ -326,6 +327,33 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert excerpt("mine rows=1", tmp_path / "records").splitlines() == short
     with pytest.raises(DataError, match=r"no rows '0,x'.*numbers from 1 to 1"):
         excerpt("mine rows=0,x", tmp_path / "records")
+
+
+def test_a_quoted_study_names_the_processors_of_its_results(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Runs that only compare rates are of no row's results."""
+    run_here(monkeypatch)
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    study = hocket.Study(
+        name="mine",
+        grid={"method": "bp"},
+        learning_rates=[0.1, 0.2],
+        seeds=[0, 1],
+        seeds_for_sweep=[0],
+        hold_out_for_sweep=0.25,
+    )
+    folder = tmp_path / "mine"
+    hocket.sweep(study, folder, progress=False)
+    values = json.loads((folder / "record.json").read_text())
+    for run, cpu in zip(
+        values["rows"][0]["runs"], ["one", "two", "three", "four"], strict=True
+    ):
+        run["source"]["cpu"] = cpu
+    (folder / "record.json").write_text(json.dumps(values))
+    short = excerpt("mine rows=short", tmp_path)
+    assert "best learning rate of those tried, by 0.25 of the training examples" in short
+    assert short.endswith(", trained on four and three.")
 
 
 def test_short_rows_that_differ_in_other_options_have_their_whole_labels(

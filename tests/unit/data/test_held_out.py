@@ -25,7 +25,8 @@ def test_examples_are_divided_and_the_test_is_left_out():
     divided = load("synthetic", batch_size=8, hold_out=0.25, **SYNTHETIC)
     assert [len(each.examples) for each in (divided.train, divided.test)] == [30, 10]
     assert sorted(rows_of(divided.train) + rows_of(divided.test)) == rows_of(whole.train)
-    assert rows_of(divided.test) != rows_of(whole.train)[:10]
+    first, last = whole.train.examples.inputs[:10], whole.train.examples.inputs[-10:]
+    assert not any(torch.equal(divided.test.examples.inputs, each) for each in (first, last))
 
 
 def test_the_seed_does_not_choose_what_is_held_out():
@@ -41,8 +42,9 @@ def test_held_out_examples_are_transformed_as_the_test_is():
     test = InMemory(images, torch.zeros(6).long(), lambda inputs, rng: inputs + 200)
     data = Data("own", Batches(train, 6, shuffle=True), Batches(test, 6), 1, (1,), "vectors")
     divided = hold_out(data, 1 / 3)
-    inputs = [float(x) for x, _ in (row[:2] for row in rows_of(divided.train))]
-    held = [float(x) for x, _ in (row[:2] for row in rows_of(divided.test))]
+    inputs, held = (
+        [number for number, _ in rows_of(batches)] for batches in (divided.train, divided.test)
+    )
     assert all(100 <= x < 200 for x in inputs)
     assert all(x >= 200 for x in held)
     assert sorted([x - 100 for x in inputs] + [x - 200 for x in held]) == [0, 1, 2, 3, 4, 5]
@@ -86,6 +88,15 @@ def test_a_share_of_no_example_or_all_is_refused(share, count):
     message = f"hold_out is {share} of 40 training examples, which is {count}; choose"
     with pytest.raises(OptionError, match=message):
         load("synthetic", batch_size=8, hold_out=share, **SYNTHETIC)
+
+
+def test_a_text_of_which_no_whole_window_would_be_left_is_refused(tmp_path):
+    file = tmp_path / "short.txt"
+    file.write_text("ab" * 51)
+    # 91 characters make 10 windows; without 9 of them and a target 9 characters are left.
+    assert len(load("text", data_dir=file, batch_size=1, context=9, hold_out=0.8).train) == 1
+    with pytest.raises(OptionError, match=r"hold_out is 0.9 of 10 .*, which is 9; choose"):
+        load("text", data_dir=file, batch_size=1, context=9, hold_out=0.9)
 
 
 def test_examples_of_another_class_cannot_be_divided():

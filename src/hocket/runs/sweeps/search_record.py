@@ -151,7 +151,7 @@ def search_report(values: Mapping[str, Any]) -> str:
     settings = values["settings"]
     parts = [f"# Search of {settings['name']}", best_table(values)]
     share = settings["hold_out_for_sweep"]
-    by = f", and of {share:.4g} of the training examples, which were held out" * bool(share)
+    by = f", and of {share:.4g} of the training examples, which were held out" if share else ""
     parts.append(
         f"The best trial of a row has the least last `{settings['select']}`, of one run with "
         f"one seed{by}. The least of many such values is too good by some of their spread: run "
