@@ -28,12 +28,15 @@ def execute(
     """
     if stage.late_check.postpones:
         stage.late_check.before(action, tick)
-    try:  # and no context manager, as every action would enter it
-        with stage.recorder.span(action.kind, action.batch, tick):
-            report = do(action.batch) if do is not None else stage.execute(action)
+    recorder = stage.recorder
+    recorder.begin(action.kind, action.batch, tick)
+    try:  # and no context managers, as every action would enter them
+        report = do(action.batch) if do is not None else stage.execute(action)
     except Exception as error:
         _add_place(error, action, tick)
         raise
+    finally:
+        recorder.end()
     event = Event(tick, action, report)
     for watch in watchers:
         watch(event, stage)

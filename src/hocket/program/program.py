@@ -67,8 +67,8 @@ class Program:
         depends on the differences between batches, which soon repeat.
         """
         actions = [action for column in columns for action in column]
-        base = min([action.batch for action in actions], default=0)
-        pattern = tuple([(a.kind, a.stage, a.batch - base) for a in actions])
+        newest = self.schedules[0].batch_count
+        pattern = tuple([(a.kind, a.stage, a.batch - newest) for a in actions])
         if pattern not in self._orders:
             self._orders[pattern] = list(map(actions.index, self._ordered(columns)))
         return tuple([actions[place] for place in self._orders[pattern]])

@@ -94,7 +94,7 @@ class StageSchedule:
 
     def tick(self) -> list[Action]:
         """Return the stage's actions in the next tick, in which a new batch enters."""
-        if self.idle and not self._accumulated:
+        if not self._entered and not self._accumulated:
             self._drained = (self.batch_count, self._updates)
         self._entered[self.tick_count] = self.batch_count
         self.batch_count += 1

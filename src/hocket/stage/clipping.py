@@ -47,18 +47,18 @@ class Clipping:
 
     def of_update(self, gradients: Gradients) -> Gradients:
         """Return the gradients of an update, clipped if those are to be."""
-        return self._apply(gradients, "update")
+        return self._clipped(gradients) if self.what == "update" else gradients
 
     def of_batch(self, gradients: Gradients) -> Gradients:
         """Return the gradients of a batch, clipped if those are to be."""
-        return self._apply(gradients, "batch")
+        return self._clipped(gradients) if self.what == "batch" else gradients
 
-    def _apply(self, gradients: Gradients, what: Clipped) -> Gradients:
+    def _clipped(self, gradients: Gradients) -> Gradients:
         """Return scaled copies; nothing waits for the device.
 
         Copies, as others hold the gradients: a neighbour, which is sent a view, and watchers.
         """
-        if self.norm == math.inf or self.what != what:
+        if self.norm == math.inf:
             return gradients
         present = [gradient for gradient in gradients if gradient is not None]
         if not present:

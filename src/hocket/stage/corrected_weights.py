@@ -39,6 +39,8 @@ class CorrectedWeights(NewestWeights):
         in_flight: Batches whose versions tell how late their backwards are.
     """
 
+    replaces = True
+
     def __init__(self, updater: Updater, linearizer: Linearizer, in_flight: InFlight) -> None:
         super().__init__(updater)
         self._in_flight = in_flight

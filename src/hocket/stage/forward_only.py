@@ -57,7 +57,8 @@ def pass_on(stage: Stage, batch: int) -> ActionReport:
     activation = stage.to_previous.receive(batch)
     with torch.no_grad(), evaluation_mode(stage.module), stage.passes.autocast():
         output = stage.module(copy_tensors(activation.values))
-    fault, _ = stage.check.fault_in_output(output, (), lambda: [True] * len(tensors(output)))
+    outputs = tensors(output)
+    fault, _ = stage.check.fault_in_output(outputs, (), lambda: [True] * len(outputs))
     if fault is not None:
         return send_skipped(stage, activation, fault)
     outputs, leaves = tensors(output), tensors(graph_leaves(activation))

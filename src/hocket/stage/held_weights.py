@@ -34,7 +34,12 @@ class NewestWeights:
 
     Args:
         updater: Updater of the weights.
+
+    Attributes:
+        replaces: True if some action is done with other weights than the newest.
     """
+
+    replaces = False
 
     def __init__(self, updater: Updater) -> None:
         self._updater = updater
@@ -99,6 +104,8 @@ class HeldWeights(NewestWeights):
     Raises:
         OptionError: The memory of a weight has other things in it.
     """
+
+    replaces = True
 
     def __init__(
         self, updater: Updater, copies: VersionCopies, held_back: int, stage: int

@@ -38,6 +38,13 @@ _FEW = [
 PLAIN_LAYERS: frozenset[type[nn.Module]] = frozenset([*_ANY_DIMENSION, *_FEW])
 """Layers that draw nothing, and edit their input in place only if they are told to."""
 
+_HOOKS_OF_ALL: Sequence[Mapping[int, Callable[..., Any]]] = (
+    torch_module._global_forward_hooks,
+    torch_module._global_forward_pre_hooks,
+    torch_module._global_backward_hooks,
+    torch_module._global_backward_pre_hooks,
+)
+"""Tables of hooks of all modules, which may fill at any time."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -58,19 +65,19 @@ class KnownLayers:
         layers = list(module.modules())
         self._from_torch = all(map(_is_from_torch, layers))
         self._plain = self._from_torch and all(map(_is_plain, layers))
-        self._hooks = hooks_of(module)
+        self._hooks = [*hooks_of(module), *_HOOKS_OF_ALL]
         self._optional = [layer for layer in layers if "inplace" in vars(layer)]
         self.weight_places = _weight_places(layers) if self._plain else []
 
     @property
     def plain(self) -> bool:
         """True if the layers draw nothing, and run no forward inside their backward."""
-        return self._plain and self._unhooked
+        return self._plain and not any(self._hooks)
 
     @property
     def draws(self) -> Draws:
         """Generators that a forward may draw from."""
-        if not (self._from_torch and self._unhooked):
+        if not self._from_torch or any(self._hooks):
             return "anything"
         return "nothing" if self._plain else "torch"
 
@@ -80,12 +87,8 @@ class KnownLayers:
         Args:
             inputs: Input of the module, with tensors of shape (B, ...).
         """
-        edits = not self.plain or any([vars(layer)["inplace"] for layer in self._optional])
+        edits = not self.plain or any(map(_edits_in_place, self._optional))
         return copy_tensors(inputs) if edits else inputs
-
-    @property
-    def _unhooked(self) -> bool:
-        return not any(self._hooks) and not torch_module._has_any_global_hook()
 
 
 def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
@@ -126,6 +129,10 @@ def _is_from_torch(layer: nn.Module) -> bool:
 def _is_sequence(kind: type[nn.Module]) -> bool:
     inherited = kind.forward is nn.Sequential.forward
     return inherited and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
+
+
+def _edits_in_place(layer: nn.Module) -> bool:
+    return bool(vars(layer)["inplace"])
 
 
 def _is_compiled(layer: nn.Module) -> bool:

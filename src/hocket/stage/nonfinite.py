@@ -8,6 +8,7 @@ import cmath
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Literal
 
 import torch
@@ -26,7 +27,7 @@ from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import LayerBuffers, ModuleTensors
 from hocket.stage.optimizer import Updater
 from hocket.stage.report import LazyScalar, Number
-from hocket.tree import Tree, is_inexact, tensors
+from hocket.tree import is_inexact
 
 OnNaN = Literal["stop", "skip"]
 """Reaction to a batch with NaN or infinity: stop the training, or skip the batch."""
@@ -82,6 +83,12 @@ def are_finite(values: Sequence[Tensor]) -> bool:
     return not inexact or _are_moderate(tensor_norms(inexact))
 
 
+def _with_copy(
+    buffers: LayerBuffers, key: str, buffer: Tensor
+) -> tuple[LayerBuffers, str, Tensor]:
+    return buffers, key, buffer.clone()
+
+
 def _output_names(count: int) -> list[str]:
     return [f"output {n}" for n in range(count)] if count > 1 else ["output"]
 
@@ -124,9 +131,7 @@ class NonFiniteCheck:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
         if self._late.postpones:
             return  # it has copies of its own
-        self._saved_buffers = [
-            (buffers, key, buffer.clone()) for buffers, key, buffer in self._tensors.buffers()
-        ]
+        self._saved_buffers = list(starmap(_with_copy, self._tensors.buffers()))
 
     def restore_buffers(self) -> None:
         """Restore the buffers, as after a forward with a fault."""
@@ -141,22 +146,24 @@ class NonFiniteCheck:
                 buffers[key] = saved
 
     def fault_in_output(
-        self, output: Tree, leaves: Tree, needs_gradient: FindFlow
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        needs_gradient: FindFlow,
     ) -> tuple[str | None, list[bool]]:
         """Look for a fault of a forward, in its output or in the buffers it has changed.
 
         Args:
-            output: Output of the stage.
-            leaves: Its input.
+            outputs: Tensors of the output.
+            inputs: Tensors of the input.
             needs_gradient: Returns for each tensor of the output whether a gradient is to flow
                 through it. In others infinity is no fault, as in a mask.
 
         Returns:
             The fault, and for each tensor of the output whether it is such a mask.
         """
-        outputs = tensors(output)
         if self._late.postpones:
-            return self._note_output(outputs, tensors(leaves), needs_gradient)
+            return self._note_output(outputs, inputs, needs_gradient)
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
@@ -174,8 +181,8 @@ class NonFiniteCheck:
 
     def _note_output(
         self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
         needs_gradient: FindFlow,
     ) -> tuple[None, list[bool]]:
         """Leave the norms of an output to the late check.

@@ -119,8 +119,11 @@ class Stage:
             PacketError: The action needs a packet that is not there.
             LinearizeError: The stage's layers are not compatible with the linearization.
         """
+        do = self._actions[action.kind]
+        if not self.weights.replaces:
+            return do(action.batch)
         with self.weights.at(action):
-            return self._actions[action.kind](action.batch)
+            return do(action.batch)
 
     def state_dict(self) -> Tree:
         """Return all that the stage remembers between two ticks; see `write_state`."""
@@ -176,15 +179,18 @@ class Stage:
         with self.passes.computing(batch, "forward", self._layers.draws):
             output, kept = self.linearizer.forward(self.module, leaves)
         find_flow = partial(self._needs_gradient, batch, leaves, output)
-        fault, masks = self.check.fault_in_output(output, leaves, find_flow)
+        outputs, inputs = tensors(output), tensors(leaves)
+        fault, masks = self.check.fault_in_output(outputs, inputs, find_flow)
         if fault is not None:
             self.check.restore_buffers()
             return skip_forward(self, activation, fault)
-        expects, outputs = expects_answer(self.signal), tensors(output)
-        tables = self.flow.tables(outputs, tensors(leaves), find_flow)
+        expects = expects_answer(self.signal)
+        tables = self.flow.tables(outputs, inputs, find_flow)
         differentiable = tuple(
-            expects and is_inexact(tensor) and not (mask or table)
-            for tensor, mask, table in zip(outputs, masks, tables, strict=True)
+            [
+                expects and is_inexact(tensor) and not (mask or table)
+                for tensor, mask, table in zip(outputs, masks, tables, strict=True)
+            ]
         )
         self.send(activation, output, differentiable, self.find_exact(tables))
         version = self.weights.version

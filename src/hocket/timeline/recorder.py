@@ -4,9 +4,9 @@ Times are those of the host: work queued on an accelerator counts for the span t
 it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
-from types import TracebackType
 
 from hocket.timeline.span import KIND_NAMES, Span, SpanKind, Totals
 
@@ -38,19 +38,46 @@ class Recorder:
         self.stage = stage
         self.keep = keep
         self._clock = clock
-        self._innermost: _Timing | None = None
+        self._open: list[tuple[SpanKind, int, int, float]] = []
+        self._inside_s = [0.0]  # by inner spans: at all, and of each open span
         self._seconds: dict[SpanKind, float] = dict.fromkeys(KIND_NAMES, 0.0)
         self._rows: list[tuple[SpanKind, int, int, float, float]] = []
 
-    def span(self, kind: SpanKind, batch: int, tick: int) -> "_Timing":
-        """Return a context manager that records its time, also if an exception ends it.
+    @contextmanager
+    def span(self, kind: SpanKind, batch: int, tick: int) -> Iterator[None]:
+        """Context manager that records its time, also if an exception ends it.
 
         Args:
             kind: Kind of the action, or ``send`` or ``wait``.
             batch: Index of the batch.
             tick: Index of the tick.
         """
-        return _Timing(self, kind, batch, tick)
+        self.begin(kind, batch, tick)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def begin(self, kind: SpanKind, batch: int, tick: int) -> None:
+        """Begin a span within those that are open.
+
+        Args:
+            kind: Kind of the action, or ``send`` or ``wait``.
+            batch: Index of the batch.
+            tick: Index of the tick.
+        """
+        self._inside_s.append(0.0)
+        self._open.append((kind, batch, tick, self._clock()))
+
+    def end(self) -> None:
+        """End the span that was begun last."""
+        end_s = self._clock()
+        kind, batch, tick, start_s = self._open.pop()
+        duration_s = end_s - start_s
+        self._seconds[kind] += duration_s - self._inside_s.pop()
+        self._inside_s[-1] += duration_s
+        if self.keep:
+            self._rows.append((kind, batch, tick, start_s, end_s))
 
     @property
     def totals(self) -> Totals:
@@ -61,38 +88,3 @@ class Recorder:
     def spans(self) -> tuple[Span, ...]:
         """Spans that have ended; empty if they are not kept."""
         return tuple(Span(self.stage, *row) for row in self._rows)
-
-
-class _Timing:
-    """Context manager of a span that is being recorded."""
-
-    __slots__ = ("_batch", "_inside_s", "_kind", "_outer", "_recorder", "_start_s", "_tick")
-
-    def __init__(self, recorder: Recorder, kind: SpanKind, batch: int, tick: int) -> None:
-        self._recorder = recorder
-        self._kind: SpanKind = kind
-        self._batch = batch
-        self._tick = tick
-        self._inside_s = 0.0
-
-    def __enter__(self) -> None:
-        recorder = self._recorder
-        self._outer = recorder._innermost
-        recorder._innermost = self
-        self._start_s = recorder._clock()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        recorder = self._recorder
-        end_s = recorder._clock()
-        duration_s = end_s - self._start_s
-        recorder._innermost = self._outer
-        recorder._seconds[self._kind] += duration_s - self._inside_s
-        if self._outer is not None:
-            self._outer._inside_s += duration_s
-        if recorder.keep:
-            recorder._rows.append((self._kind, self._batch, self._tick, self._start_s, end_s))

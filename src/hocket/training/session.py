@@ -198,7 +198,7 @@ class Session:
             inputs = targets = None
         self.collected = self.world.size == 1
         engine, every = self.engine, self._ticks_per_check
-        ticks = engine.tick_count
+        ticks = engine.tick_count if every > 1 else 0
         try:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:

@@ -29,6 +29,8 @@ class Upload:
     def _move(self, value: Tensor) -> Tensor:
         if self._channels_last and value.dim() == 4:
             value = value.to(memory_format=torch.channels_last)
+        if value.device == self._device:
+            return value
         on_host = value.device.type == "cpu" and value.layout == torch.strided
         if self._stream is None or not on_host:
             return value.to(self._device)

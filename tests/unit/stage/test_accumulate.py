@@ -1,0 +1,49 @@
+"""Norms and largest values of the tensors that are searched for NaN and infinity."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hocket.stage.accumulate import largest_values
+
+VALUES = {
+    "negative": torch.tensor([[1.0, -3.0], [2.0, 0.5]]),
+    "positive": torch.tensor([1.0, 4.0, -2.0]),
+    "scalar": torch.tensor(-2.5),
+    "infinite": torch.tensor([1.0, -math.inf]),
+    "both infinities": torch.tensor([math.inf, -math.inf]),
+    "nan": torch.tensor([1.0, math.nan, math.inf]),
+    "overflows as a square": torch.tensor([3e38, -1e38]),
+    "bfloat16": torch.tensor([1.0, -7.0], dtype=torch.bfloat16),
+    "float16": torch.tensor([60000.0, math.nan], dtype=torch.float16),
+    "complex": torch.tensor([1 + 0j, -5j]),
+    "conjugate": torch.tensor([1 + 0j, complex(0, math.nan)]).conj(),
+    "sparse": torch.tensor([[0.0, -6.0], [0.0, 2.0]]).to_sparse(),
+    "view with gaps": torch.arange(12.0).view(3, 4)[:, ::2],
+}
+
+
+def naive_largest(value: Tensor) -> float:
+    numbers = value.to_dense().resolve_conj().reshape(-1).tolist()
+    parts = [abs(x) for z in numbers for x in (complex(z).real, complex(z).imag)]
+    return math.nan if any(map(math.isnan, parts)) else max(parts)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_largest_value_of_one_tensor(name: str):
+    (largest,) = largest_values([VALUES[name]])
+    assert largest.dim() == 0
+    assert float(largest) == pytest.approx(naive_largest(VALUES[name]), nan_ok=True)
+
+
+def test_largest_values_of_tensors_of_all_kinds():
+    largest = [float(value) for value in largest_values(list(VALUES.values()))]
+    wanted = [naive_largest(value) for value in VALUES.values()]
+    assert largest == pytest.approx(wanted, nan_ok=True)
+
+
+def test_integers_and_empty_tensors_count_as_zero():
+    values = [torch.tensor([3, 4]), torch.tensor([True]), torch.zeros(0), torch.ones(2)]
+    assert [float(value) for value in largest_values(values)] == [0, 0, 0, 1]
