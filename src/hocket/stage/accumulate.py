@@ -93,17 +93,13 @@ def tensor_norms(gradients: Iterable[Tensor | None]) -> list[Tensor]:
 def largest_values(values: Sequence[Tensor]) -> list[Tensor]:
     """Return the largest absolute value of each tensor, a scalar that is NaN if one of them is.
 
-    Unlike a Euclidean norm it is finite if all numbers are. Integers count as 0.
+    Unlike a Euclidean norm it is finite if all numbers are. Integers count as 0, and complex
+    numbers as their two parts.
 
     Args:
         values: Tensors of any shapes, also empty ones.
     """
-    searched = [
-        dense_values(value)
-        if value.numel() and (value.is_floating_point() or value.is_complex())
-        else torch.zeros(1, device=value.device)
-        for value in values
-    ]
+    searched = [_real_numbers(value) for value in values]
     kinds = {(type(tensor), tensor.dtype, tensor.device) for tensor in searched}
     if len(kinds) == 1 and searched[0].device.type == "cuda":
         return list(torch._foreach_norm(searched, math.inf))
@@ -113,13 +109,20 @@ def largest_values(values: Sequence[Tensor]) -> list[Tensor]:
 def _largest_value(tensor: Tensor) -> Tensor:
     """Return the largest absolute value of a dense tensor, a scalar that is NaN if one is.
 
-    On a CPU the norm with infinity in the place of 2 is not vectorized, and takes ten times
-    as long.
+    Not the norm with infinity in the place of 2, which PyTorch does not vectorize on a CPU.
     """
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
     least, most = torch.aminmax(tensor)
     return torch.maximum(-least, most)
+
+
+def _real_numbers(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor, at least one of them, as a dense tensor of real ones."""
+    numbers = dense_values(tensor)
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj())
+    if numbers.is_floating_point() and numbers.numel():
+        return numbers
+    return torch.zeros(1, device=tensor.device)
 
 
 def norm_of_norms(norms: list[Tensor]) -> Tensor:

@@ -61,7 +61,7 @@ def pass_on(stage: Stage, batch: int) -> ActionReport:
     fault, _ = stage.check.fault_in_output(outputs, (), lambda: [True] * len(outputs))
     if fault is not None:
         return send_skipped(stage, activation, fault)
-    outputs, leaves = tensors(output), tensors(graph_leaves(activation))
+    leaves = tensors(graph_leaves(activation))
     none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
     tables = stage.flow.tables(outputs, leaves, lambda: list(none))
     stage.send(activation, output, none, stage.find_exact(tables))

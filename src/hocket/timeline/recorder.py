@@ -39,7 +39,7 @@ class Recorder:
         self.keep = keep
         self._clock = clock
         self._open: list[tuple[SpanKind, int, int, float]] = []
-        self._inside_s = [0.0]  # by inner spans: at all, and of each open span
+        self._inside_s = [0.0]  # of spans that are in no other, and of those in each open one
         self._seconds: dict[SpanKind, float] = dict.fromkeys(KIND_NAMES, 0.0)
         self._rows: list[tuple[SpanKind, int, int, float, float]] = []
 

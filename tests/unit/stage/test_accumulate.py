@@ -46,4 +46,5 @@ def test_largest_values_of_tensors_of_all_kinds():
 
 def test_integers_and_empty_tensors_count_as_zero():
     values = [torch.tensor([3, 4]), torch.tensor([True]), torch.zeros(0), torch.ones(2)]
-    assert [float(value) for value in largest_values(values)] == [0, 0, 0, 1]
+    values += [torch.zeros(0, dtype=torch.complex64), torch.zeros(2, 2).to_sparse()]
+    assert [float(value) for value in largest_values(values)] == [0, 0, 0, 1, 0, 0]
