@@ -83,6 +83,13 @@ class PrintedReport:
         if joined_worlds.is_main():
             for table in summary_tables(result):
                 console.print(table)
+            if config.hold_out:
+                messages.print(
+                    f"note: test loss and test error are those of {config.hold_out:.3g} of the "
+                    "training examples, which were held out",
+                    highlight=False,
+                    soft_wrap=True,
+                )
             if result.early_stop:
                 count = str(len(result.epochs)) + (
                     "" if config.updates else f" of {config.epochs}"

@@ -95,6 +95,14 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
     assert list(read_weights(folder)) == names
 
 
+@pytest.mark.parametrize("share", [0, 0.1])
+def test_a_training_says_if_its_test_is_of_held_out_examples(call, share):
+    code, _, err = call("train", *QUICK, "--hold-out", share)
+    assert code == 0
+    note = "those of 0.1 of the training examples, which were held out"
+    assert (note in err) == bool(share)
+
+
 def test_an_early_stop_is_told_in_a_line(call):
     still = (
         "--network",
