@@ -365,10 +365,12 @@ def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path):
 
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
-    code, _, err = run("--processes", "2", "--run-dir", str(out), "--epochs", "100000")
+    words = ("--processes", "2", "--run-dir", str(out), "--epochs", "100000")
+    code, _, err = run(*words, "--checkpoint-every", "1000")
     thread.join()
     assert code == 130
     assert err.count("interrupted: stopped in epoch ") == 1
+    assert err.count(f"resume with: hocket train --resume {out} --processes 2\n") == 1
     assert "Traceback" not in err
     assert json.loads((out / "summary.json").read_text())["state"] == "interrupted"
     assert torch.load(out / "network.pt")

@@ -78,6 +78,7 @@ class PrintedReport:
         if isinstance(result, HocketError):
             return end_with_error(result)
         from hocket.distributed import joined_worlds
+        from hocket.distributed.restart import environment_number
         from hocket.runs.tables import summary_tables
 
         if joined_worlds.is_main():
@@ -102,8 +103,10 @@ class PrintedReport:
             messages.print(f"interrupted: {result.message}; the weights reached are saved")
             if config.checkpoint_every:
                 folder = shlex.quote(str(result.folder))
+                world = environment_number("WORLD_SIZE", 1)
+                processes = f" --processes {world}" if world > 1 else ""
                 messages.print(
-                    f"resume with: hocket train --resume {folder}",
+                    f"resume with: hocket train --resume {folder}{processes}",
                     highlight=False,
                     soft_wrap=True,
                 )

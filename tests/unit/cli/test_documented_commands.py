@@ -55,7 +55,8 @@ ELSEWHERE = {
     "hocket launch --processes 2 script.py": "tests/unit/distributed/test_launch.py",
     "hocket launch --processes 2 script.py ...": "tests/unit/distributed/test_launch.py",
     "hocket train --processes": "tests/end_to_end/test_failures.py",
-    "hocket train --network small --plan layer2.0.conv2 ...": "tests/unit/cli/test_cli.py",
+    "hocket train --network nets.py:small --plan layer2.0.conv2 ...":
+    "tests/unit/cli/test_cli.py",
     "hocket sweep": "tests/unit/cli/test_cli_sweep.py",
     **{
         f"hocket sweep benchmarks/studies/{study}.toml --data-dir {data}":
