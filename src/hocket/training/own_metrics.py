@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.errors import DataError, OptionError, format_problems
 from hocket.tree import Tree
@@ -33,6 +33,8 @@ class MetricObject(Protocol):
 
 
 Metric: TypeAlias = MetricFunction | MetricObject
+_ASKED = "distributed_available_fn"
+"""Attribute of a metric of torchmetrics that is asked if there are other processes."""
 TAKEN = frozenset(["loss", "error", "samples", "exits", "ensemble"])
 """Names of other results of an evaluation."""
 
@@ -113,15 +115,16 @@ class OwnMetrics:
 @contextmanager
 def _alone(metric: MetricObject) -> Iterator[None]:
     """Keep a metric of torchmetrics from waiting for processes that have no outputs."""
-    before = getattr(metric, "sync_on_compute", None)
-    if before is None:
-        yield
-        return
-    metric.sync_on_compute = False  # type: ignore[attr-defined]
+    # Some hold others, which would wait as well.
+    parts = metric.modules() if isinstance(metric, nn.Module) else (metric,)
+    before = [(part, vars(part)[_ASKED]) for part in parts if _ASKED in vars(part)]
     try:
+        for part, _ in before:
+            setattr(part, _ASKED, lambda: False)
         yield
     finally:
-        metric.sync_on_compute = before  # type: ignore[attr-defined]
+        for part, ask in before:
+            setattr(part, _ASKED, ask)
 
 
 def _number(name: str, value: Any) -> float:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy
 
 import hocket
 from contract.small import data, different, mlp, sgd
@@ -65,13 +66,20 @@ def test_a_batch_without_tensors_is_refused():
 
 
 def work(folder):
-    """Predict among processes, with a metric of one's own; each process leaves what it got."""
+    """Predict among processes, with metrics of one's own; each process leaves what it got."""
     stages = mlp(2)
-    metrics = {"mean": lambda output, targets: output.mean()}
+    accuracy = MulticlassAccuracy(3, average="micro")
+    metrics = {
+        "mean": lambda output, targets: output.mean(),
+        "accuracy": accuracy,
+        "wrong": 1 - accuracy.clone(),  # which holds another metric
+    }
     with Trainer(stages, optimizer=sgd, metrics=metrics) as trainer:
+        result = trainer.evaluate(BATCHES)
         left = {
             "outputs": trainer.predict(BATCHES),
-            "metrics": trainer.evaluate(BATCHES).metrics,
+            "metrics": result.metrics,
+            "error": result.error,
         }
         torch.save(left, f"{folder}/{trainer.process_name}.pt")
     return 0
@@ -85,7 +93,10 @@ def test_every_process_gets_all_of_it(tmp_path):
         left = torch.load(tmp_path / f"stage{k}.pt")
         assert different(left["outputs"], outputs) == []
         mean = float(torch.cat(outputs).mean())
-        assert left["metrics"] == pytest.approx({"mean": mean})
+        wrong = left["error"]
+        assert left["metrics"] == pytest.approx(
+            {"mean": mean, "accuracy": 1 - wrong, "wrong": wrong}
+        )
 
 
 def binary(outputs, targets):
