@@ -28,8 +28,18 @@ from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.muon import MuonAdamW, muon
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
 from hocket.stage.rotated_adam import RotatedAdam, rotated_adam
+from hocket.training.budget import Budget
 
 T = TypeVar("T")
+
+
+def build_budget(config: RunConfig) -> Budget:
+    """Return the length of the training of a configuration."""
+    return Budget(
+        epochs=None if config.updates else config.epochs,
+        updates=config.updates or None,
+        evaluate_every=config.evaluate_every,
+    )
 
 
 def load_data(config: RunConfig) -> Data:

@@ -19,6 +19,7 @@ from hocket.errors import HocketError, OptionError, RunFolderError
 from hocket.methods.method import Method
 from hocket.runs.build import (
     KEPT_PLAN,
+    build_budget,
     build_loss,
     build_optimizer_factory,
     build_plan,
@@ -159,7 +160,8 @@ def _train_in(
         require_equal_cuts(trainer.gather(list(trainer.plan.cuts if trainer.plan else ())))
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
-            _require_epochs_left(config, point)
+            if point is not None and not method.free_running:  # whose epochs are repeated
+                build_budget(config).require_ahead(len(point.history), point.updates)
             _restore_logs(trainer, previous_dir, point)
         is_new = previous_dir is None or not previous_dir.exists()
         own_dir = config.run_dir
@@ -296,20 +298,6 @@ def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
             f"the network {config.network!r} does not take the data {config.data!r}, whose "
             f"inputs have the shape {data.shape} and which has {data.classes} classes: {error}"
         ) from error
-
-
-def _require_epochs_left(config: RunConfig, point: ResumePoint | None) -> None:
-    """Check that a resumed run is not to end before its checkpoint.
-
-    Raises:
-        OptionError: It has done more epochs than it is to have.
-    """
-    done = len(point.history) if point is not None else 0
-    if not config.updates and done > config.epochs:
-        raise OptionError(
-            f"the run has done {done} epochs, and is to have {config.epochs}; give --epochs "
-            f"{done + 1} or more, or begin a new run"
-        )
 
 
 def _resume(trainer: Trainer, run_dir: Path, stages: int) -> ResumePoint | None:

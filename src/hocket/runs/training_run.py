@@ -13,6 +13,7 @@ from hocket.checkpoint import Checkpoints
 from hocket.data import Data
 from hocket.errors import NonFiniteError, OptionError
 from hocket.methods.method import Method
+from hocket.runs.build import build_budget
 from hocket.runs.config import RunConfig, write_json
 from hocket.runs.metrics_log import MetricsLog
 from hocket.runs.run_dir import cannot_write, checkpoint_dir, has_checkpoints
@@ -27,7 +28,6 @@ from hocket.runs.summary import (
 from hocket.timeline import Timeline
 from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.best_weights import BestWeights
-from hocket.training.budget import Budget
 from hocket.training.early_stopping import EarlyStopping
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
@@ -83,15 +83,15 @@ class TrainingRun:
         Raises:
             Exception: Whatever ends the training, once the network and the summary are written.
         """
-        config = self._config
+        config, budget = self._config, build_budget(self._config)
         try:
             self._trainer.fit(
                 data.train,
                 data.test,
-                epochs=None if config.updates else config.epochs,
-                updates=config.updates or None,
-                evaluate_every=config.evaluate_every,
-                on_evaluation=self._on_evaluation if config.evaluate_every else None,
+                epochs=budget.epochs,
+                updates=budget.updates,
+                evaluate_every=budget.evaluate_every,
+                on_evaluation=self._on_evaluation if budget.evaluate_every else None,
                 on_epoch=self._on_epoch,
                 callbacks=[*self._best_weights, *self._averaged_weights, *self._early_stopping],
                 checkpoints=self._checkpoints(),
@@ -253,10 +253,7 @@ class TrainingRun:
 
     def _early_stop(self) -> str:
         """Return the reason for which it ended before its last epoch; nothing if it did not."""
-        config, epochs = self._config, self._epochs
-        budget = Budget(
-            epochs=None if config.updates else config.epochs, updates=config.updates or None
-        )
+        budget, epochs = build_budget(self._config), self._epochs
         if epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0):
             return ""
         return next((stopping.reason for stopping in self._early_stopping), "")

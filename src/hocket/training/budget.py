@@ -74,6 +74,25 @@ class Budget:
             return updates >= self.updates
         return self.epochs is not None and epochs >= self.epochs
 
+    def require_ahead(self, epochs: int, updates: int) -> None:
+        """Refuse an end that a resumed training has passed already.
+
+        Args:
+            epochs: Number of epochs done.
+            updates: Number of updates done.
+
+        Raises:
+            OptionError: It has done more than it is to have.
+        """
+        unit, done, wanted = "epochs", epochs, self.epochs
+        if self.updates is not None:
+            unit, done, wanted = "updates", updates, self.updates
+        if wanted is not None and done > wanted:
+            raise OptionError(
+                f"the training has done {done} {unit}, and is to have {wanted}; give {unit} "
+                f"(--{unit} on the command line) of {done + 1} or more, or begin a new one"
+            )
+
     def evaluates_at(self, updates: int) -> bool:
         """Return True if an evaluation is due; the one at the end comes in any case."""
         due = self.evaluate_every > 0 and updates > 0 and updates % self.evaluate_every == 0

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Protocol
 
+from hocket.data.loader_state import preserve_loader
 from hocket.training.evaluation import measure
 from hocket.training.fit_plan import FitPlan
 from hocket.training.fit_state import FitState
@@ -146,7 +147,8 @@ def evaluate_unless_asked(session: Session, plan: FitPlan) -> EvaluationResult |
     """
     if plan.validation is None:
         return None
-    counts = measure(session, plan.interrupt.until_asked(plan.validation))
+    with preserve_loader(plan.validation):  # it may be that of the training
+        counts = measure(session, plan.interrupt.until_asked(plan.validation))
     stop_if_asked(session, plan)
     return counts.result()
 

@@ -234,6 +234,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         notes=notes,
         history=tuple(state.history),
         tick=manifest.tick,
+        updates=state.updates,
     )
 
 

@@ -37,6 +37,7 @@ class ResumePoint:
         notes: Values that were given in all processes whose parts this one has read.
         history: Results of the epochs of the ``fit`` that are done.
         tick: Number of ticks done.
+        updates: Number of updates that the batches of the ``fit`` so far lead to.
     """
 
     epoch: int
@@ -45,6 +46,7 @@ class ResumePoint:
     notes: tuple[Any, ...] = ()
     history: tuple[EpochResult, ...] = ()
     tick: int = 0
+    updates: int = 0
 
 
 @dataclass(frozen=True)

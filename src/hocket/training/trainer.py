@@ -415,8 +415,9 @@ class Trainer:
             checkpoints: Folder and interval of checkpoints; none if not given.
 
         Raises:
-            OptionError: There are not either epochs or updates, at least one, or there are no
-                data to evaluate on, or the trainer is not resumable.
+            OptionError: There are not either epochs or updates, at least one, or fewer than a
+                resumed training has done; or there are no data to evaluate on, or the trainer
+                is not resumable.
             CheckpointError: One cannot be written, and the training is to stop for that.
             DataError: The training data have no batches, or not of these forms.
             NonFiniteError: An output, loss or gradient is NaN or infinite.
@@ -425,6 +426,8 @@ class Trainer:
         budget.check_evaluation(validation, on_evaluation)
         if not self._resumed:
             self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
+        if not self._session.setup.method.free_running:  # whose epochs are repeated
+            budget.require_ahead(len(self._fit_state.history), self._fit_state.updates)
         request = FitRequest(
             train=train,
             validation=validation,

@@ -142,8 +142,19 @@ def test_a_run_cannot_be_given_fewer_epochs_than_it_has_done(call, whole):
     before = (whole / "run.json").read_text(), (whole / "summary.json").read_text()
     code, told = call("train", "--resume", "whole", "--epochs", "1")
     assert code == 2
-    assert "the run has done 2 epochs, and is to have 1; give --epochs 3 or more, or" in told
+    assert "the training has done 2 epochs, and is to have 1; give epochs (--epochs on" in told
     assert ((whole / "run.json").read_text(), (whole / "summary.json").read_text()) == before
+
+
+def test_a_run_cannot_be_given_fewer_updates_than_it_has_done(call, monkeypatch):
+    words = ("--network", "mlp:hidden=[16,16]", "--checkpoint-every", 10, "--updates", 46)
+    stop_at(monkeypatch, 17, signal.SIGINT)
+    assert call("train", *words, "--run-dir", "stopped")[0] == 130
+    before = Path("stopped/summary.json").read_text()
+    code, told = call("train", "--resume", "stopped", "--updates", 12)
+    assert code == 2
+    assert "the training has done 18 updates, and is to have 12; give updates" in told
+    assert Path("stopped/summary.json").read_text() == before
 
 
 def test_the_shares_of_time_are_those_since_a_resume(call, whole, monkeypatch):

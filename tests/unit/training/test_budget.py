@@ -8,7 +8,7 @@ import torch
 from contract.resumed import all_of, differences, resumable
 from contract.small import LOCKSTEP, data, different, mlp, sgd
 from contract.worlds import Case, trained
-from hocket import Trainer
+from hocket import Checkpoints, Trainer
 from hocket.errors import OptionError
 from hocket.methods import ADL, FDG, METHODS, DGLAsync
 from hocket.training import fit_state
@@ -33,6 +33,19 @@ def fitted(method, **options):
 def updates_of(events, stage):
     kinds = [(e.action.kind, e.action.stage, e.report.skipped) for e in events]
     return kinds.count(("U", stage, False))
+
+
+def test_an_end_that_a_resumed_training_has_passed_is_refused(tmp_path):
+    trainer = Trainer(mlp(2), optimizer=sgd, resumable=True)
+    trainer.fit(BATCHES, epochs=2, progress=False, checkpoints=Checkpoints(tmp_path, every=100))
+    for length, told in (
+        ({"epochs": 1}, "has done 2 epochs, and is to have 1; give epochs (--epochs on the"),
+        ({"updates": 9}, "has done 10 updates, and is to have 9; give updates (--updates on"),
+    ):
+        resumed = Trainer(mlp(2), optimizer=sgd, resumable=True)
+        assert resumed.resume(tmp_path).updates == 10
+        with pytest.raises(OptionError, match=re.escape(told)):
+            resumed.fit(BATCHES, progress=False, **length)
 
 
 @pytest.mark.parametrize("drained", [False, True])

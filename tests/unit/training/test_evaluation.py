@@ -65,6 +65,21 @@ def test_a_batch_without_tensors_is_refused():
     assert Trainer(mlp(1), optimizer=sgd).predict([]) == []
 
 
+@pytest.mark.parametrize("evaluate_every", [0, 2])
+def test_training_data_that_are_also_evaluated_are_served_as_without(evaluate_every):
+    def fitted(**options):
+        rows = TensorDataset(*(torch.cat(each) for each in zip(*BATCHES, strict=True)))
+        generator = torch.Generator().manual_seed(0)
+        loader = DataLoader(rows, batch_size=4, shuffle=True, generator=generator)
+        trainer = Trainer(mlp(2), optimizer=sgd)
+        validation = loader if options else None
+        trainer.fit(loader, validation, epochs=3, progress=False, **options)
+        return trainer.state_dict().values()
+
+    evaluated = fitted(evaluate_every=evaluate_every)
+    assert different(evaluated, fitted()) == []
+
+
 def work(folder):
     """Predict among processes, with metrics of one's own; each process leaves what it got."""
     stages = mlp(2)
