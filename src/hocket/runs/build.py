@@ -253,22 +253,8 @@ def build_optimizer_factory(
     Raises:
         OptionError: There is no such optimizer, or it refuses the options or the network.
     """
-    named = Named.parse(config.optimizer)
-    known = vars(optim) | {RotatedAdam.__name__: RotatedAdam}
-    found = _find_class(known, optim.Optimizer, "optimizer", named)
-    weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-
-    def create(parameters: Any, **options: Any) -> optim.Optimizer:
-        if found is optim.Muon:
-            return MuonAdamW(weights[1:], parameters, **options)  # which trains matrices only
-        if found is RotatedAdam:
-            return RotatedAdam(weights[1:], **options)
-        return cast(optim.Optimizer, found(parameters, **options))
-
-    trial = _try("optimizer", named, lambda: create(weights[:1], **named.options))
-    _try("optimizer", named, trial.step)
+    named, found = _find_optimizer(config)
+    trial = _trial_optimizer(config)
     group = list if config.weight_decay_on == "all" else decay_groups
     if group is decay_groups and not trial.param_groups[-1].get("weight_decay"):
         raise OptionError(
@@ -279,6 +265,40 @@ def build_optimizer_factory(
         of_network = muon if found is optim.Muon else rotated_adam
         return of_network(network, group, **named.options)
     return lambda parameters: found(group(parameters), **named.options)
+
+
+def _find_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any]]:
+    """Return the name and the options of the optimizer, and its class.
+
+    Raises:
+        OptionError: There is no such optimizer.
+    """
+    named = Named.parse(config.optimizer)
+    known = vars(optim) | {RotatedAdam.__name__: RotatedAdam}
+    return named, _find_class(known, optim.Optimizer, "optimizer", named)
+
+
+def _trial_optimizer(config: RunConfig) -> optim.Optimizer:
+    """Return the optimizer of a single weight, which has done a step.
+
+    Raises:
+        OptionError: There is no such optimizer, or it refuses the options.
+    """
+    named, found = _find_optimizer(config)
+    weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+
+    def create() -> optim.Optimizer:
+        if found is optim.Muon:  # which trains matrices only
+            return MuonAdamW(weights[1:], weights[:1], **named.options)
+        if found is RotatedAdam:
+            return RotatedAdam(weights[1:], **named.options)
+        return cast(optim.Optimizer, found(weights[:1], **named.options))
+
+    trial = _try("optimizer", named, create)
+    _try("optimizer", named, trial.step)
+    return trial
 
 
 def decay_groups(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
@@ -305,7 +325,7 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
     """Return a function that builds the scheduler of a stage; None for none.
 
     Raises:
-        OptionError: torch has no such scheduler, or it refuses the options.
+        OptionError: torch has no such scheduler, or it refuses the options or the optimizer.
     """
     if config.scheduler == "none":
         return None
@@ -317,7 +337,8 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
         scheduler: lr_scheduler.LRScheduler = scheduler_class(optimizer, **named.options)
         return scheduler
 
-    _try("scheduler", named, lambda: _step_scheduler(build))
+    optimizer = _trial_optimizer(config)
+    _try("scheduler", named, lambda: _step_scheduler(build, optimizer))
     return build
 
 
@@ -346,9 +367,8 @@ def _find_class(
     return known[named.name]
 
 
-def _step_scheduler(factory: SchedulerFactory) -> None:
-    """Build a scheduler and let it do one step."""
-    optimizer = optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+def _step_scheduler(factory: SchedulerFactory, optimizer: optim.Optimizer) -> None:
+    """Build a scheduler of an optimizer and let it do one step."""
     scheduler = factory(optimizer)
     optimizer.step()
     if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):  # which wants a loss

@@ -125,7 +125,9 @@ def lock_run_dir(
             ) from None
         with suppress(OSError):  # on a full disk the lock holds without a name
             lock.truncate()
-            lock.write(f"process {os.getpid()} on {platform.node()}")
+            # Of several that share it, the one that writes last may end first.
+            holder = "a process that shares it" if shared else f"process {os.getpid()}"
+            lock.write(f"{holder} on {platform.node()}")
             lock.flush()
         yield
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hocket.errors import CheckpointError, OptionError
+from hocket.errors import OptionError
 from hocket.methods.method import Reduce
 from hocket.remedies.remedy import Aids
 from hocket.stage.accumulate import GradientAccumulator
@@ -221,15 +221,7 @@ class Updater:
             remembered: State of each weight, in order; None if it has no state.
             epoch: Epoch that the scheduler continues in.
             updates: Number of updates that the weights have seen.
-
-        Raises:
-            CheckpointError: The scheduler follows losses, which are not known any more.
         """
-        if self.follows_losses:
-            raise CheckpointError(
-                "ReduceLROnPlateau continues with the stages that it began with; resume with "
-                "the same number of stages and the same cuts"
-            )
         if self.optimizer is not None:
             states = {n: state for n, state in enumerate(remembered) if state is not None}
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})

@@ -94,9 +94,13 @@ def build_scheduler(
             evaluation.
 
     Raises:
-        OptionError: It is no scheduler, or follows evaluations that there are none of.
+        OptionError: It is no scheduler of this optimizer, or follows evaluations that there
+            are none of.
     """
-    scheduler = factory(optimizer)
+    try:
+        scheduler = factory(optimizer)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"the scheduler of stage {stage} cannot be built: {error}") from error
     if isinstance(scheduler, ReduceLROnPlateau) and not has_evaluations:
         raise OptionError(
             "ReduceLROnPlateau follows the validation loss at the end of each epoch, so it "

@@ -118,7 +118,9 @@ def opened(
 
     with (
         session.reporting_failures(),
-        progress_bar(passes, total, completed=completed, shown=is_shown) as bar,
+        progress_bar(
+            state.first_epoch + passes, total, completed=completed, shown=is_shown
+        ) as bar,
         Interrupt(signals if orderly else ()) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):

@@ -52,6 +52,11 @@ class FitState:
         self._loader_state: dict[str, Any] | None = None  # at the start of the present epoch
 
     @property
+    def first_epoch(self) -> int:
+        """Number of the first epoch of this ``fit``."""
+        return self.epoch - len(self.history) - len(self.rows)
+
+    @property
     def seconds(self) -> float:
         """Time that the present epoch has taken so far."""
         return self._seconds + self._running_s()

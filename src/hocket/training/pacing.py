@@ -101,7 +101,7 @@ class Detached:
         self._session = session
         self._state = state
         self._plan = plan
-        self._first = state.epoch - len(state.rows)
+        self._first = state.first_epoch
 
     def is_over(self) -> bool:
         """Return True once every stage has trained for all epochs."""

@@ -61,6 +61,11 @@ def scalars(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
         if name in SCALARS and isinstance(value, int | float):
             yield f"{kind}/{name}{stage}", value
     evaluation = values["evaluation"] if kind == "epoch" else None
+    own = evaluation["metrics"] if evaluation else values.get("metrics", {})
+    for name, value in own.items():
+        yield f"{kind}/{name}", value
+    if evaluation:
+        yield "epoch/test_loss", evaluation["loss"]
     if evaluation and evaluation["error"] is not None:
         yield "epoch/test_error", evaluation["error"]
         for k, error in enumerate(evaluation["exits"]):

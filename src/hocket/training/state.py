@@ -335,7 +335,8 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
         epoch: Number of epochs done.
 
     Raises:
-        CheckpointError: The checkpoint is of another network.
+        CheckpointError: The checkpoint is of another network, or the schedulers follow losses;
+            nothing has been changed.
     """
     states = [state for name, state in snapshot.parts.items() if "replica" not in name]
     values: dict[str, Tensor] = {}
@@ -358,6 +359,11 @@ def reshard(engine: LockstepEngine, network: nn.Module, snapshot: Snapshot, epoc
     if not now <= was:
         raise CheckpointError(
             f"the weights were updated by {', '.join(was)}, and are to be by {', '.join(now)}"
+        )
+    if any(stage.updater.follows_losses for stage in engine.stages):  # which are not known
+        raise CheckpointError(
+            "ReduceLROnPlateau continues with the stages that it began with; resume with "
+            "the same number of stages and the same cuts"
         )
     set_tensors(network, {name: values[name] for name in wanted})
     schedule = states[0]["schedule"]

@@ -185,6 +185,13 @@ def test_wrong_schedulers_are_refused():
     assert "did you mean" in refusal(build_scheduler_factory, scheduler="StepLRs:step_size=1")
     assert "'step_size'" in refusal(build_scheduler_factory, scheduler="StepLR")
     assert "gama" in refusal(build_scheduler_factory, scheduler="StepLR:step_size=1,gama=2")
+    cycle = "OneCycleLR:max_lr=0.1,total_steps=100"
+    assert build_scheduler_factory(RunConfig(scheduler=cycle)) is not None
+    said = refusal(build_scheduler_factory, optimizer="Adagrad:lr=0.01", scheduler=cycle)
+    assert "optimizer must support momentum" in said
+    assert "'nestorov'" in refusal(
+        build_scheduler_factory, optimizer="SGD:lr=0.1,nestorov=true", scheduler=cycle
+    )
 
 
 WARM = {"warmup_epochs": 3, "warmup_factor": 0.1, "scheduler": "MultiStepLR:milestones=[6,8]"}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sys
+from dataclasses import asdict
 from io import FileIO
 
 import pytest
@@ -22,6 +23,8 @@ from hocket.runs.metrics_log import (
     tensorboard_writer,
 )
 from hocket.runs.train import train
+from hocket.training.metrics import EvaluationResult
+from hocket.training.rows import scalars
 
 BATCHES = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 6
 
@@ -119,8 +122,17 @@ def test_tensorboard_files_hold_the_same_numbers(tmp_path):
         "update/lr/stage1",
         "comparison/cosine/stage0",
         "epoch/loss",
+        "epoch/test_loss",
         "epoch/test_error",
     } <= set(events.Tags()["scalars"])
+
+
+def test_the_numbers_of_a_row_have_those_of_its_evaluation():
+    result = asdict(EvaluationResult(1.5, None, 8, metrics={"f1": 0.7}))
+    epoch = dict(scalars("epoch", {"number": 0, "loss": 2.0, "evaluation": result}))
+    assert epoch == {"epoch/loss": 2.0, "epoch/test_loss": 1.5, "epoch/f1": 0.7}
+    within = dict(scalars("evaluation", {"updates": 5, **result}))
+    assert within == {"evaluation/loss": 1.5, "evaluation/f1": 0.7}
 
 
 def test_the_errors_of_exits_are_logged(tmp_path):

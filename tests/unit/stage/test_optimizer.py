@@ -161,8 +161,11 @@ def test_a_plateau_is_followed_after_a_resumption_as_before(tmp_path):
     weights, same = (list(each.network.state_dict().values()) for each in (whole, resumed))
     assert different(weights, same) == []
     (last,) = tmp_path.glob("*epoch-000004")
+    refused = build(stages=1)
+    before = [value.clone() for value in refused.network.state_dict().values()]
     with pytest.raises(CheckpointError, match="continues with the stages that it began with"):
-        build(stages=1).resume(last)
+        refused.resume(last)
+    assert different(before, list(refused.network.state_dict().values())) == []
 
 
 def test_plateaus_without_losses_are_refused():

@@ -75,6 +75,17 @@ def test_a_trace_has_a_span_for_every_action_and_its_stages_take_turns():
     assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(spans))
 
 
+def test_a_second_fit_counts_all_epochs(capsys):
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    for epochs in (2, 3):
+        trainer.fit(data(mlp, 2), epochs=epochs)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("epoch 1/2", "epoch 2/2"),
+        *("epoch 3/5", "epoch 4/5", "epoch 5/5"),
+    ]
+
+
 def test_without_a_trace_only_totals_are_kept():
     trainer = Trainer(mlp(2), optimizer=sgd)
     trainer.fit(data(mlp, 2), epochs=1, progress=False)

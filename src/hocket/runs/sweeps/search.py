@@ -5,6 +5,7 @@ each asks it for values to try, and tells it what became of them.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -27,6 +28,8 @@ from hocket.training.interrupt import Interrupt, stop_signals
 
 STORAGE = "search.log"
 """File of the trials in the folder of a study."""
+DRAWS = 100
+"""Choices of values, one after another, that may be impossible."""
 
 
 def search_study(
@@ -161,16 +164,43 @@ class RowSearch:
                 yield each.number, self._run(each.params)
 
     def _begun(self) -> list[Any]:
-        """Return the trials with all values; a process was killed while it chose others."""
+        """Return the trials with all values, which do not contradict each other.
+
+        A process was killed while it chose values of others.
+        """
         trials = self._stored.get_trials(deepcopy=False)
-        return [each for each in trials if each.params.keys() == self._space.keys()]
+        return [
+            each
+            for each in trials
+            if each.params.keys() == self._space.keys() and self._contradiction(each) is None
+        ]
+
+    def _contradiction(self, stored: Any) -> OptionError | None:
+        """Return the error of values that exclude each other; None if they do not."""
+        try:
+            self._run(stored.params)
+        except OptionError as error:
+            return error
+        return None
 
     def ask(self) -> tuple[int, Run]:
-        """Return the number of a new trial and its run."""
-        trial = self._stored.ask()
-        for name, dimension in self._space.items():
-            _suggest(trial, name, dimension)
-        return trial.number, self._run(trial.params)
+        """Return the number of a new trial and its run; values that exclude each other are not.
+
+        Raises:
+            OptionError: No values that were chosen can stand together.
+        """
+        for _ in range(DRAWS):
+            trial = self._stored.ask()
+            for name, dimension in self._space.items():
+                _suggest(trial, name, dimension)
+            error = self._contradiction(trial)
+            if error is None:
+                return trial.number, self._run(trial.params)
+            self._stored.tell(trial.number, math.inf)  # a failed one would be drawn again
+        raise OptionError(
+            f"search, row {self.row.label!r}: {DRAWS} choices of values one after another are "
+            f"impossible; take values out that exclude each other; the last one: {error}"
+        )
 
     def tell(self, number: int, outcome: RunOutcome) -> None:
         """Keep the outcome of a trial that has ended."""

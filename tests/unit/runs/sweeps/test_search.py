@@ -11,6 +11,7 @@ from hocket import Study
 from hocket.errors import OptionError, RunFolderError
 from hocket.options import Named
 from hocket.runs.run_dir import lock_run_dir
+from hocket.runs.sweeps import search as search_module
 from hocket.runs.sweeps.search import CLAIMS, STORAGE, RowSearch, StoredTrials, search_study
 from hocket.runs.sweeps.space import Choice, Interval, parse_space, with_values
 from unit.runs.sweeps.in_process import pretend_runs, run_here
@@ -135,6 +136,30 @@ def test_a_trial_whose_process_was_killed_while_it_chose_is_no_trial(
     assert here.started == 2
 
 
+def test_values_that_exclude_each_other_are_no_trial(tmp_path, monkeypatch, here):
+    pretend_runs(monkeypatch, lambda config: config.warmup_factor)
+    ranges = {"warmup_epochs": [0, 2], "warmup_factor": [0.1, 0.2, 0.3]}
+    chosen = study(search=ranges)  # without a warm-up only 0.1, the default, is possible
+    row = RowSearch(chosen, chosen.rows[0], tmp_path, StoredTrials(tmp_path / STORAGE))
+    impossible = {"warmup_epochs": 0, "warmup_factor": 0.3}
+    row._stored.enqueue_trial(impossible)
+    for trials in (8, 12):
+        (found,) = run(chosen, trials, tmp_path).rows
+        values = [trial["values"] for trial in found["trials"]]
+        assert len(values) == trials
+        assert {(v["warmup_epochs"], v["warmup_factor"]) for v in values} <= {
+            *((2, factor) for factor in ranges["warmup_factor"]),
+            (0, 0.1),
+        }
+    drawn = [trial.value for trial in row._stored.get_trials()]
+    assert row.count == len(drawn) - drawn.count(math.inf) == 12
+    assert drawn[0] == math.inf
+    row._stored.enqueue_trial(impossible)
+    monkeypatch.setattr(search_module, "DRAWS", 1)
+    with pytest.raises(OptionError, match=r"(?s)1 choices of values .* has no effect without"):
+        row.ask()
+
+
 def test_trials_with_another_objective_are_others(tmp_path, monkeypatch, here):
     pretend_runs(monkeypatch, distance)
     run(study(), 2, tmp_path)
@@ -175,7 +200,7 @@ def test_a_sweep_and_a_search_have_the_folder_in_turn(tmp_path, monkeypatch):
         run(study(), 1, tmp_path)
     with lock_run_dir(tmp_path, shared=True):
         run(study(), 1, tmp_path)
-        with pytest.raises(RunFolderError, match="in use by process"):
+        with pytest.raises(RunFolderError, match="in use by a process that shares it"):
             hocket.sweep(study(), tmp_path, progress=False)
     assert hocket.sweep(study(), tmp_path, progress=False).orphans == ()
 
