@@ -192,8 +192,13 @@ def _run_training(training: KilledTraining) -> dict[str, Any]:
         "packets_lost": sum(result["lost"] for result in results),
         "packets_orphaned": sum(result["orphaned"] for result in results),
     }
-    if training.victim is None or killed_s is None:
+    if training.victim is None:
         return row | NO_COST
+    if killed_s is None:
+        raise HocketError(
+            f"stage {training.victim} was not killed: it learned from no more batches than "
+            "--killed-at says; give more --epochs, or a smaller number"
+        )
     return row | _measure_cost(learned, training.victim, killed_s)
 
 

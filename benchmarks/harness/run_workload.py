@@ -1,5 +1,6 @@
 """The training of a run as the work of rows: its data, network, optimizer and schedule."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -184,7 +185,8 @@ class _Schedule:
 
     def before_step(self, optimizer: Optimizer, *_: object) -> None:
         """Clip the gradient, and lower the learning rates in the warm-up."""
-        clip_grad_norm_(self.weights, self.clip)
+        if self.clip < math.inf:
+            clip_grad_norm_(self.weights, self.clip)
         self._rates = [group["lr"] for group in optimizer.param_groups]
         factor = min(1.0, (self.update + 1) / (self.warmup + 1))
         for group in optimizer.param_groups:

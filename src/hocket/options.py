@@ -91,14 +91,14 @@ class Named:
 
 
 def split_at_commas(text: str) -> list[str]:
-    """Split at commas, but not at those inside brackets or parentheses.
+    """Split at commas, but not at those inside brackets, braces or parentheses.
 
     >>> split_at_commas("milestones=[1,2],gamma=0.1")
     ['milestones=[1,2]', 'gamma=0.1']
     """
     parts, depth = [""], 0
     for letter in text:
-        depth += (letter in "[(") - (letter in "])")
+        depth += (letter in "[({") - (letter in "])}")
         if letter == "," and depth == 0:
             parts.append("")
         else:

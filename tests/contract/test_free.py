@@ -300,6 +300,26 @@ def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
     assert epochs[1] == [0] * 2 + [1] * 2 + [2] * 3 + [3] * 3
 
 
+def test_a_loop_of_the_users_after_a_training_trains():
+    trained = []
+    trainer = Trainer(
+        mlp(2),
+        method=DGLAsync(),
+        optimizer=sgd,
+        stage_speeds=(1, 0.5),
+        watchers=[lambda event, _: trained.append(event)],
+    )
+    trainer.fit(data(mlp, 4), epochs=1, progress=False)
+    before = [value.clone() for value in trainer.state_dict().values()]
+    trained.clear()
+    for batch in data(mlp, 4):
+        trainer.step(*batch)
+    turns = [(e.action.stage, e.report.epoch) for e in trained if e.action.kind == "B"]
+    assert turns.count((0, trainer.epoch)) == 4
+    assert turns.count((1, trainer.epoch)) == len(turns) - 4 == 2
+    assert far(before, trainer.state_dict().values())
+
+
 def test_the_history_has_a_pass_over_the_data_for_each_of_the_slowest_stages():
     trained = run(DGLAsync(), mlp(2), data(mlp, 4), stage_speeds=(1, 0.5), epochs=2)
     assert [epoch.number for epoch in trained.trainer.history] == [0, 1, 2, 3]

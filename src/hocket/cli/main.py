@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import cyclopts
 from cyclopts import App, Parameter, Token
@@ -27,10 +27,13 @@ def _convert(kind: Any, tokens: Sequence[Token]) -> Any:
     Raises:
         ValueError: A whole number is wanted, and something else was given.
     """
-    if kind is int:
+    kinds = get_args(kind) or (kind,)
+    if int in kinds:
         try:
             return int(tokens[0].value)
         except ValueError:
+            if str in kinds:
+                return tokens[0].value
             raise ValueError(f"wanted a whole number, got {tokens[0].value!r}") from None
     return cyclopts.convert(kind, tokens)
 

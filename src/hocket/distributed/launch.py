@@ -32,6 +32,8 @@ from hocket.errors import OptionError, PeerLostError, format_problems
 
 FILES, FILES_PER_PROCESS = 40, 8
 """Files and connections of a process of a launch: its own, and those for each process."""
+CHECKPOINT_GRACE_S = 30.0
+"""Seconds that processes have to end where they may write a last checkpoint."""
 _servers: list[ForkServer] = []
 """The fork server of this process, which serves one launch after another."""
 

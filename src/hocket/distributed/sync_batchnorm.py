@@ -71,8 +71,10 @@ class SyncBatchNorm(_BatchNorm):
             _all_reduce(torch.tensor([local_count], dtype=torch.float64), self.world)
         )
         shape = [1, -1] + [1] * (input.dim() - 2)
-        mean_C = _differentiable_sum(input.sum(dims), self.world) / count_1
-        centred = input - mean_C.view(shape)
+        # Inside autocast an input may have few bits, and BatchNorm's sums have not.
+        wide = input.to(torch.promote_types(input.dtype, torch.float32))
+        mean_C = _differentiable_sum(wide.sum(dims), self.world) / count_1
+        centred = wide - mean_C.view(shape)
         variance_C = _differentiable_sum(centred.square().sum(dims), self.world) / count_1
         if self.track_running_stats:
             self._update_running_statistics(
@@ -81,7 +83,7 @@ class SyncBatchNorm(_BatchNorm):
         output = centred * (variance_C + self.eps).rsqrt().view(shape)
         if self.affine:
             output = output * self.weight.view(shape) + self.bias.view(shape)
-        return output
+        return output.to(input.dtype)
 
     @torch.no_grad()
     def _update_running_statistics(self, mean_C: Tensor, variance_C: Tensor) -> None:

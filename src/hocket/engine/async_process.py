@@ -114,6 +114,11 @@ class AsyncProcess:
         """True once every stage has reached its goal."""
         return self._all_finished
 
+    def end_goal(self) -> None:
+        """Let the stage train for as long as batches enter."""
+        self._stage.end_goal()
+        self._announced_end = self._all_finished = False
+
     def stop(self) -> None:
         """Let all stages stop where they are."""
         self._world.flags.set(self._flag("stop"))
@@ -136,7 +141,7 @@ class AsyncProcess:
             epoch: Epoch of the data that the batch belongs to.
         """
         stage = self._stage
-        stage.data_epoch = epoch
+        stage.enter(epoch)
         if self._previous is None:
             self._source.send(stage.turns, stage.epoch, inputs, targets)
         elif not self._wait_for_packet():

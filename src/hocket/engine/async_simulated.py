@@ -71,6 +71,11 @@ class AsyncSimulation:
         """True once every stage has reached its goal."""
         return all(stage.finished for stage in self._stages)
 
+    def end_goal(self) -> None:
+        """Let every stage train for as long as batches enter."""
+        for stage in self._stages:
+            stage.end_goal()
+
     def stop(self) -> None:
         """Do nothing: all stages of this engine stop with the batches."""
 
@@ -87,7 +92,7 @@ class AsyncSimulation:
             epoch: Epoch of the data that the batch belongs to.
         """
         for stage in self._stages:
-            stage.data_epoch = epoch
+            stage.enter(epoch)
         first = self._stages[0]
         self._source.send(first.turns, first.epoch, inputs, targets)
         # Before the first batch nothing can be drawn; after that it is the first stage's turn.

@@ -72,6 +72,16 @@ class AsyncStage:
         self._length = length
         self._goal = self._first_trained + epochs * (length or 0)
 
+    def end_goal(self) -> None:
+        """Train for as long as batches enter."""
+        self._goal = None
+
+    def enter(self, epoch: int) -> None:
+        """Take note of the epoch of a batch that enters; without a goal it is the stage's."""
+        self.data_epoch = epoch
+        if self._goal is None:
+            self._length = None
+
     def state_dict(self) -> Tree:
         """Return the state of the stage between two turns, with its counts."""
         return self.stage.state_dict() | {

@@ -81,6 +81,9 @@ class DistributedEngine:
         """True, as no stage falls behind."""
         return True
 
+    def end_goal(self) -> None:
+        """Do nothing: no goal was set."""
+
     def stop(self) -> None:
         """Do nothing: all stages of this engine stop with the batches."""
 

@@ -40,6 +40,9 @@ class Engine(Protocol):
             again: True to count from where the goal was set before a restart.
         """
 
+    def end_goal(self) -> None:
+        """Let every stage train for as long as batches enter, now that its goal is reached."""
+
     def stop(self) -> None:
         """Let all stages that run freely stop where they are."""
 

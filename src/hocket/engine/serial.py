@@ -86,6 +86,9 @@ class SerialEngine:
         """True, as no stage falls behind."""
         return True
 
+    def end_goal(self) -> None:
+        """Do nothing: no goal was set."""
+
     def stop(self) -> None:
         """Do nothing: all stages of this engine stop with the batches."""
 

@@ -35,6 +35,9 @@ class UnbuiltEngine:
             again: True if the goal was set before a restart.
         """
 
+    def end_goal(self) -> None:
+        """Do nothing: no goal was set."""
+
     def stop(self) -> None:
         """Do nothing: no stage runs."""
 

@@ -7,7 +7,7 @@ Steps after the stage do not run: the forward stops at the call that begins the 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from torch import Tensor, nn
 
@@ -18,7 +18,9 @@ from hocket.partition.meta_tensors import MetaModules, to_meta
 from hocket.partition.partial_forward import PartialForward, StageSpan, StopForward
 from hocket.partition.recorder import call_network
 from hocket.partition.recording import ForwardMode
-from hocket.tree import Tree, map_tensors, tensors
+from hocket.tree import Tree, flatten, map_tensors, tensors
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class PartialModule(nn.Module):
@@ -55,6 +57,8 @@ class PartialModule(nn.Module):
         self._network = (network,)
         self._names = {module: name for name, module in network.named_modules()}
         self._sample = map_tensors(to_meta, graph.sample)
+        split = {"", *span.split_modules, *graph.repeated}
+        self._split = [m for name in split if (m := network.get_submodule(name))._buffers]
         self._meta_modules = meta_modules
         self._module_count = len(modules)
         self.on_begin: Callable[[], None] | None = None  # called when the stage begins
@@ -82,6 +86,8 @@ class PartialModule(nn.Module):
             CutError: The forward took another path than on the sample.
         """
         (network,) = self._network
+        if self._span.begin is None and self._span.end is not None:
+            self._require_same_constants(received)
         training = self.training and network.training
         count = self._find_batch_size(received)
         mode = ForwardMode(training, single=count == 1)
@@ -93,17 +99,73 @@ class PartialModule(nn.Module):
             run.receive(tensors(received))
             inputs = self._make_meta_inputs(self._span.begin, tensors(received), count)
         inputs = run.register_inputs(inputs)
-        with run.cleanup, self._share_mode(network), intercept(self._names, run):
+        with (
+            run.cleanup,
+            self._share_mode(network),
+            self._keep_buffers(),
+            intercept(self._names, run),
+        ):
             try:
                 output = call_network(network, inputs)
             except StopForward:
-                return run.collect_sent()
+                sent = run.collect_sent()
+                self._require_batch_size(tensors(sent), count)
+                return sent
         if self._span.end is not None:
             raise CutError(
                 f"{self._span} never came to its end: the forward took another path than on "
                 "the sample; cut with a sample like the batches, or cut elsewhere"
             )
         return run.substitute(output)
+
+    def _require_same_constants(self, inputs: Tree) -> None:
+        """Refuse inputs without tensors that are not those of the sample, as later stages have.
+
+        Raises:
+            CutError: One of them differs, or the inputs have another structure.
+        """
+        if isinstance(inputs, Tensor) and isinstance(self._sample, Tensor):
+            return
+        (now, structure), (then, known) = flatten(inputs), flatten(self._sample)
+        advice = (
+            "later stages get tensors only, and have all else from the sample: let the network "
+            "take it as a tensor, or give the stages as a list of modules"
+        )
+        if structure != known:
+            raise CutError(
+                f"the inputs of the network have another structure than in the sample it was "
+                f"cut with ({structure}; {known}); {advice}"
+            )
+        for value, sample in zip(now, then, strict=True):
+            if not _is_same(value, sample):
+                raise CutError(
+                    f"an input of the network is {_describe(value)}, and was "
+                    f"{_describe(sample)} in the sample it was cut with; {advice}"
+                )
+
+    def _require_batch_size(self, values: list[Tensor], count: int | None) -> None:
+        """Refuse to send values that do not show the size of the batch to the next stage.
+
+        Args:
+            values: Values to send.
+            count: Batch size of the inputs, if known.
+
+        Raises:
+            CutError: The dimension that grows with the batch has another size.
+        """
+        end = self._span.end
+        if end is None or not end.needs_sizes or end.batch is None or count is None:
+            return
+        position, dimension = end.batch
+        shape, sample_shape = tuple(values[position].shape), end.shapes[position]
+        wanted = sample_shape[dimension] * count // batch_size(self._sample)
+        if shape[dimension] != wanted:
+            raise CutError(
+                f"{self._span} sends a tensor of shape {shape} for a batch of {count}, and was "
+                f"cut for {sample_shape} in a batch of {batch_size(self._sample)}: sizes of "
+                "the inputs matter in what the network does; pad the batches, or cut with a "
+                "sample of this size"
+            )
 
     def _find_batch_size(self, received: Tree) -> int | None:
         """Return the batch size if the received values show it."""
@@ -155,6 +217,22 @@ class PartialModule(nn.Module):
         return map_tensors(resize, self._sample)
 
     @contextmanager
+    def _keep_buffers(self) -> Iterator[None]:
+        """Context manager that undoes assignments of tensors without numbers to buffers.
+
+        The network's own forward may assign a buffer that another stage has.
+        """
+        before = [(module, dict(module._buffers)) for module in self._split]
+        try:
+            yield
+        finally:
+            for module, buffers in before:
+                for name, buffer in buffers.items():
+                    now = module._buffers.get(name)
+                    if now is not None and now.is_meta:
+                        module._buffers[name] = buffer
+
+    @contextmanager
     def _share_mode(self, network: nn.Module) -> Iterator[None]:
         """Context manager that sets split modules to evaluation mode if this stage is in it."""
         changed = []
@@ -170,6 +248,20 @@ class PartialModule(nn.Module):
         finally:
             for module in changed:
                 module.training = True
+
+
+def _is_same(value: object, sample: object) -> bool:
+    """Return True for two tensors, for the same object, and for equal plain values."""
+    if isinstance(value, Tensor) or isinstance(sample, Tensor):
+        return isinstance(value, Tensor) and isinstance(sample, Tensor)
+    plain = isinstance(value, _PLAIN) and type(value) is type(sample)
+    return value is sample or (plain and value == sample)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
 
 
 def _get_container(stage: nn.Module, path: str) -> nn.Module:
@@ -244,7 +336,9 @@ class _Assignment:
             if child is None:
                 continue
             stages = self._find_stages(prefix + child_name)
-            if stages == {self.stage}:
+            weightless = not any(True for _ in chain(child.parameters(), child.buffers()))
+            # One without weights is in each stage that calls it, such as a common dropout.
+            if stages == {self.stage} or (weightless and self.stage in stages):
                 self.modules[prefix + child_name] = child
             elif self.stage in stages:
                 self.add(child, prefix + child_name)

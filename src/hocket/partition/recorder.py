@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Number
 from types import FrameType
 from typing import Any
 
@@ -28,7 +29,7 @@ from hocket.partition.torch_functions import (
     reads_elements,
     tensor_leaves,
 )
-from hocket.tree import Tree, tensors
+from hocket.tree import Tree, leaves, tensors
 
 # Code of `checkpoint` without the wrapper that keeps a compiler out of it.
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
@@ -139,6 +140,7 @@ class ForwardRecorder:
         self._queries: list[TensorQuery] = []
         self._untracked: list[tuple[int, str]] = []
         self._event = 0
+        self._weight_read = -1  # last event that read elements of nothing but weights
         self._random_state = random.getstate()
         self._checkpoints: set[FrameType] = set()
 
@@ -172,7 +174,7 @@ class ForwardRecorder:
         self._notice_draws()
         checkpointed = self._enter_checkpoints()
         path = caller.step(name) if caller is not None else 0
-        position, start = len(self._calls), self._event
+        position, start, first_query = len(self._calls), self._event, len(self._queries)
         callers = tuple(frame.name for frame in self._frames)
         self._calls.append(Call(name, start, start, callers, checkpointed))
         self._frames.append(Frame(name))
@@ -184,6 +186,16 @@ class ForwardRecorder:
         self._event += 1
         self._calls[position] = replace(self._calls[position], end=self._event)
         if caller is not None:
+            if any(isinstance(leaf, Number) for leaf in leaves(output)):
+                # What decided on the numbers that it returns is known to its caller.
+                self._queries[first_query:] = [
+                    replace(query, frame=caller.name) for query in self._queries[first_query:]
+                ]
+                if self._weight_read > start:
+                    self._record_obstacle(
+                        f"module {name!r} returns a number that depends on weights; return a "
+                        "tensor"
+                    )
             constants = {id(t) for t in tensor_leaves(args, kwargs)} - self._values.keys()
             results = tensor_leaves(output)
             if name in self._repeated:
@@ -352,6 +364,8 @@ class ForwardRecorder:
             reason = f"control flow depends on tensor values computed before it ({where})"
             query = TensorQuery(frame.name, self._event, reason, reads_elements, indices)
             self._queries.append(query)
+        elif reads_elements:
+            self._weight_read = self._event
 
 
 def user_line() -> str:

@@ -69,7 +69,8 @@ def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
 
 def _divides_tied_layers(layers: Mapping[str, nn.Module], plan: Plan) -> bool:
     """Return whether different layers on two sides of a cut have a parameter in common."""
-    if len(set(layers.values())) < len(layers):
+    trained = [layer for layer in layers.values() if any(True for _ in layer.parameters())]
+    if len(set(trained)) < len(trained):
         return False  # a layer that is used twice has no name for its second use
     stage, owners = 0, dict[nn.Parameter, int]()
     for name, layer in layers.items():

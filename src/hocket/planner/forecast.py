@@ -295,7 +295,10 @@ def choose_best(
             f"MiB in a stage instead of {fastest.peak_mib:.0f}"
         )
     else:
-        reason += "; no other that is as fast has fresher gradients or needs less memory"
+        reason += (
+            "; no other that is as fast has fresher gradients, or equally fresh ones and less "
+            "memory"
+        )
     if fastest.speed_up < 1:
         reason += ". None is faster than one device: train on one if the network fits there"
     return chosen, reason

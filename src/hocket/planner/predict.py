@@ -59,7 +59,11 @@ def cut_by_time(
         require_enough_layers(count, graph)
     costs = measure_layers(graph)
     # A stage with a local error signal must have one tensor as its output.
-    single = [point.name for point in graph.cut_points if len(point.keys[TRAINING]) == 1]
+    single = [
+        point.name
+        for point in graph.cut_points
+        if len(point.keys[TRAINING]) + len(point.weights) == 1
+    ]
     # By whether a method waits for gradients.
     costs_by_signal = {True: costs, False: merge_costs(costs, single)}
     kinds = {name: _kind(parse_method(name)) for name in methods}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hocket.distributed import identity
-from hocket.distributed.launch import launch
+from hocket.distributed.launch import CHECKPOINT_GRACE_S, launch
 from hocket.distributed.restart import (
     RestartBudget,
     retry_after_loss,
@@ -25,10 +25,6 @@ from hocket.runs.train import train
 
 GRACE_S = 5.0
 """Seconds that processes have to end after one of them has failed."""
-CHECKPOINT_GRACE_S = 30.0
-"""The same where they write a last checkpoint."""
-
-
 Report = Callable[[RunConfig, Summary | HocketError], int]
 """Reports what a training ended with, and returns the exit code of its process."""
 

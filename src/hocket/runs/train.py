@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import shutil
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from hocket.distributed import identity
 from hocket.distributed.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import HocketError, OptionError, RunFolderError
+from hocket.errors import DataError, HocketError, OptionError, RunFolderError
 from hocket.methods.method import Method
 from hocket.runs.build import (
     KEPT_PLAN,
@@ -317,4 +318,8 @@ def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:
         return Timeline(())
     if RunConfig.read(config.run_dir / "run.json").timeline != file:
         return Timeline(())
-    return Timeline.read(file).before_tick(point.tick)
+    try:
+        return Timeline.read(file).before_tick(point.tick)
+    except DataError as error:  # the training is worth more
+        warnings.warn(f"{error}; the timeline begins here", stacklevel=2)
+        return Timeline(())

@@ -155,17 +155,22 @@ def class_dimension(output: Tree, targets: Tree) -> int | None:
     return None
 
 
-def count_errors(output: Tree, targets: Tree) -> tuple[int, int] | None:
+def count_errors(output: Tree, targets: Tree, ignored: int = IGNORED) -> tuple[int, int] | None:
     """Return the numbers of wrong and of all predictions; None without class indices.
 
     A single score is no choice between classes, so it has none.
 
     Predictions whose target is not one of the classes, as -100 and 255 often are, do not count.
+
+    Args:
+        output: Class scores, with a dimension for the classes.
+        targets: Class indices, of the shape without that dimension.
+        ignored: Class index that does not count either, as the loss leaves it out.
     """
     dimension = class_dimension(output, targets)
     if dimension is None or output.shape[dimension] < 2:
         return None
-    counted = (targets >= 0) & (targets < output.shape[dimension])
+    counted = (targets >= 0) & (targets < output.shape[dimension]) & (targets != ignored)
     wrong = counted & (output.argmax(dimension) != targets)
     return int(wrong.sum()), int(counted.sum())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import DataError, OptionError, format_problems
+from hocket.files import write_text_atomically
 from hocket.timeline.span import Span
 
 FORMAT = "hocket timeline 1"
@@ -58,7 +59,7 @@ def write_trace(file: Path, spans: Sequence[Span], pieces: Sequence[Span]) -> No
         "traceEvents": [*titles, *map(_build_event, spans), *_flow_events(pieces)],
     }
     try:
-        file.write_text(json.dumps(content), encoding="utf-8")
+        write_text_atomically(file, json.dumps(content))
     except OSError as error:
         raise OptionError(
             f"cannot write the timeline to {str(file)!r}: {error.strerror}; name another file"

@@ -41,12 +41,15 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
     goal = _Goal(session, plan, state.epoch)
     goal.set()  # else a resumed engine would not know that it has reached its goal
     pacing: Pacing = (Detached if session.detached else Together)(session, state, plan)
-    while not pacing.is_over():
-        _train_epoch(session, state, plan, goal)
-        if not pacing.end_epoch():
-            break
-    pacing.finish()
-    session.collect()
+    try:
+        while not pacing.is_over():
+            _train_epoch(session, state, plan, goal)
+            if not pacing.end_epoch():
+                break
+        pacing.finish()
+        session.collect()
+    finally:
+        session.engine.end_goal()  # a loop of the caller's own has none
 
 
 class _Goal:

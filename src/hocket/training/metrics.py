@@ -7,7 +7,7 @@ from typing import Any
 
 from hocket.engine.event import Event
 from hocket.errors import DataError, NonFiniteError
-from hocket.signals.losses import Loss, compute_loss, count_errors
+from hocket.signals.losses import Loss, compute_loss, count_errors, ignored_index
 from hocket.stage.prediction import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.own_metrics import OwnMetrics
@@ -233,8 +233,9 @@ class EvaluationMeter:
             DataError: Neither targets nor outputs show how many samples there are.
         """
         output, targets = prediction.output, prediction.targets
+        ignored = ignored_index(loss)
         if prediction.stage < self._last:
-            self._count(f"stage {prediction.stage}", prediction.prediction, targets)
+            self._count(f"stage {prediction.stage}", prediction.prediction, targets, ignored)
             return
         samples = count_samples(targets) or count_samples(output)
         if not samples:
@@ -243,14 +244,14 @@ class EvaluationMeter:
                 "hold a tensor of shape (B, ...); give the targets of each batch"
             )
         self._samples += samples
-        counts = count_errors(output, targets)
+        counts = count_errors(output, targets, ignored)
         weight = samples if counts is None else counts[1]
         value = float(compute_loss(loss, output, targets))
         if weight:  # else it is a mean of nothing, which PyTorch takes for NaN
             self._loss += value * weight
             self._weight += weight
-        self._count("ensemble", prediction.ensemble, targets)
-        self._countable &= self._count("network", output, targets)
+        self._count("ensemble", prediction.ensemble, targets, ignored)
+        self._countable &= self._count("network", output, targets, ignored)
         self._own.update(output, targets, samples)  # at last: it may edit what it is given
 
     def values(self) -> list[Any]:
@@ -295,9 +296,9 @@ class EvaluationMeter:
             metrics=self._own_values,
         )
 
-    def _count(self, who: str, prediction: Tree, targets: Tree) -> bool:
+    def _count(self, who: str, prediction: Tree, targets: Tree, ignored: int) -> bool:
         """Count predictions of classes; return False if they are none."""
-        counts = count_errors(prediction, targets)
+        counts = count_errors(prediction, targets, ignored)
         if counts is None:
             return False
         errors, predictions = counts

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.harness.record import Record
 from benchmarks.kill_recovery import KillRecoverySettings, measure_kill_recovery
 from benchmarks.report.render import render
-from hocket.errors import OptionError
+from hocket.errors import HocketError, OptionError
 
 pytestmark = pytest.mark.filterwarnings("ignore:a process was killed by SIGKILL")
 
@@ -32,6 +32,15 @@ def test_a_kill_costs_others_nothing_where_stages_run_freely(tmp_path: Path) -> 
     render(tmp_path)
     assert (tmp_path / "kill-recovery.svg").is_file()
     assert "| dgl-async | stage 1 |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_stage_that_was_not_killed_has_no_cost_of_zero(tmp_path: Path) -> None:
+    settings = KillRecoverySettings(
+        out=tmp_path, network="mlp:hidden=[8,8]", stages=2, epochs=1, killed_at=9999, every=4,
+        seeds=(0,), victims=(1,), methods=("dgl",),
+    )  # fmt: skip
+    with pytest.raises(HocketError, match="stage 1 was not killed: it learned from no more"):
+        measure_kill_recovery(settings)
 
 
 @pytest.mark.parametrize(

@@ -379,6 +379,8 @@ BAD = {
     "no run file": ("--config", "--config requires an argument"),
     "no epochs": ("--epochs 0", "epochs is 0; use a number of at least 1"),
     "no batches": ("--batch-size 0", "batch_size is 0; use a number of at least 1"),
+    "half a tick": ("--extra-delay 1.5", "extra_delay is '1.5'"),
+    "half a check": ("--check-every 1.5", "wanted a whole number, got '1.5'"),
     "epochs in words": ("--epochs many", "Invalid value for --epochs: wanted a whole number"),
     "endless patience": ("--timeout-s inf", "timeout_s is inf; wanted a finite number"),
     "seed of many digits": ("--seed 1000000000000000000000", "use a number in [0, 92233"),

@@ -131,6 +131,18 @@ def test_a_timeline_goes_on_with_every_action_once(call, monkeypatch):
     assert [s.start_s for s in whole.spans] == sorted(s.start_s for s in whole.spans)
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_timeline_that_is_damaged_begins_again(call, monkeypatch):
+    stop_at(monkeypatch, 17, signal.SIGINT)
+    assert call("train", *QUICK, "--timeline", "t.json", "--run-dir", "stopped")[0] == 130
+    Path("t.json").write_text("{")
+    code, told = call("train", "--resume", "stopped", "--timeline", "t.json")
+    assert code == 0
+    assert "it is not JSON" in told
+    assert "; the timeline begins here" in told
+    assert Timeline.read(Path("t.json")).spans[0].tick == 18
+
+
 def test_a_run_may_be_given_more_epochs(call, whole):
     assert call("train", "--resume", whole, "--epochs", 3)[0] == 0
     rows = [row["number"] for row in read_results(whole)[1] if row["kind"] == "epoch"]

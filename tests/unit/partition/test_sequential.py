@@ -8,7 +8,7 @@ from contract.small import conv, data, mlp, sgd
 from hocket import Plan, Trainer
 from hocket.errors import CutError
 from hocket.methods import FDG
-from hocket.partition import balanced_plan, build_stages, layers_in_order
+from hocket.partition import balanced_plan, build_stages, divide, layers_in_order
 from hocket.partition.flops import OPERATIONS_PER_ELEMENT, count_flops
 from hocket.partition.sequential import require_separate
 
@@ -127,6 +127,14 @@ def test_shared_parameters_are_refused_with_their_stages():
     ):
         build_stages(tied, Plan(("2",)))
     assert len(build_stages(tied, Plan(()))) == 1
+
+
+def test_a_plan_between_tied_layers_divides_them_although_activations_are_shared():
+    tied, relu = [nn.Linear(2, 2), nn.Linear(2, 2)], nn.ReLU()
+    tied[1].weight = tied[0].weight
+    network, batch = nn.Sequential(tied[0], relu, tied[1], relu), torch.randn(3, 2)
+    _, stages = divide(network, Plan(("2",)), batch)
+    assert torch.equal(stages[1](stages[0](batch)), network(batch))
 
 
 def test_shared_statistics_are_refused_too():

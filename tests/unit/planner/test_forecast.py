@@ -178,7 +178,7 @@ def test_the_fastest_is_chosen_unless_an_equally_fast_one_is_less_stale_or_small
 def test_where_one_device_is_faster_the_reason_says_so():
     slow = replace(build_forecast("fdg"), tick_s=100.0)
     _, reason = choose_best([slow])
-    assert "fresher gradients or needs less memory. None is faster than one device: t" in reason
+    assert "or equally fresh ones and less memory. None is faster than one device: t" in reason
     assert "None is faster" not in choose_best([slow, build_forecast("fdg")])[1]
 
 

@@ -43,6 +43,9 @@ def test_pixels_have_their_classes_in_dimension_1():
 
 def test_classes_are_where_the_targets_say_if_only_one_dimension_fits():
     assert count_errors(SCORES_BTC.mT, SCORES_BTC.argmax(-1)) == (0, 6)
+    kept = int((SCORES_BTC.argmax(-1) != 1).sum())
+    assert 0 < kept < 6
+    assert count_errors(SCORES_BTC.mT, SCORES_BTC.argmax(-1), ignored=1) == (0, kept)
     last = SCORES_BCHW[:, :3].movedim(1, -1)
     assert count_errors(last, last.argmax(-1)) == (0, 32)
     assert cross_entropy(last, last.argmax(-1)) < cross_entropy(last, last.argmin(-1))

@@ -1,6 +1,8 @@
 """A timeline is written and read without loss, in a format of Perfetto and chrome://tracing."""
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -107,6 +109,21 @@ def test_a_target_has_an_arrow(file):
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(OptionError, match=r"cannot write the timeline to .*none.t\.json"):
         simulated_fdg().write(tmp_path / "none" / "t.json")
+
+
+def test_a_file_that_cannot_be_written_whole_is_as_it_was(tmp_path, monkeypatch):
+    file, write_text = tmp_path / "t.json", Path.write_text
+    simulated_fdg().write(file)
+    before = file.read_bytes()
+
+    def write_half(path, text, **options):
+        write_text(path, text[: len(text) // 2], **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(OptionError, match=r"cannot write the timeline .* No space left"):
+        simulated_fdg().write(file)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 # Files of other programs, and damaged ones.

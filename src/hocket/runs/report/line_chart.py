@@ -139,15 +139,18 @@ def axis_ticks(
 
     >>> axis_ticks(0.03, 0.21)
     ([0.0, 0.05, 0.1, 0.15, 0.2, 0.25], (0.0, 0.25))
+    >>> axis_ticks(0.0, 4e-13, count=2)
+    ([0.0, 2e-13, 4e-13], (0.0, 4e-13))
     """
     if greatest - least <= 1e-12 * max(abs(least), abs(greatest), 1e-300):
         margin = abs(least) / 10 or 1.0
         least, greatest = least - margin, greatest + margin
     rough = (greatest - least) / count
-    power = 10.0 ** math.floor(math.log10(rough))
+    exponent = math.floor(math.log10(rough))
+    power = 10.0**exponent
     step = next(m * power for m in (1, 2, 2.5, 5, 10, 20) if m * power >= rough * 0.999)
     first, last = math.floor(least / step + 1e-9), math.ceil(greatest / step - 1e-9)
-    ticks = [round(n * step, 12) for n in range(first, last + 1)]
+    ticks = [round(n * step, 12 + max(0, -exponent)) for n in range(first, last + 1)]
     if tight:
         return [t for t in ticks if least <= t <= greatest], (least, greatest)
     return ticks, (ticks[0], ticks[-1])

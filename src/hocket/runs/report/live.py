@@ -1,7 +1,7 @@
 """Server of a report that follows its runs, for browsers of this machine."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -47,7 +47,7 @@ class LiveReport(ThreadingHTTPServer):
         state = hashlib.sha256()
         for path in self._paths:
             # Of a run, of a folder of runs, and of a study, whose runs are one folder deeper.
-            for file in sorted([*path.glob("*"), *path.glob("*/*"), *path.glob("*/*/*")]):
+            for file in sorted(_files_within(path, depth=3)):
                 try:
                     found = file.stat()
                 except OSError:  # replaced at this moment, or not to be seen by this user
@@ -65,6 +65,23 @@ class LiveReport(ThreadingHTTPServer):
         """
         version = self.version()  # of before the reading, so that no change is missed
         return build_page(find_runs(self._paths), version)
+
+
+def _files_within(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield all that is in a folder and in those in it, as far as it can be read.
+
+    Args:
+        folder: The folder. One that vanishes meanwhile, as unfinished checkpoints do, is empty.
+        depth: Levels of folders.
+    """
+    try:
+        found = list(folder.iterdir())
+    except OSError:
+        return
+    for path in found:
+        yield path
+        if depth > 1 and not path.is_symlink():
+            yield from _files_within(path, depth - 1)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,21 @@ def test_the_version_changes_with_the_files_and_stands_in_the_page(tmp_path):
             metrics.write('{"kind": "epo')  # a line that is being written
         assert get(server, "version") != version
         assert "fdg" in get(server)
+
+
+def test_folders_that_vanish_meanwhile_have_no_files(tmp_path, monkeypatch):
+    make_run(tmp_path / "fdg")
+    iterdir = Path.iterdir
+
+    def vanish(path):
+        if path.name == "fdg":
+            raise FileNotFoundError(str(path))
+        return iterdir(path)
+
+    with served(tmp_path) as server:
+        before = get(server, "version")
+        monkeypatch.setattr(Path, "iterdir", vanish)
+        assert get(server, "version") != before
 
 
 def test_a_folder_of_any_name_is_served(tmp_path):

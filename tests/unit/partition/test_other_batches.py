@@ -1,0 +1,186 @@
+"""Batches unlike the sample: stages compute what the network does, or refuse them."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import Plan, Trainer, cut
+from hocket.errors import CutError
+from unit.partition.networks import run_stages
+
+
+class Scaled(nn.Module):
+    """Network with an input that is used behind its first layer, and is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, scale=1.0, shift=None, options=None):
+        x = self.second(self.first(x).relu()) * scale
+        if shift is not None:
+            x = x + shift
+        return self.third(x)
+
+
+AT_SECOND = Plan(("second",))
+X = torch.randn(6, 4)
+SAME = [
+    {"x": X, "scale": 2.0},
+    {"x": X, "scale": 2.0, "shift": None},
+    {"x": X, "options": {"deep": "yes"}},
+    {"x": X, "options": SimpleNamespace(deep=True)},
+]
+
+
+@pytest.mark.parametrize("sample", SAME)
+def test_inputs_that_stay_as_they_are_need_not_be_tensors(sample):
+    network = Scaled()
+    stages = cut(network, stages=2, sample=sample)
+    batch = {**sample, "x": torch.randn(5, 4)}
+    assert torch.equal(run_stages(stages, batch), network(**batch))
+
+
+@pytest.mark.parametrize(
+    ("sample", "batch", "told"),
+    [
+        ({"scale": 2.0}, {"scale": 3.0}, "is 3.0, and was 2.0 in the sample"),
+        ({"scale": 2.0}, {"scale": 2}, "is 2, and was 2.0 in the sample"),
+        ({"shift": None}, {"shift": X}, "is a tensor, and was None in the sample"),
+        ({"shift": X}, {"shift": None}, "is None, and was a tensor in the sample"),
+        ({"scale": 2.0}, {}, "have another structure than in the sample"),
+        ({"options": object()}, {"options": object()}, "is a object, and was a object in"),
+    ],
+)
+def test_inputs_without_tensors_that_change_are_refused(sample, batch, told):
+    stages = cut(Scaled(), stages=2, sample={"x": X, **sample})
+    with pytest.raises(CutError, match=re.escape(told)):
+        stages[0]({"x": X, **batch})
+
+
+def test_a_trainer_refuses_them_too():
+    optimizer = lambda weights: torch.optim.SGD(weights, lr=0.1)  # noqa: E731
+    trainer = Trainer(Scaled(), stages=2, method="bp", optimizer=optimizer)
+    targets = torch.zeros(6, dtype=torch.long)
+    trainer.step({"x": X, "scale": 1.0}, targets)
+    with pytest.raises(CutError, match="later stages get tensors only"):
+        trainer.step({"x": X, "scale": 2.0}, targets)
+
+
+class Flattened(nn.Module):
+    """Network that puts batch and time into one dimension before it is cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        count, times, width = x.shape
+        h = self.second(self.first(x).reshape(count * times, width).relu())
+        return self.third(h.view(count, times, width).mean(1))
+
+
+def test_a_batch_of_another_length_is_not_taken_for_one_of_another_size():
+    network = Flattened()
+    stages = cut(network, stages=AT_SECOND, sample=torch.randn(2, 4, 4))
+    batch = torch.randn(5, 4, 4)
+    assert torch.equal(run_stages(stages, batch), network(batch))
+    for shape in ((4, 8, 4), (4, 6, 4), (3, 2, 4)):
+        with pytest.raises(CutError, match="sizes of the inputs matter in what the network"):
+            run_stages(stages, torch.randn(shape))
+
+
+class Counting(nn.Module):
+    """Module that returns a number beside its output."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+        self.number = number
+
+    def forward(self, x):
+        return self.layer(x), self.number(self, x)
+
+
+class Numbered(nn.Module):
+    """Network whose later layers use a number that a module has returned."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.count = Counting(number)
+        self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        h, number = self.count(x)
+        return self.third(self.second(h).view(-1, 2, 2).flatten(1) / number + x)
+
+
+def test_a_number_that_a_module_returns_is_that_of_the_batch():
+    network = Numbered(lambda module, x: x.shape[0])
+    stages = cut(network, stages=AT_SECOND, sample=torch.randn(2, 4))
+    for count in (2, 6):
+        batch = torch.randn(count, 4)
+        assert torch.equal(run_stages(stages, batch), network(batch))
+
+
+def test_a_number_that_depends_on_weights_does_not_cross_a_cut():
+    network = Numbered(lambda module, x: module.temperature.item())
+    with pytest.raises(CutError, match="returns a number that depends on weights; return"):
+        cut(network, stages=AT_SECOND, sample=torch.randn(2, 4))
+
+
+class Counted(nn.Module):
+    """Network whose own forward assigns one of its buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.third(self.second(x).relu() - self.mean)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_buffer_that_the_forward_assigns_keeps_its_numbers(training):
+    torch.manual_seed(0)
+    network, batch = Counted().train(training), torch.randn(6, 4)
+    stages = cut(network, stages=2, sample=batch)
+    network.train()
+    for stage in stages:
+        stage.train()
+    before = network.mean.clone()
+    output = run_stages(stages, batch)
+    assert not network.mean.is_meta
+    after, network.mean = network.mean, before
+    assert torch.equal(output, network(batch))
+    assert torch.equal(after, network.mean)
+
+
+class OneDropout(nn.Module):
+    """Network that uses one dropout several times."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.third(self.drop(self.second(self.drop(self.first(x)).relu())))
+
+
+def test_a_module_without_weights_is_in_each_stage_that_calls_it():
+    network, batch = OneDropout(), torch.randn(6, 4)
+    stages = cut(network, stages=2, sample=batch)
+    assert all("drop" in dict(stage.named_children()) for stage in stages)
+    for stage in stages:
+        stage.eval()
+    assert not network.drop.training
+    assert torch.equal(run_stages(stages, batch), network.eval()(batch))
