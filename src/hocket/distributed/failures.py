@@ -206,11 +206,6 @@ class FailureDetector:
                 wait.look()
                 time.sleep(0.01)
 
-    @property
-    def first_failure(self) -> str | None:
-        """Reason for which the first process failed; None if none has."""
-        return self._store.get(FAILURE_KEY)
-
     def all_arrived(self, barrier: str) -> bool:
         """Return True if all processes have reached a barrier."""
         return all(

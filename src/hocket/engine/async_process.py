@@ -58,7 +58,7 @@ class AsyncProcess:
         self._announce: BatchAnnouncer | None = None
         self._polled = 0.0
         self._taken = False  # whether this process has taken a turn
-        self._announced_end = self._all_finished = False
+        self._announced_end = self._all_finished = self.stopped = False
         self._failures: list[HocketError] = []
         # Not a method: the world lives longer than this engine, and would keep it alive.
         world.failures.add_listener(self._failures.append)
@@ -221,6 +221,7 @@ class AsyncProcess:
             self._polled = now
             flags = self._world.flags
             stopped = flags.all_set(self._flag("stop"), ranks=[0])
+            self.stopped = stopped
             self._all_finished = stopped or (finished and flags.all_set(self._flag("finished")))
         return self._all_finished
 

@@ -27,6 +27,8 @@ class AsyncSimulation:
         speeds: Speed of each stage.
     """
 
+    stopped = False  # as all stages of this engine stop with the batches
+
     def __init__(
         self,
         stages: Sequence[AsyncStage],

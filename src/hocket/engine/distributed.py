@@ -39,6 +39,8 @@ class DistributedEngine:
         watchers: Called after every action.
     """
 
+    stopped = False  # as all stages of this engine stop with the batches
+
     def __init__(
         self,
         method: Method,

@@ -30,6 +30,10 @@ class Engine(Protocol):
     def finished(self) -> bool:
         """True if every stage has trained for all its epochs, at the end of the data."""
 
+    @property
+    def stopped(self) -> bool:
+        """True if stages that run freely were stopped where they were, before their goal."""
+
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Let every stage train for a number of epochs more.
 

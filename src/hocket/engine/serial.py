@@ -31,6 +31,8 @@ class SerialEngine:
         streams: Streams of the stages; None for the current one.
     """
 
+    stopped = False  # as all stages of this engine stop with the batches
+
     def __init__(
         self,
         method: Method,

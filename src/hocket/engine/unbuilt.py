@@ -18,12 +18,14 @@ class UnbuiltEngine:
         sent_bytes: 0.
         tick_count: 0.
         finished: False, as there may be batches to come.
+        stopped: False.
     """
 
     stages: Sequence[Stage] = ()
     sent_bytes = 0
     tick_count = 0
     finished = False
+    stopped = False
 
     def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
         """Do nothing: the engine that comes after this one is told.

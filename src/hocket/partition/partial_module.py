@@ -75,6 +75,11 @@ class PartialModule(nn.Module):
                 container._buffers = owner._buffers
                 container._non_persistent_buffers_set = owner._non_persistent_buffers_set
 
+    @property
+    def network(self) -> nn.Module:
+        """Network of which this is a part."""
+        return self._network[0]
+
     def __len__(self) -> int:
         """Return the number of modules of the network that are in this stage as a whole."""
         return self._module_count
@@ -85,7 +90,7 @@ class PartialModule(nn.Module):
         Raises:
             CutError: The forward took another path than on the sample.
         """
-        (network,) = self._network
+        network = self.network
         if self._span.begin is None and self._span.end is not None:
             self._require_same_constants(received)
         training = self.training and network.training

@@ -1,6 +1,5 @@
 """Measured cost of each layer: times of forward and backward, and sizes in bytes."""
 
-import copy
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from hocket.partition.copied_modules import copy_modules
 from hocket.partition.partial_module import PartialModule
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
@@ -93,8 +93,7 @@ def profile(
         sample: A batch of inputs, of the size and memory format of training.
         repetitions: Number of measurements, after two that are discarded.
     """
-    # Together, so that the copies share what the layers share.
-    copies = dict(zip(layers, copy.deepcopy(list(layers.values())), strict=True))
+    copies = dict(zip(layers, copy_modules(list(layers.values())), strict=True))
     measured = {name: _Measurements() for name in layers}
     with torch.random.fork_rng():
         for repetition in range(repetitions + 2):

@@ -4,7 +4,6 @@ The stages are those of the engines and follow their schedule of the program. So
 time and memory include copies of weights, heads, synthesizers, norms and updates.
 """
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.engine.build_stage import build_signals, build_stage
+from hocket.partition.copied_modules import copy_modules
 from hocket.partition.profile import synchronized_clock
 from hocket.planner.simulate import Jitter
 from hocket.planner.tensor_memory import LiveTensorMemory
@@ -98,8 +98,7 @@ def rehearse(
     Raises:
         OptionError: A stage is not compatible with the method.
     """
-    # Copied together, so that shared parameters stay shared.
-    copies = copy.deepcopy(list(modules))
+    copies = copy_modules(modules)
     signals, networks = build_signals(setup, copies, inputs)
     activation = Activation(0, 0, inputs, (False,) * len(tensors(inputs)), targets)
     profiles = []

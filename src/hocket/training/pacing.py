@@ -110,7 +110,7 @@ class Detached:
     def end_epoch(self) -> bool:
         """Keep the result of this stage's epoch; return False if asked to stop."""
         session, state, plan = self._session, self._state, self._plan
-        if plan.interrupt.asked:
+        if plan.interrupt.asked or session.engine.stopped:  # also in the middle of an epoch
             session.engine.stop()
             return False
         if state.meter.newest_loss(None) or not state.rows:

@@ -686,3 +686,14 @@ def test_a_script_that_cannot_run_is_refused(capsys, monkeypatch, words, message
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["launch", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_command_leaves_time_for_a_last_checkpoint(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.touch()
+    given = {}
+    monkeypatch.setattr(
+        launch_module, "launch", lambda *words, **options: given.update(options)
+    )
+    main(["launch", "--processes", "2", str(script)])
+    assert given["grace_s"] == launch_module.CHECKPOINT_GRACE_S == 30

@@ -9,6 +9,7 @@ from torch import nn
 
 from hocket import zoo
 from hocket.partition import layers_in_order
+from hocket.partition.copied_modules import copy_modules
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.cutting import measure_layers
 from hocket.partition.profile import profile
@@ -75,3 +76,26 @@ def test_steps_before_a_part_of_a_forward_are_not_counted():
     costs = measure_layers(graph)
     assert list(costs) == ["(start)", "second"]
     assert costs["(start)"].forward_s >= 0.1 > costs["second"].forward_s
+
+
+class Keeping(nn.Module):
+    """Network whose middle layer keeps what it has computed, as some do for pictures."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        self.kept = self.second(self.first(x).relu())
+        return self.third(self.kept.softmax(-1))
+
+
+def test_a_network_that_keeps_a_tensor_with_a_graph_is_measured():
+    network, sample = Keeping(), torch.randn(2, 4)
+    costs = measure_layers(find_cut_points(network, sample))
+    assert all(cost.forward_s > 0 for cost in costs.values())
+    network(sample)
+    (copied,) = copy_modules([network])
+    assert torch.equal(copied.kept, network.kept)
+    assert copied.kept.grad_fn is None
+    assert network.kept.grad_fn is not None
