@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from hocket.errors import CutError
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
@@ -64,9 +65,17 @@ def cut_by_time(
         for point in graph.cut_points
         if len(point.keys[TRAINING]) + len(point.weights) == 1
     ]
+    merged = merge_costs(costs, single)
     # By whether a method waits for gradients.
-    costs_by_signal = {True: costs, False: merge_costs(costs, single)}
+    costs_by_signal = {True: costs, False: merged}
     kinds = {name: _kind(parse_method(name)) for name in methods}
+    local = [name for name, kind in kinds.items() if not kind.needs_gradient]
+    if local and (most := max(counts)) > len(merged):
+        raise CutError(
+            f"cannot cut this network into {most} stages for {', '.join(local)}: a stage with "
+            f"a loss of its own sends one tensor, and where one crosses, {len(merged)} stages "
+            "are the most; leave these methods out, or ask for fewer stages"
+        )
     names, work = list(costs), [cost.total_s for cost in costs.values()]
     candidates = []
     for count in counts:

@@ -256,6 +256,26 @@ def test_a_plan_of_a_network_that_cannot_be_cut_evenly_has_the_reasons():
         cut_by_time(lambda: (SharedLayer(), torch.randn(2, 4), None), [2], ["bp", "dgl"])
 
 
+class DenseSkips(nn.Module):
+    """Network in which all earlier outputs cross each cut but the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        first = self.first(x)
+        return self.third(self.second(first).relu()) + first
+
+
+def test_methods_that_need_one_tensor_at_each_cut_are_named_if_there_are_too_few():
+    made = lambda: (DenseSkips(), torch.randn(2, 4), None)  # noqa: E731
+    assert cut_by_time(made, [3], ["fdg"])
+    said = "into 3 stages for dgl: a stage with a loss of its own sends one tensor, and where "
+    with pytest.raises(CutError, match=f"{said}one crosses, 2 stages are the most"):
+        cut_by_time(made, [2, 3], ["fdg", "dgl"])
+
+
 def test_only_methods_that_wait_for_each_packet_have_stages_of_less_work_at_a_large_one(
     monkeypatch,
 ):
