@@ -278,15 +278,21 @@ def test_a_training_after_one_that_was_stopped_begins_with_a_new_epoch():
     assert updates == [[0] * 4 + [1] * 2 + [1] * 4 + [2] * 4] * 2
 
 
-def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
-    trained = []
+def watched():
+    """Return a trainer whose second stage is half as fast, and the list of its events."""
+    events = []
     trainer = Trainer(
         mlp(2),
         method=DGLAsync(),
         optimizer=sgd,
         stage_speeds=(1, 0.5),
-        watchers=[lambda event, _: trained.append(event)],
+        watchers=[lambda event, _: events.append(event)],
     )
+    return events, trainer
+
+
+def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
+    trained, trainer = watched()
     for _ in range(2):
         for batch in data(mlp, 4):
             trainer.step(*batch)
@@ -301,14 +307,7 @@ def test_a_training_after_a_loop_of_the_users_begins_with_the_next_epoch():
 
 
 def test_a_loop_of_the_users_after_a_training_trains():
-    trained = []
-    trainer = Trainer(
-        mlp(2),
-        method=DGLAsync(),
-        optimizer=sgd,
-        stage_speeds=(1, 0.5),
-        watchers=[lambda event, _: trained.append(event)],
-    )
+    trained, trainer = watched()
     trainer.fit(data(mlp, 4), epochs=1, progress=False)
     before = [value.clone() for value in trainer.state_dict().values()]
     trained.clear()

@@ -96,7 +96,7 @@ class AsyncProcess:
         self._world.membership.detach()
         if self._world.rejoined and not self._stage.finished:
             self._world.flags.clear(self._flag("finished"))
-        self._announced_end = self._all_finished = False
+        self._announced_end = self._all_finished = self.stopped = False
         for link in self._links:
             link.start_reconnecting()
 
@@ -117,7 +117,7 @@ class AsyncProcess:
     def end_goal(self) -> None:
         """Let the stage train for as long as batches enter."""
         self._stage.end_goal()
-        self._announced_end = self._all_finished = False
+        self._announced_end = self._all_finished = self.stopped = False
 
     def stop(self) -> None:
         """Let all stages stop where they are."""
@@ -220,9 +220,10 @@ class AsyncProcess:
         if not self._all_finished and now - self._polled >= POLL_S:
             self._polled = now
             flags = self._world.flags
-            stopped = flags.all_set(self._flag("stop"), ranks=[0])
-            self.stopped = stopped
-            self._all_finished = stopped or (finished and flags.all_set(self._flag("finished")))
+            self.stopped = flags.all_set(self._flag("stop"), ranks=[0])
+            self._all_finished = self.stopped or (
+                finished and flags.all_set(self._flag("finished"))
+            )
         return self._all_finished
 
     def _flag(self, name: str) -> str:

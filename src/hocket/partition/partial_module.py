@@ -266,7 +266,7 @@ def _is_same(value: object, sample: object) -> bool:
 def _describe(value: object) -> str:
     if isinstance(value, Tensor):
         return "a tensor"
-    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+    return repr(value) if isinstance(value, _PLAIN) else f"an object of {type(value).__name__}"
 
 
 def _get_container(stage: nn.Module, path: str) -> nn.Module:

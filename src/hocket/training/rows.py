@@ -64,9 +64,10 @@ def scalars(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
     own = evaluation["metrics"] if evaluation else values.get("metrics", {})
     for name, value in own.items():
         yield f"{kind}/{name}", value
-    if evaluation:
-        yield "epoch/test_loss", evaluation["loss"]
-    if evaluation and evaluation["error"] is not None:
+    if not evaluation:
+        return
+    yield "epoch/test_loss", evaluation["loss"]
+    if evaluation["error"] is not None:
         yield "epoch/test_error", evaluation["error"]
         for k, error in enumerate(evaluation["exits"]):
             yield f"epoch/exit_error/stage{k}", error

@@ -52,7 +52,11 @@ def test_inputs_that_stay_as_they_are_need_not_be_tensors(sample):
         ({"shift": None}, {"shift": X}, "is a tensor, and was None in the sample"),
         ({"shift": X}, {"shift": None}, "is None, and was a tensor in the sample"),
         ({"scale": 2.0}, {}, "have another structure than in the sample"),
-        ({"options": object()}, {"options": object()}, "is a object, and was a object in"),
+        (
+            {"options": object()},
+            {"options": object()},
+            "is an object of object, and was an object of",
+        ),
     ],
 )
 def test_inputs_without_tensors_that_change_are_refused(sample, batch, told):
