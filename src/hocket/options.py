@@ -95,6 +95,8 @@ def split_at_commas(text: str) -> list[str]:
 
     >>> split_at_commas("milestones=[1,2],gamma=0.1")
     ['milestones=[1,2]', 'gamma=0.1']
+    >>> split_at_commas('rope={"type":"linear","factor":2},depth=1')
+    ['rope={"type":"linear","factor":2}', 'depth=1']
     """
     parts, depth = [""], 0
     for letter in text:

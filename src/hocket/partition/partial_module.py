@@ -21,6 +21,7 @@ from hocket.partition.recording import ForwardMode
 from hocket.tree import Tree, flatten, map_tensors, tensors
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types of inputs that are compared by their values, and not as objects."""
 
 
 class PartialModule(nn.Module):

@@ -80,7 +80,7 @@ def _files_within(folder: Path, depth: int) -> Iterator[Path]:
         return
     for path in found:
         yield path
-        if depth > 1 and not path.is_symlink():
+        if depth > 1:
             yield from _files_within(path, depth - 1)
 
 
