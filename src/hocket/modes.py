@@ -13,10 +13,18 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
 
     A layer that the user has frozen in evaluation mode stays frozen.
     """
+    with restore_modes(*modules):
+        for module in modules:
+            for layer in module.modules():
+                layer.training = False
+        yield
+
+
+@contextmanager
+def restore_modes(*modules: nn.Module) -> Iterator[None]:
+    """Context manager that restores the mode of each layer afterwards."""
     modes = {layer: layer.training for module in modules for layer in module.modules()}
     try:
-        for layer in modes:
-            layer.training = False
         yield
     finally:
         for layer, training in modes.items():

@@ -53,7 +53,7 @@ class Checkpoints:
         OptionError: A number is out of range.
     """
 
-    folder: Path
+    folder: Path | str
     every: int = 0
     keep: int = 3
     on_error: OnCheckpointError = "warn"
@@ -107,10 +107,10 @@ class CheckpointWriter:
         self._failure: str | None = None
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
         self._complete: SimpleQueue[Path] = SimpleQueue()
-        self._verdicts = Verdicts(checkpoints.folder, world.flags)
+        self._verdicts = Verdicts(Path(checkpoints.folder), world.flags)
         self.last_name = ""
         if world.is_main:
-            remove_unfinished(checkpoints.folder)
+            remove_unfinished(Path(checkpoints.folder))
         world.gather(None)  # no process writes before the old files are removed
 
     def is_due(self, ticks: int, asked: int) -> bool:
@@ -192,7 +192,7 @@ class CheckpointWriter:
 
     def _write(self, job: _Job) -> None:
         """Write a checkpoint, in a thread; `wait` reports its failure."""
-        folder = self._checkpoints.folder
+        folder = Path(self._checkpoints.folder)
         unfinished = unfinished_path(folder, job.name)
         # Digests by file name, or the reason why there are none.
         report: Any = f"the checkpoint {job.name} is refused: {job.refusal}"

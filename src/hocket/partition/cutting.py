@@ -50,7 +50,7 @@ def cut(
     begin at any module that is called once, also inside a block: all values that are used later
     are sent along. Modules keep their names, hooks and modes.
 
-    The stages are compared with the network on the sample, in its present mode and in
+    The stages are compared with the network on the sample, in training mode and in
     evaluation: outputs, gradients and statistics are equal bit by bit, or the cut is refused.
     If the longest stage has more than 1.5 times the mean work, and no place for an even cut is
     left, a warning gives the reasons.

@@ -48,7 +48,7 @@ class Plan:
         """Return the content of its file."""
         return {"format": FORMAT, "cuts": list(self.cuts), "signature": self.signature}
 
-    def write(self, file: Path, **more: Any) -> None:
+    def write(self, file: Path | str, **more: Any) -> None:
         """Write the plan as JSON, atomically.
 
         Args:
@@ -59,14 +59,14 @@ class Plan:
             OptionError: The file cannot be written.
         """
         try:
-            write_text_atomically(file, json.dumps(self.as_dict() | more, indent=2) + "\n")
+            write_text_atomically(Path(file), json.dumps(self.as_dict() | more, indent=2) + "\n")
         except OSError as error:
             raise OptionError(
                 f"cannot write the plan to {str(file)!r}: {error.strerror}; name another file"
             ) from error
 
     @staticmethod
-    def read(file: Path) -> "Plan":
+    def read(file: Path | str) -> "Plan":
         """Read a plan that :meth:`write` wrote.
 
         Raises:
@@ -74,7 +74,7 @@ class Plan:
         """
         where = f"cannot read the plan {str(file)!r}"
         try:
-            content = read_json(file)
+            content = read_json(Path(file))
         except OSError as error:
             raise OptionError(f"{where}: {error.strerror}; name a file to read") from error
         except ValueError as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError, format_problems
-from hocket.modes import evaluation_mode, restore_buffers
+from hocket.modes import evaluation_mode, restore_buffers, restore_modes
 from hocket.partition.recorder import (
     call_network,
     preserve_random_state,
@@ -42,7 +42,8 @@ class _Pass:
 def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> None:
     """Check that stages in sequence compute the same as the network.
 
-    Both run on the sample in their present mode and in evaluation, with the same random state.
+    Both run on the sample in training mode and in evaluation, with the same random state.
+    Layers in evaluation mode stay in it in a network that is in training mode, as in `fit`.
     Gradients, buffers and random state are restored afterwards. On a CPU, results that are not
     equal bit by bit but within the rounding of a sum are warned of: a gradient that crosses a
     cut becomes contiguous, and sums of other strides may run in another order. On a GPU, where
@@ -60,12 +61,9 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     problems: list[str] = []
     rounded: list[str] = []
     on_gpu = bool(_cuda_devices(network))
-    modes: tuple[tuple[str, list[nn.Module]], ...] = (
-        ("in its present mode", []),
-        ("in evaluation", [network, *stages]),
-    )
-    for mode, modules in modes:
-        with evaluation_mode(*modules), _restore_gradients(network):
+    modes = (("in training mode", _training_mode), ("in evaluation", evaluation_mode))
+    for name, mode in modes:
+        with mode(network, *stages), _restore_gradients(network):
             try:
                 expected = _run(network, [network], sample)
             except Exception as error:
@@ -79,14 +77,14 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             try:
                 actual = _run(network, stages, sample)
             except Exception as error:
-                problems.append(f"{mode} the stages fail: {error}".partition("\n")[0])
+                problems.append(f"{name} the stages fail: {error}".partition("\n")[0])
                 continue
             if on_gpu:
                 found = _differences(expected, actual, _nearly_equal)
             else:
                 found = _differences(expected, actual, _equal_but_for_rounding)
                 rounded += _differences(expected, actual, torch.equal)
-            problems += [f"{mode} {text}" for text in found]
+            problems += [f"{name} {text}" for text in found]
     if rounded and not problems:
         warnings.warn(
             f"cut into {len(stages)} stages, this network computes the same but for rounding, "
@@ -100,6 +98,16 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                 f"cut into {len(stages)} stages, this network computes something else", problems
             )
         )
+
+
+@contextmanager
+def _training_mode(network: nn.Module, *stages: nn.Module) -> Iterator[None]:
+    """Context manager that puts a network into training mode as a whole unless it is in it."""
+    with restore_modes(network, *stages):
+        if not network.training:
+            for module in (network, *stages):
+                module.train()
+        yield
 
 
 @contextmanager

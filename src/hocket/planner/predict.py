@@ -1,12 +1,13 @@
 """Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from hocket.errors import CutError
+from hocket.errors import CutError, format_problems
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
@@ -49,10 +50,12 @@ def cut_by_time(
         memory_limit_mib: Memory that a stage may hold, in MiB.
 
     Returns:
-        For each number of stages, a candidate for each method.
+        For each number of stages, a candidate for each method. Those whose stages do not fit
+        into the memory are left out with a warning.
 
     Raises:
-        CutError: The network cannot be cut into that number of stages.
+        CutError: The network cannot be cut into that number of stages, or nothing fits into the
+            memory.
     """
     network, inputs, _ = build()
     graph = find_cut_points(network, inputs)
@@ -77,23 +80,27 @@ def cut_by_time(
             "are the most; leave these methods out, or ask for fewer stages"
         )
     names, work = list(costs), [cost.total_s for cost in costs.values()]
-    candidates = []
+    candidates, too_large = [], []
     for count in counts:
-        cuts = {
-            kind: _fastest_cuts(
-                costs_by_signal[kind.needs_gradient],
-                count,
-                link,
-                memory_limit_mib,
-                overlapping=kind.overlapping,
-            )
-            for kind in set(kinds.values())
-        }
-        for kind in sorted(cuts, reverse=True)[:1]:  # one warning for each number of stages
+        cuts = {}
+        for kind in sorted(set(kinds.values()), reverse=True):
+            layers = costs_by_signal[kind.needs_gradient]
+            try:
+                cuts[kind] = _fastest_cuts(
+                    layers, count, link, memory_limit_mib, overlapping=kind.overlapping
+                )
+            except CutError as error:
+                left_out = [name for name in methods if kinds[name] == kind]
+                too_large.append(f"{', '.join(left_out)}: {error}")
+        for kind in list(cuts)[:1]:  # one warning for each number of stages
             positions = [names.index(name) - 1 for name in cuts[kind]]
             warn_if_uneven(graph, work, positions, stacklevel=2)
-        candidates.append([Candidate(name, cuts[kinds[name]]) for name in methods])
-    return candidates
+        candidates.append([Candidate(m, cuts[kinds[m]]) for m in methods if kinds[m] in cuts])
+    if not any(candidates):
+        raise CutError(format_problems("cannot cut this network", too_large))
+    for text in too_large:
+        warnings.warn(f"not planned for {text}", stacklevel=2)
+    return [some for some in candidates if some]
 
 
 def predict_all(

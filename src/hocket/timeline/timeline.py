@@ -145,22 +145,22 @@ class Timeline:
             )
         )
 
-    def write(self, file: Path) -> None:
+    def write(self, file: Path | str) -> None:
         """Write a file in Chrome's trace format, with arrows from each packet to its receiver.
 
         Raises:
             OptionError: The file cannot be written.
         """
-        trace_file.write_trace(file, self.spans, self.flatten().spans)
+        trace_file.write_trace(Path(file), self.spans, self.flatten().spans)
 
     @staticmethod
-    def read(file: Path) -> "Timeline":
+    def read(file: Path | str) -> "Timeline":
         """Read a timeline that :meth:`write` wrote.
 
         Raises:
             DataError: The file is missing, damaged, or of another program.
         """
-        spans = trace_file.read_trace(file)
+        spans = trace_file.read_trace(Path(file))
         try:
             return Timeline(spans)
         except DataError as error:

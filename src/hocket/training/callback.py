@@ -130,6 +130,9 @@ class CallbackList:
         states: States to continue from, as ``state_dict`` returns them.
         tensors: Tensors to continue from, as ``stage_tensors`` returns them, by the numbers of
             the stages.
+
+    Raises:
+        OptionError: An object is not a callback.
     """
 
     def __init__(
@@ -144,6 +147,11 @@ class CallbackList:
         counts: Counter[str] = Counter()
         for callback in callbacks:
             kind = type(callback).__name__
+            if not isinstance(callback, Callback):
+                raise OptionError(
+                    f"a callback is a {kind}; derive its class from "
+                    "hocket.training.callback.Callback"
+                )
             self._callbacks[f"{kind}.{counts[kind]}" if counts[kind] else kind] = callback
             counts[kind] += 1
 

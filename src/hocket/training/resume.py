@@ -65,7 +65,7 @@ def saving(
         )
     world = session.world
     if session.detached:  # each stage saves after ticks of its own
-        folder = checkpoints.folder / str(world.process_name)
+        folder = Path(checkpoints.folder) / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
     with session.world.in_phase(Phase.SAVING):
         writer = CheckpointWriter(checkpoints, world)
@@ -223,6 +223,8 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     state = FitState()
     meters = [stage_state["fit"]["meter"] for stage_state in states if exact]
     state.load_state_dict(manifest.fit, first["fit"], meters)
+    if not exact:
+        state.ungathered = 0  # other stages begin with the gradients of a new update
     tensors = {s.index: callback_tensors(s, session.cut.network, states) for s in engine.stages}
     state.callbacks = CallbackList((), manifest.fit["callbacks"], tensors)
     note = first["note"] if exact or world.is_main else None

@@ -276,6 +276,19 @@ def test_methods_that_need_one_tensor_at_each_cut_are_named_if_there_are_too_few
         cut_by_time(made, [2, 3], ["fdg", "dgl"])
 
 
+def test_numbers_of_stages_that_do_not_fit_into_the_memory_are_left_out_with_a_warning():
+    def build():
+        layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+        return layers, torch.randn(2, 64), None
+
+    told = "for fdg, adl: no cut into 2 stages fits into 0.08 MiB: the smallest limit that one"
+    with pytest.warns(UserWarning, match=f"not planned {told}"):
+        ((fdg, adl),) = cut_by_time(build, [2, 4], ["fdg", "adl"], memory_limit_mib=0.08)
+    assert fdg.cuts == adl.cuts == ("1", "2", "3")
+    with pytest.raises(CutError, match="fdg: no cut into 2 stages .*\n  - fdg: no cut into 3"):
+        cut_by_time(build, [2, 3], ["fdg"], memory_limit_mib=0.01)
+
+
 def test_only_methods_that_wait_for_each_packet_have_stages_of_less_work_at_a_large_one(
     monkeypatch,
 ):

@@ -263,11 +263,22 @@ def test_stages_that_compute_something_else_are_refused():
         verify_stages(network, others, torch.randn(5, 4))
     text = str(caught.value)
     assert "cut into 2 stages, this network computes something else" in text
-    assert "in its present mode the outputs differ" in text
-    assert "in its present mode the gradient of '0.weight' and '0.bias'" in text
+    assert "in training mode the outputs differ" in text
+    assert "in training mode the gradient of '0.weight' and '0.bias'" in text
     assert "the buffer of '1.running_mean'" in text
     assert "in evaluation the outputs differ" in text
     assert "cut elsewhere, or give the stages as a list of modules" in text
+
+
+def test_a_network_in_evaluation_mode_is_compared_in_training_mode_too():
+    network = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
+    stages = [network[0], nn.Identity().eval()]
+    with pytest.raises(CutError, match="in training mode the outputs differ") as caught:
+        verify_stages(network, stages, torch.randn(5, 4))
+    assert "in evaluation" not in str(caught.value)
+    assert not any(module.training for module in (*network.modules(), *stages))
+    network.train()[1].eval()  # frozen, as it is in a training
+    verify_stages(network, stages, torch.randn(5, 4))
 
 
 class StridedGradient(nn.Module):
