@@ -118,9 +118,10 @@ def train_with_faults(
     )
     checkpoints = None
     if folder is not None:
-        checkpoints = Checkpoints(folder / "checkpoints", every=EVERY)
-        if newest_first(checkpoints.folder):
-            trainer.resume(checkpoints.folder)
+        place = folder / "checkpoints"
+        checkpoints = Checkpoints(place, every=EVERY)
+        if newest_first(place):
+            trainer.resume(place)
     trainer.fit(
         load(_batches(job.batches)),
         epochs=job.epochs,

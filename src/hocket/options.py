@@ -18,6 +18,10 @@ from typing import Any, Literal
 
 from hocket.errors import OptionError, unknown_name
 
+_PYTHON_WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
+_PYTHON_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_SWITCHES = frozenset(["yes", "no", "on", "off", "true", "false"])
+
 
 @dataclass(frozen=True)
 class Named:
@@ -91,17 +95,22 @@ class Named:
 
 
 def split_at_commas(text: str) -> list[str]:
-    """Split at commas, but not at those inside brackets, braces or parentheses.
+    """Split at commas, but not at those inside brackets, braces, parentheses or quotes.
 
     >>> split_at_commas("milestones=[1,2],gamma=0.1")
     ['milestones=[1,2]', 'gamma=0.1']
     >>> split_at_commas('rope={"type":"linear","factor":2},depth=1')
     ['rope={"type":"linear","factor":2}', 'depth=1']
+    >>> split_at_commas('name="a],b",depth=1')
+    ['name="a],b"', 'depth=1']
     """
-    parts, depth = [""], 0
+    parts, depth, quoted = [""], 0, False
     for letter in text:
-        depth += (letter in "[({") - (letter in "])}")
-        if letter == "," and depth == 0:
+        if letter == '"' and not parts[-1].endswith("\\"):
+            quoted = not quoted
+        if not quoted:
+            depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth == 0 and not quoted:
             parts.append("")
         else:
             parts[-1] += letter
@@ -109,21 +118,46 @@ def split_at_commas(text: str) -> list[str]:
 
 
 def _parse_value(value: str, text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise OptionError(
-            f"the value {constant} in {text!r} is not finite; give a finite number"
-        )
+    """Return the value of an option in a text: JSON, or a plain word.
+
+    Raises:
+        OptionError: It is not finite, or a word that may mean true or false.
+    """
+
+    def finite(number: str) -> float:
+        if not math.isfinite(parsed := float(number)):
+            raise OptionError(
+                f"the value {number} in {text!r} is not finite; give a finite number"
+            )
+        return parsed
 
     try:
-        return json.loads(value, parse_constant=refuse)
+        return json.loads(value, parse_constant=finite, parse_float=finite)
     except json.JSONDecodeError:
-        return {"True": True, "False": False, "None": None}.get(value, value)
+        pass
+    if value in _PYTHON_WORDS:
+        return _PYTHON_WORDS[value]
+    if value.casefold() in _SWITCHES:  # as text, each of them would be true
+        raise OptionError(
+            f"the value {value} in {text!r} may be a name or a switch; write true or false, or "
+            "the name in double quotes"
+        )
+    return finite(value) if _PYTHON_NUMBER.fullmatch(value) else value
 
 
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return value if _reads_back(value) else json.dumps(value, ensure_ascii=False)
     return json.dumps(list(value) if isinstance(value, tuple) else value).replace(", ", ",")
+
+
+def _reads_back(word: str) -> bool:
+    """Return True if a word without quotes is read as itself."""
+    try:
+        value = _parse_value(word, word)
+    except OptionError:
+        return False
+    return word != "" and value == word and split_at_commas(f"{word},x") == [word, "x"]
 
 
 def wrong_options(

@@ -10,8 +10,9 @@ from hocket.options import Named, check_choice
 words = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True).filter(
     lambda word: word not in ("true", "false", "null")
 )
+texts = words | st.sampled_from(["no", "Off", "a],b", 'x"y', "0.5", "", "(", "a b", "\\"])
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-scalars = numbers | st.booleans() | st.none() | words
+scalars = numbers | st.booleans() | st.none() | texts
 values = scalars | st.lists(scalars, max_size=4)
 options = st.dictionaries(
     st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), values, max_size=4
@@ -44,6 +45,8 @@ def test_types_are_kept(name, chosen):
         ),
         ("fdg:a=[1,2],b=[],c=x", {"a": [1, 2], "b": [], "c": "x"}),
         ("fdg:a=b=c", {"a": "b=c"}),
+        ("fdg:a=.5,b=+1.,c=-.5e1", {"a": 0.5, "b": 1.0, "c": -5.0}),
+        ('fdg:a="no",b="x],y",c=1', {"a": "no", "b": "x],y", "c": 1}),
     ],
 )
 def test_values_are_json_or_words(text, wanted):
@@ -78,6 +81,9 @@ def test_text_that_is_no_name_with_options_is_refused(text, problem):
     [
         ("fdg:a=1,a=2", "^the option 'a' is given twice in 'fdg:a=1,a=2'; give it once$"),
         ("fdg:a=NaN", "^the value NaN in 'fdg:a=NaN' is not finite; give a finite number$"),
+        ("fdg:a=[1e999]", "^the value 1e999 in 'fdg:a=.1e999.' is not finite; give a finite"),
+        ("fdg:a=no", "^the value no in 'fdg:a=no' may be a name or a switch; write true or f"),
+        ("fdg:a=FALSE", "a switch; write true or false, or the name in double quotes$"),
     ],
 )
 def test_repeated_options_and_values_that_are_not_finite_are_refused(text, expected):

@@ -2,7 +2,7 @@
 
 # Shapes: N examples, C channels, H height, W width, D features.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,9 @@ def hf(
         ) from error
     train = read_rows(train_rows, image, label, image_size)
     test = read_rows(test_rows, image, label, image_size)
+    if train[0].dtype == test[0].dtype == torch.uint8:
+        images = _equal_channels((train[0], test[0]))
+        train, test = (images[0], train[1]), (images[1], test[1])
     if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(
             f"{dataset}: training inputs are {tuple(train[0].shape[1:])}, test inputs "
@@ -93,7 +96,7 @@ def read_rows(
         image_size: Side in pixels to which images are resized; None keeps their size.
 
     Returns:
-        Images as uint8 (N, C, H, W), with C = 1 if the first image is grey and 3 otherwise, or
+        Images as uint8 (N, C, H, W), with C = 1 if all images are grey and 3 otherwise, or
         vectors as float32 (N, D); and targets, int64 (N,).
 
     Raises:
@@ -102,11 +105,8 @@ def read_rows(
         OptionError: Pillow is not installed.
     """
     import_extra("PIL", "data", "data set 'hf'")
-    from PIL import Image
-
     inputs: list[Tensor] = []
     targets: list[int] = []
-    mode = None
     for number, row in enumerate(rows):
         missing = [column for column in (image, label) if column not in row]
         if missing:
@@ -119,11 +119,9 @@ def read_rows(
                 f"row {number}: {label!r} is {row[label]!r}, wanted a class number; "
                 "choose another column with the option label"
             )
-        if isinstance(row[image], Image.Image) and mode is None:
-            mode = "L" if row[image].mode[0] in "1LI" else "RGB"
-        inputs.append(_convert_input(row[image], mode or "RGB", image_size))
+        inputs.append(_convert_input(row[image], image_size))
         targets.append(row[label])
-        if inputs[-1].shape != inputs[0].shape:
+        if not _fit_together(inputs[0], inputs[-1]):
             raise DataError(
                 f"row {number} has the shape {tuple(inputs[-1].shape)}, row 0 "
                 f"{tuple(inputs[0].shape)}; pass image_size to make images equal"
@@ -135,15 +133,30 @@ def read_rows(
             f"column {image!r} has the shape {tuple(inputs[0].shape)}, wanted images or "
             "vectors; choose another column with the option image"
         )
+    if inputs[0].dtype == torch.uint8:
+        inputs = _equal_channels(inputs)
     return torch.stack(inputs), torch.tensor(targets)
 
 
-def _convert_input(value: Any, mode: str, image_size: int | None) -> Tensor:
+def _fit_together(one: Tensor, other: Tensor) -> bool:
+    """Return True for inputs of one shape, but that one image may be grey and the other not."""
+    images = one.dtype == other.dtype == torch.uint8
+    return one.shape[1:] == other.shape[1:] if images else one.shape == other.shape
+
+
+def _equal_channels(images: Sequence[Tensor]) -> list[Tensor]:
+    """Return images (..., C, H, W) of as many channels: grey ones get three among others."""
+    most = max(image.shape[-3] for image in images)
+    return [image.expand(*image.shape[:-3], most, *image.shape[-2:]) for image in images]
+
+
+def _convert_input(value: Any, image_size: int | None) -> Tensor:
     """Convert one image to uint8 (C, H, W), or numbers to float32 of any shape.
+
+    A grey image has one channel, any other has three.
 
     Args:
         value: An image, or nested lists of numbers.
-        mode: Mode of Pillow that images are converted to: "L" or "RGB".
         image_size: Side in pixels to which images are resized; None keeps their size.
 
     Raises:
@@ -160,7 +173,7 @@ def _convert_input(value: Any, mode: str, image_size: int | None) -> Tensor:
                 "choose another column with the option image"
             ) from error
     try:
-        converted = to_eight_bits(value).convert(mode)
+        converted = to_eight_bits(value).convert("L" if value.mode[0] in "1LI" else "RGB")
     except OSError as error:
         raise DataError(f"an image cannot be used: {error}") from error
     if image_size is not None:

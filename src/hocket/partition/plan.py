@@ -59,7 +59,9 @@ class Plan:
             OptionError: The file cannot be written.
         """
         try:
-            write_text_atomically(Path(file), json.dumps(self.as_dict() | more, indent=2) + "\n")
+            write_text_atomically(
+                Path(file), json.dumps(self.as_dict() | more, indent=2) + "\n"
+            )
         except OSError as error:
             raise OptionError(
                 f"cannot write the plan to {str(file)!r}: {error.strerror}; name another file"

@@ -20,7 +20,7 @@ from hocket.methods import parse_method
 from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
 from hocket.methods.method import Method
 from hocket.methods.staleness_profile import parse_staleness, with_staleness
-from hocket.options import Named
+from hocket.options import Named, wrong_options
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
 from hocket.runs.user_network import UserNetwork
@@ -345,7 +345,7 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
 def _find_class(
     members: Mapping[str, object], base: type, kind: str, named: Named
 ) -> Callable[..., Any]:
-    """Find the public subclass of a base class that is named.
+    """Find the public subclass of a base class that is named, and check its switches.
 
     Args:
         members: Names of a module, with their objects.
@@ -354,7 +354,7 @@ def _find_class(
         named: The name that is looked for.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is none, or a switch of it is neither true nor false.
     """
     known = {
         name: member
@@ -364,7 +364,15 @@ def _find_class(
     }
     if named.name not in known:
         raise OptionError(unknown_name(kind, named.name, sorted(known)))
-    return known[named.name]
+    found = known[named.name]
+    switches = {
+        name: bool
+        for name, parameter in inspect.signature(found).parameters.items()
+        if isinstance(parameter.default, bool)  # PyTorch takes any text for true
+    }
+    if problems := wrong_options(named.options, named.options, switches):
+        raise OptionError(format_problems(f"cannot use the {kind} {str(named)!r}", problems))
+    return found
 
 
 def _step_scheduler(factory: SchedulerFactory, optimizer: optim.Optimizer) -> None:

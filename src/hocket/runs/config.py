@@ -292,7 +292,8 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         raise OptionError(format_problems(f"cannot use {where}", problems))
     paths = {"data_dir", "run_dir", "timeline"}
     checked: dict[str, Any] = {
-        k: Path(v) if k in paths and v is not None else v for k, v in values.items()
+        k: Path(v).expanduser() if k in paths and v is not None else v
+        for k, v in values.items()
     }
     return RunConfig(**checked)
 

@@ -136,7 +136,7 @@ def cannot_write(file: Path, error: OSError) -> str:
     """Return the message for a file of a run folder that cannot be written."""
     return (
         f"cannot write {str(file)!r}: {error.strerror or error}; make room for it, or name "
-        "another folder with --run-dir"
+        "another folder"
     )
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,6 +42,14 @@ def test_other_modes_become_grey_or_colour(mode, channels):
     inputs, _ = read_rows(rows(mode), "image", "label")
     assert inputs.shape == (12, channels, 6, 5)
     assert inputs.dtype == torch.uint8
+
+
+def test_grey_images_among_colours_are_colours():
+    mixed = rows("L")[:1] + rows()[1:]
+    inputs, _ = read_rows(mixed, "image", "label")
+    assert inputs.shape == (12, 3, 6, 5)
+    assert torch.equal(inputs[0], read_rows(rows("L"), "image", "label")[0][0].expand(3, 6, 5))
+    assert torch.equal(inputs[1:], read_rows(rows(), "image", "label")[0][1:])
 
 
 def test_images_of_floating_point_numbers_are_refused():
@@ -172,6 +181,16 @@ def test_training_and_test_must_have_one_shape(local):
         DataError, match=r"training inputs are \(3, 6, 5\), test inputs \(3, 9, 9\)"
     ):
         load("hf", batch_size=4, dataset=local(test_size=(9, 9)))
+
+
+def test_grey_images_of_one_split_are_colours_if_those_of_the_other_are(monkeypatch):
+    def load_dataset(dataset, config, *, split):
+        return rows("L") if split == "train" else rows()
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    data = load("hf", batch_size=4, dataset="someone/something")
+    assert data.shape == (3, 6, 5)
+    assert next(iter(data.test))[0].shape == next(iter(data.train))[0].shape == (4, 3, 6, 5)
 
 
 @needs_datasets

@@ -285,7 +285,7 @@ def test_numbers_of_stages_that_do_not_fit_into_the_memory_are_left_out_with_a_w
     with pytest.warns(UserWarning, match=f"not planned {told}"):
         ((fdg, adl),) = cut_by_time(build, [2, 4], ["fdg", "adl"], memory_limit_mib=0.08)
     assert fdg.cuts == adl.cuts == ("1", "2", "3")
-    with pytest.raises(CutError, match="fdg: no cut into 2 stages .*\n  - fdg: no cut into 3"):
+    with pytest.raises(CutError, match=r"fdg: no cut into 2 stages .*\n  - fdg: no cut into 3"):
         cut_by_time(build, [2, 3], ["fdg"], memory_limit_mib=0.01)
 
 

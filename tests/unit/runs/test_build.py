@@ -145,6 +145,9 @@ def test_wrong_optimizers_are_refused():
     assert "list index out of range" in said
     assert "did you mean 'AdamW'" in refusal(build_optimizer_factory, optimizer="AdmW")
     assert "did you mean 'AdamW'" in refusal(build_optimizer_factory, optimizer="Adamw")
+    said = refusal(build_optimizer_factory, optimizer="SGD:lr=1,nesterov=maybe")
+    assert "cannot use the optimizer 'SGD:lr=1,nesterov=maybe'" in said
+    assert "nesterov is 'maybe'; wanted" in said
     said = refusal(build_optimizer_factory, optimizer="SGD:lrr=1")
     assert "SGD:lrr=1" in said
     assert "unexpected keyword argument 'lrr'" in said

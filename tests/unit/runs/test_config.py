@@ -213,3 +213,9 @@ def test_write_json_replaces_a_file_and_leaves_nothing_else(tmp_path):
 def test_choices_that_would_crash_or_do_nothing_are_refused(choices, said):
     with pytest.raises(OptionError, match=said):
         RunConfig(**choices)
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = parse_config({"data_dir": "~/data", "run_dir": "~/run"}, "this")
+    assert [str(config.data_dir), str(config.run_dir)] == ["/home/me/data", "/home/me/run"]

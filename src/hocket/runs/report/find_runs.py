@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import HocketError, OptionError, RunFolderError
-from hocket.runs.config import parse_config
+from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.report.reported_run import DAMAGED, BatchMetrics, ReportedRun, read_run
 from hocket.runs.sweeps.curve import Point
 from hocket.runs.sweeps.record import FILE, SweepRecord
-from hocket.runs.sweeps.rows import with_learning_rate
+from hocket.runs.sweeps.rows import DEFAULTS, with_learning_rate
 from hocket.runs.sweeps.selection import is_chosen
 
 
@@ -114,7 +114,7 @@ def _read_study_run(
     if not run["curve"]:
         yield f"the run {str(run_dir)!r} has not been evaluated yet; call `hocket sweep` again"
         return
-    options = {k: v for k, v in row["options"].items() if k != "data_dir"}
+    options = {**DEFAULTS, **row["options"], "data_dir": _data_dir(folder, row)}
     try:
         if run["learning_rate"] is not None:
             options = with_learning_rate(options, run["learning_rate"])
@@ -132,8 +132,24 @@ def _read_study_run(
         message=run["message"],
         curve=[Point(**point) for point in run["curve"]],
         metrics=_mean_gradient_error(run["gradient_error"]),
+        processes=1,
         environment=run["source"],
     )
+
+
+def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
+    """Return the place of the data of a row, which only folders of its runs have.
+
+    Args:
+        folder: Folder of the study.
+        row: The row in its record.
+    """
+    for run in row["runs"]:
+        file = folder / run["folder"] / "run.json"
+        if file.is_file():
+            found = RunConfig.read(file).data_dir
+            return None if found is None else str(found)
+    return None
 
 
 def _mean_gradient_error(errors: Sequence[dict[str, Any]]) -> BatchMetrics:

@@ -161,9 +161,8 @@ def _end(summary: Mapping[str, Any], epochs: int) -> tuple[str, str, tuple[Stage
         return "unfinished", "it is under way, or was killed", ()
     stages = tuple(parse_stage_summary(stage) for stage in summary["stages"])
     if epochs != (wanted := len(summary["epochs"])):
-        message = (
-            f"its metrics have {epochs} epochs and its summary has {wanted}: it was resumed"
-        )
+        reason = "it was resumed" if epochs > wanted else "some could not be written"
+        message = f"its metrics have {epochs} epochs and its summary has {wanted}: {reason}"
         return "unfinished", message, ()
     return str(summary["state"]), str(summary["message"]), stages
 

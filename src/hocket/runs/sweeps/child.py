@@ -16,6 +16,7 @@ from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.skipped_batches import RestoreRequest, retry_skipping
 from hocket.runs.start import train_in_process
 from hocket.runs.summary import Summary
+from hocket.runs.sweeps.curve import METRICS, metric_rows
 from hocket.runs.sweeps.run_folder import RunResult, write_result
 
 LOCK_TIMEOUT_S = 60.0
@@ -49,13 +50,32 @@ def report(config: RunConfig, result: Summary | HocketError) -> int:
         return result.exit_code
     if isinstance(result, Summary):
         if result.state == "finished":
-            _write(config, RunResult("finished"))
+            _write(config, _finished(config, len(result.epochs)))
             return 0
         return 128 + result.signal
     print(f"error: {result}", file=sys.stderr)
     diverged = isinstance(result, NonFiniteError)
     _write(config, RunResult("diverged" if diverged else "failed", str(result)))
     return 1
+
+
+def _finished(config: RunConfig, epochs: int) -> RunResult:
+    """Return the result of a training that has finished, which failed without its metrics.
+
+    Args:
+        config: Its configuration.
+        epochs: Number of epochs that it has trained.
+    """
+    written = 0
+    if config.run_dir is not None:
+        written = sum(1 for _ in metric_rows(config.run_dir / METRICS, "epoch"))
+    if written >= epochs:
+        return RunResult("finished")
+    return RunResult(
+        "failed",
+        f"its metrics have {written} of {epochs} epochs, as the others could not be written; "
+        "remove its folder to run it again",
+    )
 
 
 def _write(config: RunConfig, result: RunResult) -> None:

@@ -64,7 +64,8 @@ class StageError:
 def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> list[Point]:
     """Read the curve of a run from the metrics in its folder, as far as whole epochs go.
 
-    Samples and seconds of evaluations within an epoch are those of the whole epoch, divided in
+    It ends before an epoch that is missing, as nobody knows its samples and seconds. Samples
+    and seconds of evaluations within an epoch are those of the whole epoch, divided in
     proportion to the updates.
 
     Args:
@@ -75,10 +76,15 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
     accumulate = parse_method(config.method).accumulate
     curve = [Point(0, 0, 0, 0.0, None, None, None)]
     within: list[dict[str, Any]] = []
+    epochs = 0
     for row in metric_rows(folder / METRICS, "epoch", "evaluation"):
         if row["kind"] == "evaluation":
             within.append(row)
             continue
+        if row["number"] != epochs:
+            within = []
+            break
+        epochs += 1
         before = curve[-1]
         batches = before.batches + math.ceil(row["samples"] / config.batch_size)
         updates = row.get("updates")

@@ -7,9 +7,10 @@ from typing import Any, get_args
 from hocket.errors import RunFolderError
 from hocket.files import read_json
 from hocket.runs.sweeps.curve import Point, StageError
-from hocket.runs.sweeps.results import RunOutcome, RunSource, judge_run
+from hocket.runs.sweeps.results import NOT_FINITE, RunOutcome, RunSource, judge_run
 from hocket.runs.sweeps.rows import Run
 from hocket.runs.sweeps.run_folder import RunResult, State
+from hocket.runs.sweeps.target import METRICS
 
 
 class KeptRuns:
@@ -49,9 +50,12 @@ class KeptRuns:
         if values is None or not _has_ended(values):
             return None
         try:
+            result = RunResult(values["state"], values["message"])
+            if result.message in map(NOT_FINITE.format, METRICS):  # perhaps not by this metric
+                result = RunResult("finished")
             return judge_run(
                 run,
-                RunResult(values["state"], values["message"]),
+                result,
                 tuple(Point(**point) for point in values["curve"]),
                 tuple(StageError(**each) for each in values["gradient_error"]),
                 RunSource(**values["source"]),

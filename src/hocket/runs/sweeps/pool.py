@@ -156,5 +156,6 @@ def _result(ended: RunningRun, code: int) -> RunResult | None:
     died = f"signal {-code}" if code < 0 else f"exit code {code}"
     said = last_line(folder / OUTPUT, ended.output_start)
     result = RunResult("failed", f"its process ended with {died}{said and f': {said}'}")
-    write_result(folder, result)
+    with suppress(OSError):  # on a full disk it is tried again when the sweep is
+        write_result(folder, result)
     return result

@@ -20,7 +20,7 @@ from hocket.runs.sweeps.report import markdown
 from hocket.runs.sweeps.results import RowResults, RunOutcome
 from hocket.runs.sweeps.rows import choices
 from hocket.runs.sweeps.selection import is_at_edge, sweep_means
-from hocket.runs.sweeps.study import Study
+from hocket.runs.sweeps.study import Study, own_networks
 from hocket.runs.sweeps.target import METRICS, Target
 
 FILE, REPORT, PICTURE = "record.json", "README.md", "curves.svg"
@@ -140,8 +140,10 @@ def sweep_command_line(study: Study, *more: str) -> str:
         study: The study.
         more: Words at its end.
     """
-    data = ["--data-dir", "DIR"] if study.base.get("data_dir") else []
-    return shlex.join(["hocket", "sweep", f"{study.name}.toml", *data, *more])
+    options = ["--data-dir", "DIR"] if study.base.get("data_dir") else []
+    for network in own_networks(vars(study)):
+        options += ["--network", network]
+    return shlex.join(["hocket", "sweep", f"{study.name}.toml", *options, *more])
 
 
 def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from hocket.runs.sweeps.run_folder import RunResult, read_result
 from hocket.runs.sweeps.selection import best_rate
 from hocket.runs.sweeps.study import Study
 
+NOT_FINITE = "its last {} is NaN or infinite"
+"""Message of a run that has finished, and that counts as diverged by a metric."""
+
 
 @dataclass(frozen=True)
 class RunSource:
@@ -95,7 +98,7 @@ def judge_run(
         if last is None:
             result = RunResult("failed", f"it ended without a {metric} to compare")
         elif math.isinf(last):
-            result = RunResult("diverged", f"its last {metric} is NaN or infinite")
+            result = RunResult("diverged", NOT_FINITE.format(metric))
     return RunOutcome(run, result, curve, errors, source, last)
 
 

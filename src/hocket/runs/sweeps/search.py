@@ -7,7 +7,7 @@ each asks it for values to try, and tells it what became of them.
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ class RowSearch:
         """Yield the trials that have not ended, with their runs."""
         for each in self._begun():
             if each.state == self._states.RUNNING:
-                yield each.number, self._run(each.params)
+                yield each.number, self._run(self._values(each.params))
 
     def _begun(self) -> list[Any]:
         """Return the trials with all values, which do not contradict each other.
@@ -178,7 +178,7 @@ class RowSearch:
     def _contradiction(self, stored: Any) -> OptionError | None:
         """Return the error of values that exclude each other; None if they do not."""
         try:
-            self._run(stored.params)
+            self._run(self._values(stored.params))
         except OptionError as error:
             return error
         return None
@@ -195,7 +195,7 @@ class RowSearch:
                 _suggest(trial, name, dimension)
             error = self._contradiction(trial)
             if error is None:
-                return trial.number, self._run(trial.params)
+                return trial.number, self._run(self._values(trial.params))
             self._stored.tell(trial.number, math.inf)  # a failed one would be drawn again
         raise OptionError(
             f"search, row {self.row.label!r}: {DRAWS} choices of values one after another are "
@@ -207,6 +207,10 @@ class RowSearch:
         failed = self._states.FAIL if outcome.last is None else None
         self._stored.tell(number, outcome.last, state=failed, skip_if_finished=True)
 
+    def _values(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a trial, as its run gets them."""
+        return {name: self._space[name].rounded(value) for name, value in stored.items()}
+
     def _run(self, values: dict[str, Any]) -> Run:
         seed = self._study.sweep_seeds[0]
         given = {**DEFAULTS, **self.row.options, **_held_out(self._study), "seed": seed}
@@ -217,10 +221,11 @@ class RowSearch:
         return Run(label, parse_config(options, f"row {label!r}"), None, seed)
 
     def _trial(self, stored: Any) -> Trial:
-        run = self._run(stored.params)
+        values = self._values(stored.params)
+        run = self._run(values)
         outcome = read_outcome(self._folder / RUNS, run, self._study.metric)
         value = stored.value if stored.state == self._states.COMPLETE else None
-        return Trial(stored.number, stored.params, stored.state.name.lower(), value, outcome)
+        return Trial(stored.number, values, stored.state.name.lower(), value, outcome)
 
 
 class _Trials:

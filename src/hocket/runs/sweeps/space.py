@@ -34,6 +34,10 @@ class Choice:
         """Values that stand for all when a study is checked."""
         return self.values
 
+    def rounded(self, value: Any) -> Any:
+        """Return a value as it is."""
+        return value
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -58,6 +62,12 @@ class Interval:
     def ends(self) -> tuple[Any, ...]:
         """Values that stand for all when a study is checked."""
         return (self.low, self.high)
+
+    def rounded(self, value: Any) -> Any:
+        """Return a number between the ends with few digits, as it is written in commands."""
+        if self.is_whole:
+            return value
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 
 Dimension: TypeAlias = Choice | Interval
@@ -124,14 +134,13 @@ def with_values(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
     # The options of an optimizer, and its rate, are those of the one that is chosen.
     for name in sorted(values, key=lambda name: (name == RATE, "." in name)):
         value = values[name]
-        rounded = float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
         outer, dot, inner = name.partition(".")
         if name == RATE:
-            changed = with_learning_rate(changed, rounded)
+            changed = with_learning_rate(changed, value)
         elif dot:
-            changed[outer] = with_option(_text(changed, outer), inner, rounded)
+            changed[outer] = with_option(_text(changed, outer), inner, value)
         else:
-            changed[name] = rounded
+            changed[name] = value
     return changed
 
 

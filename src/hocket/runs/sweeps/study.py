@@ -89,7 +89,7 @@ class Study:
         for key, value in changes.items():
             merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
             values[key] = {**values.get(key, {}), **value} if merged else value
-        named = _own_networks(values)
+        named = own_networks(values)
         _require_allowed(file, named, own_network)
         hints = typing.get_type_hints(Study)
         valid = {key: value for key, value in values.items() if key in hints}
@@ -192,12 +192,12 @@ def _read_toml(file: Path) -> dict[str, Any]:
             f"the study {str(file)!r} is longer than the {FILE_LIMIT} bytes that are read"
         )
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise OptionError(f"the study {str(file)!r} is not TOML: {error}") from error
 
 
-def _own_networks(values: Mapping[str, Any]) -> list[str]:
+def own_networks(values: Mapping[str, Any]) -> list[str]:
     """Return the networks of the user's that a study names, from its values, unchecked."""
     tables = [values.get("base"), values.get("search"), *grid_tables(values.get("grid", ()))]
     texts = [

@@ -319,7 +319,7 @@ def test_a_folder_of_runs_stands_for_them_and_each_run_is_shown_once(tmp_path):
         ("run.json", '{"metod": 1}', r"cannot read the run in .*metod"),
         ("summary.json", "[]", r"summary.json holds no object .*; leave it out, or restore"),
         ("summary.json", '{"stages": 3}', r"cannot read the run in"),
-        ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*samples"),
+        ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
         ("environment.json", "{", r"cannot read the run in"),
     ],
     ids=["no JSON", "wrong key", "no object", "wrong summary", "wrong row", "environment"],

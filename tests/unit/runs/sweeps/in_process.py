@@ -42,7 +42,7 @@ def pretend_runs(monkeypatch, metrics):
             raise hocket.errors.NonFiniteError("loss is nan\nhelp")
         config.write(config.run_dir / "run.json")
         evaluation = {"loss": value, "error": value / 10}
-        row = {"kind": "epoch", "loss": value, "evaluation": evaluation}
+        row = {"kind": "epoch", "number": 0, "loss": value, "evaluation": evaluation}
         (config.run_dir / "metrics.jsonl").write_text(
             json.dumps(row | {"seconds": 2.0, "samples": 32}) + "\n"
         )

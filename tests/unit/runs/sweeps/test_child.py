@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from hocket.runs.skipped_batches import EXIT_CODE, RestoreRequest
 from hocket.runs.summary import Summary
 from hocket.runs.sweeps import child
 from hocket.runs.sweeps.run_folder import RunResult, read_result
+from hocket.training.metrics import EpochResult
 
 
 def summary(state, number=0):
@@ -33,6 +35,18 @@ def summary(state, number=0):
 def test_each_end_leaves_its_result(tmp_path, end, code, result):
     assert child.report(RunConfig(run_dir=tmp_path), end) == code
     assert read_result(tmp_path) == result
+
+
+def test_a_training_without_all_of_its_metrics_has_failed(tmp_path):
+    epochs = [EpochResult(number, 1.0, None, 1.0, 8, (0.0,), (0,)) for number in range(3)]
+    finished = replace(summary("finished"), epochs=tuple(epochs))
+    log = "".join(f'{{"kind": "epoch", "number": {number}}}\n' for number in (0, 2))
+    (tmp_path / "metrics.jsonl").write_text(log)
+    assert child.report(RunConfig(run_dir=tmp_path), finished) == 0
+    said = (
+        "its metrics have 2 of 3 epochs, as the others could not be written; remove its folder"
+    )
+    assert read_result(tmp_path) == RunResult("failed", f"{said} to run it again")
 
 
 def test_a_run_waits_for_the_process_of_an_earlier_sweep(tmp_path):

@@ -31,6 +31,13 @@ def test_batches_updates_samples_and_seconds_add_up(tmp_path):
     assert second.test_loss == math.inf  # which JSON does not have
 
 
+def test_a_curve_ends_before_an_epoch_that_is_missing(tmp_path):
+    within = {"kind": "evaluation", "updates": 3, "loss": 1.7, "error": 0.6}
+    write(tmp_path, epoch(0, 1.5), within, epoch(2, 1.0))
+    assert [point.test_loss for point in read_curve(tmp_path, CONFIG)] == [1.5]
+    assert len(read_curve(tmp_path, CONFIG, under_way=True)) == 1
+
+
 def test_an_epoch_without_evaluation_has_no_test_loss(tmp_path):
     write(tmp_path, epoch(0, 1.0, evaluation=None))
     (point,) = read_curve(tmp_path, CONFIG)

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+import hocket.runs.start
 from hocket.errors import RunFolderError
 from hocket.runs.sweeps.record import SweepRecord
 from unit.runs.sweeps.in_process import pretend_runs
@@ -78,3 +79,25 @@ def test_a_record_that_cannot_be_read_is_refused_before_anything_runs(done, here
     ):
         sweep(study(learning_rates=RATES), done)
     assert here.started == 3
+
+
+def test_a_run_that_counts_as_diverged_by_one_metric_is_judged_again_by_another(
+    tmp_path, here, monkeypatch
+):
+    def evaluate(config, *, resume):
+        found = pretended(config, resume=resume)
+        log = config.run_dir / "metrics.jsonl"
+        log.write_text(
+            log.read_text().replace('"evaluation": {"loss": 4.0', '"evaluation": {"loss": null')
+        )
+        return found
+
+    pretend_runs(monkeypatch, lambda config: 4.0)
+    pretended = hocket.runs.start.train
+    monkeypatch.setattr("hocket.runs.start.train", evaluate)
+    (row,) = sweep(study(), tmp_path).rows
+    assert [run["state"] for run in row["runs"]] == ["diverged"]
+    shutil.rmtree(tmp_path / "runs")
+    (row,) = sweep(study(select="test_error"), tmp_path).rows
+    assert [run["state"] for run in row["runs"]] == ["finished"]
+    assert here.started == 1

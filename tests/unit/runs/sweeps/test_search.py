@@ -292,13 +292,24 @@ def test_what_cannot_be_searched_is_refused(tmp_path):
         run(study(), 2, tmp_path / "file" / "x")
 
 
-def test_values_take_their_places_with_few_digits():
+def test_values_take_their_places():
     options = {"method": "fdg:shrink=0.5", "optimizer": "SGD:lr=0.1"}
-    values = {"optimizer.momentum": 0.123456789, "learning_rate": 0.000123456789, "stages": 3}
+    values = {"optimizer.momentum": 0.123456789, "learning_rate": 0.0001, "stages": 3}
     assert with_values(options, values) == {
         "method": "fdg:shrink=0.5",
-        "optimizer": "SGD:lr=0.000123457,momentum=0.123457",
+        "optimizer": "SGD:lr=0.0001,momentum=0.123456789",
         "stages": 3,
     }
+
+
+def test_numbers_that_are_drawn_have_few_digits_and_those_of_a_list_are_as_they_are():
+    drawn = Interval(0.0, 0.9999999)
+    assert [drawn.rounded(x) for x in (0.123456789, 0.9999998)] == [0.123457, 0.9999999]
+    assert (Interval(1, 9).rounded(7), Choice((0.123456789,)).rounded(0.123456789)) == (
+        7, 0.123456789,
+    )  # fmt: skip
+
+
+def test_the_space_of_a_search_is_read_from_a_table():
     assert parse_space(SPACE)["clip"] == Choice(("none", "1.0"))
     assert parse_space(SPACE)["batch_size"] == Interval(8, 16)

@@ -149,6 +149,12 @@ def test_an_impossible_study_is_refused(values, message):
         Study(**({"name": "study"} | values))
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "marked.toml"
+    file.write_bytes(b'\xef\xbb\xbfgrid = {method = "bp"}\n')
+    assert Study.read(file).grid == {"method": "bp"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

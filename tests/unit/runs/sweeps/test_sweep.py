@@ -1,5 +1,6 @@
 """Sweeps with runs in this process: what is run, kept, chosen and reported."""
 
+import errno
 import math
 import os
 import re
@@ -12,10 +13,12 @@ import pytest
 import hocket
 from hocket import Study
 from hocket.errors import RunFolderError
+from hocket.runs.report.find_runs import find_runs
+from hocket.runs.report.groups import group_runs
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps import sweep as sweep_module
 from hocket.runs.sweeps.pictures import chosen_curves, draw_curves
-from hocket.runs.sweeps.record import SweepRecord
+from hocket.runs.sweeps.record import SweepRecord, sweep_command_line
 from hocket.runs.sweeps.report import results_table
 from hocket.runs.sweeps.rows import Row
 from hocket.runs.sweeps.run_folder import RunResult, write_result
@@ -461,3 +464,33 @@ def test_staleness_is_shown_where_there_is_some_and_is_known(tmp_path, monkeypat
     assert "| bp | 0 | 1 | 1.0000 |" in table
     record.rows[0]["options"]["method"] = "a method of the past"
     assert "stale" not in results_table(record.values)
+
+
+def test_a_full_disk_at_the_end_of_a_run_stops_no_other(tmp_path, monkeypatch, here):
+    def write(folder, result):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pretend_runs(monkeypatch, lambda config: 1.0)
+    monkeypatch.setattr("hocket.runs.sweeps.child.write_result", lambda folder, result: None)
+    monkeypatch.setattr("hocket.runs.sweeps.pool.write_result", write)
+    (row,) = sweep(study(seeds=[0, 1]), tmp_path).rows
+    assert here.started == 2
+    assert row["state"] == "incomplete"
+    assert (tmp_path / "record.json").is_file()
+
+
+def test_the_seeds_of_a_row_are_one_group_of_a_report_if_the_folder_of_one_is_gone(tmp_path):
+    sweep(study(seeds=[0, 1]), tmp_path)
+    shutil.rmtree(next((tmp_path / "runs").iterdir()))
+    sweep(study(seeds=[0, 1]), tmp_path)
+    (group,) = group_runs(find_runs([tmp_path]).runs)
+    assert len(group.runs) == 2
+
+
+def test_the_command_of_a_study_allows_its_network(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from torch.nn import Linear\ndef small(): return Linear(8, 3)"
+    )
+    given = TINY | {"network": f"{tmp_path}/own.py:small"}
+    wanted = f"hocket sweep tiny.toml --network {tmp_path}/own.py:small"
+    assert sweep_command_line(study(base=given)) == wanted

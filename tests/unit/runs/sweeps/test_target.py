@@ -17,6 +17,10 @@ def test_a_target_is_reached_at_its_limit():
         ("test_los <= 1", "target: unknown metric 'test_los' .did you mean 'test_loss'"),
         ("test_loss >= 1", "less is better for test_loss; write 'test_loss <= ...'"),
         ("test_loss <= low", "wanted a finite number, not 'low'"),
+        (
+            "test_error <= 10",
+            "and test_error is a share, which is never larger; 10 % are 'test",
+        ),
         ("test_loss <= inf", "wanted a finite number, not 'inf'"),
     ],
 )
