@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from contract.small import (
     LINEARIZE,
@@ -533,7 +534,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
             "Predict moves the newest weights, and with hold='vertical' a stage",
         ),
         ("fdg+compensate(strength=-1)", "strength is -1; use a number of at least 0"),
-        ("fdg+compensate-adaptive(decay=2)", r"decay is 2; use a number in \[0, 1\]"),
+        ("fdg+compensate-adaptive(decay=1)", r"decay is 1; use a number in \[0, 1\)"),
         ("fdg+gap-aware(decay=1)", r"decay is 1; use a number in \[0, 0.9999999\]"),
         ("fdg+compensate+predict", "the present ones, and Predict moves them; keep one of"),
         (
@@ -626,3 +627,34 @@ def test_methods_without_late_gradients_have_no_use_for_remedies(build):
 def test_options_of_an_unknown_remedy_are_refused():
     with pytest.raises(OptionError, match="unknown remedy 't9'"):
         remedy_options("t9")
+
+
+def test_a_memory_of_two_weights_is_moved_once():
+    """By a whole change, not by one for each of the weights."""
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            base = torch.full((4, 4), 0.1)
+            self.one, self.other = nn.Parameter(base), nn.Parameter(base)
+            self.seen = []
+
+        def forward(self, x):
+            self.seen.append(self.one.detach().clone())
+            return x @ self.one + x @ self.other
+
+    first = Shared()
+    method = DDG().with_remedies(Predict(direction="last"))
+    trainer = Trainer(
+        [first, nn.Linear(4, 3)], method=method, optimizer=partial(torch.optim.SGD, lr=0.01)
+    )
+    trainer.prepare(torch.randn(2, 4))
+    at_ends = []
+    first.seen.clear()
+    for batch in [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(6)]:
+        trainer.step(*batch)
+        at_ends.append(first.one.detach().clone())
+    # At batch n, the weights before it and the last change of them are known.
+    for n in range(3, 6):
+        change = at_ends[n - 1] - at_ends[n - 2]
+        torch.testing.assert_close(first.seen[n], at_ends[n - 1] + change)

@@ -12,6 +12,7 @@ from torch import nn
 from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
 from hocket.errors import OptionError
+from hocket.methods.method import Method
 from hocket.modes import dry_run
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.signals import Objective
@@ -42,6 +43,26 @@ def warn_of_biased_gradients(setup: Setup, stacklevel: int) -> None:
             "what the next one received as if it were that at its own output, so that all "
             "stages but the last learn from biased gradients; methods with local losses, such "
             "as dgl, do not",
+            stacklevel=stacklevel,
+        )
+
+
+def warn_of_idle_remedies(method: Method, stages: int, stacklevel: int) -> None:
+    """Warn of remedies that change nothing, as no gradient is late enough.
+
+    Args:
+        method: Method of the training.
+        stages: Number of stages.
+        stacklevel: Frames between this one and the user's, as for `warnings.warn`.
+    """
+    idle = [remedy.name for remedy in method.remedies if remedy.slows]
+    if not idle or stages == 1:  # on which no remedy acts
+        return
+    if all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
+        warnings.warn(
+            f"{' and '.join(idle)} changes nothing: on {stages} stages of {method.name!r} no "
+            "gradient is late by more than one update in the mean; use more stages, or leave "
+            "it out",
             stacklevel=stacklevel,
         )
 

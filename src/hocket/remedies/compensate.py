@@ -60,7 +60,7 @@ class CompensateAdaptively(Remedy):
     paper: ClassVar[str] = "arXiv 1609.08326"
     ranges: ClassVar[Mapping[str, Range]] = {
         "strength": Range(least=0),
-        "decay": Range(least=0, most=1),
+        "decay": Range(least=0, below=1),
     }
     compares: ClassVar[bool] = True
     resizes: ClassVar[bool] = True

@@ -77,7 +77,7 @@ def _displacement_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Displace
     kind = _class_of(optimizer, group)
     if not group.get("momentum", True):
         return None
-    if f"{kind.__module__}.{kind.__qualname__}" in _LIONS:
+    if f"{kind.__module__}.{kind.__qualname__}" in LIONS:
         # Variants in which a step depends on more than the moments.
         cautious = group.get("caution", False) or group.get("cautious_factor", 1.0) != 1.0
         return None if cautious or getattr(optimizer, "decoupled_wd", False) else _displace_lion
@@ -225,5 +225,5 @@ _DISPLACEMENTS: Mapping[type[Optimizer], Displace] = {
     NAdam: _displace_nadam,
     Muon: _displace_muon,
 }
-_LIONS = frozenset(["lion_pytorch.lion_pytorch.Lion", "timm.optim.lion.Lion"])
+LIONS = frozenset(["lion_pytorch.lion_pytorch.Lion", "timm.optim.lion.Lion"])
 """Lion in other libraries, as PyTorch has none."""

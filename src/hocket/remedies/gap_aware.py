@@ -74,7 +74,9 @@ class _Gaps(Aid):
         self._weights = weights
         self._squares = [torch.zeros_like(weight.detach()) for weight in weights.parameters]
         self._updates = 0
-        self._largest_lr = 0.0
+        groups = weights.optimizer.param_groups
+        self._group = {id(w): n for n, group in enumerate(groups) for w in group["params"]}
+        self._largest_lrs = [0.0] * len(groups)
 
     def correct(self, then: Sequence[Tensor] | None) -> None:
         """Divide ``grad`` of each weight by its gap, in typical steps, and one.
@@ -82,14 +84,15 @@ class _Gaps(Aid):
         Args:
             then: Weights of the forward of the batch; None if they are the present ones.
         """
-        if then is None or not self._largest_lr:
+        if then is None or not self._updates:
             return
         known = 1 - self._decay**self._updates
         for weight, old, mean in zip(
             self._weights.parameters, then, self._squares, strict=True
         ):
-            if weight.grad is not None:
-                step = self._largest_lr * ((mean / known).sqrt() + EPSILON)
+            lr = self._largest_lrs[self._group[id(weight)]]
+            if weight.grad is not None and lr > 0:
+                step = lr * ((mean / known).sqrt() + EPSILON)
                 gap = (weight.detach() - old).abs()
                 weight.grad = dense_gradient(weight, self._stage) / (1 + gap / step)
 
@@ -101,7 +104,7 @@ class _Gaps(Aid):
             changes: Nothing.
         """
         self._updates += 1
-        self._largest_lr = max(self._largest_lr, *lrs)
+        self._largest_lrs = list(map(max, self._largest_lrs, lrs))
         state = self._weights.optimizer.state
         for weight, mean in zip(self._weights.parameters, self._squares, strict=True):
             mean.mul_(self._decay)
@@ -111,16 +114,16 @@ class _Gaps(Aid):
                     mean.addcmul_(velocity, velocity, value=1 - self._decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the mean squares, their number and the largest learning rate."""
+        """Return the mean squares, their number and the largest learning rates."""
         return {
             "squares": self._squares,
             "updates": self._updates,
-            "largest_lr": self._largest_lr,
+            "largest_lrs": list(self._largest_lrs),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the means at the same stage."""
-        self._updates, self._largest_lr = state["updates"], state["largest_lr"]
+        self._updates, self._largest_lrs = state["updates"], list(state["largest_lrs"])
         for mean, saved in zip(self._squares, state["squares"], strict=True):
             mean.copy_(saved)
 

@@ -127,6 +127,7 @@ class Remedy(ABC):
         moves: Pass for which it puts other weights in place; None if it does not.
         compares: True if it needs the weights of a forward beside the present ones.
         resizes: True if it multiplies elements of a gradient, most by positive factors.
+        slows: True if it only divides learning rates by the staleness, where that is above 1.
     """
 
     name: ClassVar[str]
@@ -135,6 +136,7 @@ class Remedy(ABC):
     moves: ClassVar[Literal["forward", "backward"] | None] = None
     compares: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
+    slows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if problems := wrong_fields(self) + out_of_range(self, self.ranges):

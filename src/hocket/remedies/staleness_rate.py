@@ -29,6 +29,7 @@ class StalenessRate(Remedy):
     name: ClassVar[str] = "staleness-rate"
     paper: ClassVar[str] = "arXiv 1511.05950"
     ranges: ClassVar[Mapping[str, Range]] = {"power": Range(least=0)}
+    slows: ClassVar[bool] = True
     power: float = 1.0
 
     def posted(self, post: Post, weights: Weights) -> Aid:

@@ -28,6 +28,7 @@ class T1(Remedy):
     name: ClassVar[str] = "t1"
     paper: ClassVar[str] = "arXiv 1910.05124"
     ranges: ClassVar[Mapping[str, Range]] = {"anneal": Range(least=0)}
+    slows: ClassVar[bool] = True
     anneal: int = 1000
 
     def posted(self, post: Post, weights: Weights) -> Aid:

@@ -35,7 +35,8 @@ def similarities(features_BD: Tensor) -> Tensor:
     length_B1 = centred_BD.norm(dim=1, keepdim=True)
     # Equal numbers leave a rounding error, whose direction would be meaningless.
     error_B1 = torch.finfo(features_BD.dtype).eps * features_BD.norm(dim=1, keepdim=True)
-    unit_BD = centred_BD / length_B1.where(length_B1 > error_B1, math.inf)
+    equal_B1 = (features_BD == features_BD[:, :1]).all(1, keepdim=True)
+    unit_BD = centred_BD / length_B1.where((length_B1 > error_B1) & ~equal_B1, math.inf)
     cosines_BB: Tensor = unit_BD @ unit_BD.T
     return cosines_BB
 

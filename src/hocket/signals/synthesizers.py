@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from hocket.errors import DataError, OptionError
 from hocket.signals.layout import Layout, detect_layout
+from hocket.signals.losses import IGNORED
 
 HIDDEN = 128
 
@@ -76,7 +77,9 @@ class Synthesizer(nn.Module):
                 "build it with classes=None if there are none"
             )
         # A linear layer on one-hot targets selects columns of its weight.
-        conditions_BS = F.embedding(targets, target.weight.t()) + target.bias
+        ignored = targets == IGNORED  # the loss leaves them out: no condition
+        conditions_BS = F.embedding(targets.masked_fill(ignored, 0), target.weight.t())
+        conditions_BS = conditions_BS.masked_fill(ignored.unsqueeze(-1), 0.0) + target.bias
         return conditions_BS[:, :, None, None] if self.layout == "map" else conditions_BS
 
 

@@ -13,6 +13,7 @@ from hocket.remedies.remedy import Aids
 from hocket.stage.accumulate import GradientAccumulator
 from hocket.stage.clipping import Clipping
 from hocket.stage.optimizer_factory import NEEDS_CLOSURE
+from hocket.stage.weight_memory import repeated_views
 
 SchedulerUnit = Literal["epoch", "update"]
 
@@ -211,6 +212,8 @@ class Updater:
         if remedies.act_on(self.version):
             remedies.adjust(lrs)
         changes = [weight.detach() - old for weight, old in zip(told, before, strict=True)]
+        for number in repeated_views(told):  # whose memory has moved once, and is told once
+            changes[number].zero_()
         remedies.stepped(lrs, changes)
         return lrs[0]
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from torch import optim
 
+from hocket.remedies.displacement import LIONS
 from hocket.remedies.remedy import Remedy
 from hocket.stage.muon import MuonAdamW
 from hocket.stage.rotated_adam import RotatedAdam
@@ -14,6 +15,13 @@ SCALE_FREE = (
     optim.Muon, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SparseAdam,
     MuonAdamW, RotatedAdam,
 )  # fmt: skip
+
+
+def _is_scale_free(optimizer: object) -> bool:
+    kind = type(optimizer)
+    return isinstance(optimizer, SCALE_FREE) or (
+        f"{kind.__module__}.{kind.__qualname__}" in LIONS
+    )
 
 
 def warn_if_shrink_cancels(
@@ -26,7 +34,7 @@ def warn_if_shrink_cancels(
         optimizers: Optimizers of the stages; None stands for a stage without weights.
         stacklevel: The level of `warnings.warn`, counted from the caller.
     """
-    kinds = {type(o).__name__ for o in optimizers if isinstance(o, SCALE_FREE)}
+    kinds = {type(o).__name__ for o in optimizers if _is_scale_free(o)}
     if shrink != 1 and kinds:
         warnings.warn(
             f"shrink={shrink} cancels under {', '.join(kinds)}, whose steps do not depend on "
@@ -45,7 +53,7 @@ def warn_if_resizing_cancels(
         optimizers: Optimizers of the stages; None stands for a stage without weights.
         stacklevel: The level of `warnings.warn`, counted from the caller.
     """
-    kinds = {type(o).__name__ for o in optimizers if isinstance(o, SCALE_FREE)}
+    kinds = {type(o).__name__ for o in optimizers if _is_scale_free(o)}
     names = [type(remedy).__name__ for remedy in remedies if remedy.resizes]
     if names and kinds:
         warnings.warn(

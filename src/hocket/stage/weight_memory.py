@@ -16,6 +16,22 @@ def distinct_in_memory(weights: Sequence[Tensor]) -> list[Tensor]:
     return list({w.untyped_storage().data_ptr(): w for w in weights}.values())
 
 
+def repeated_views(weights: Sequence[Tensor]) -> list[int]:
+    """Return the numbers of the weights that are the same elements as an earlier one.
+
+    >>> memory = torch.ones(4)
+    >>> repeated_views([memory[:2], memory[2:], memory[:2]])
+    [2]
+    """
+    seen, repeated = set(), []
+    for number, weight in enumerate(weights):
+        place = weight.data_ptr(), weight.size(), weight.stride()
+        if place in seen:
+            repeated.append(number)
+        seen.add(place)
+    return repeated
+
+
 def require_own_memory(weights: Sequence[Tensor], stage: int) -> None:
     """Refuse weights whose memory has other things in it, such as weights of other stages.
 

@@ -19,12 +19,12 @@ from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.sync_batchnorm import restore_batchnorm
 from hocket.distributed.world import World
 from hocket.engine.build import EngineParts, build_engine
-from hocket.engine.build_stage import warn_of_biased_gradients
+from hocket.engine.build_stage import warn_of_biased_gradients, warn_of_idle_remedies
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
-from hocket.errors import OptionError
+from hocket.errors import NonFiniteError, OptionError
 from hocket.modes import TrainingMode
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
@@ -191,6 +191,7 @@ class Session:
         Raises:
             DataError: There is no tensor among the inputs.
         """
+        self.whole_ticks.require_finite()
         if self.world.reads_data:
             pair = as_inputs(inputs, "the batch"), as_tree(targets)
             inputs, targets = self.upload(pair)
@@ -272,7 +273,11 @@ class Session:
         Raises:
             NonFiniteError: There is one. The stages are in their states of the last look.
         """
-        look([stage.late_check for stage in self.engine.stages])
+        try:
+            look([stage.late_check for stage in self.engine.stages])
+        except NonFiniteError as error:
+            self.whole_ticks.end(error, self.engine.tick_count)
+            raise
 
     def timeline(self) -> Timeline:
         """Return the time spans of all stages so far, on the clock of the first process."""
@@ -340,6 +345,7 @@ class Session:
             self._warn_of_untrained(engine)
         if self.world.is_main:
             warn_of_biased_gradients(setup, stacklevel=6)
+            warn_of_idle_remedies(setup.method, self.cut.count, stacklevel=6)
             signal = setup.method.signal
             if isinstance(signal, Delayed):
                 last = self.cut.count - 1

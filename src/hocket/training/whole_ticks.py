@@ -1,6 +1,6 @@
 """Ticks that an error has cut short, after which the stages are at different places."""
 
-from hocket.errors import CheckpointError
+from hocket.errors import CheckpointError, HocketError, NonFiniteError
 
 
 class WholeTicks:
@@ -8,6 +8,7 @@ class WholeTicks:
 
     def __init__(self) -> None:
         self._cut_short = ""
+        self._finite = True
 
     def end(self, error: BaseException, tick: int) -> None:
         """Take note of an error that has ended a tick; a later one is told of the first.
@@ -19,7 +20,20 @@ class WholeTicks:
         if self._cut_short:
             error.add_note(f"({self._cut_short}; resume a new trainer)")
         else:
+            self._finite = not isinstance(error, NonFiniteError)
             self._cut_short = f"tick {tick} was cut short by {type(error).__name__}"
+
+    def require_finite(self) -> None:
+        """Refuse to go on after NaN or infinity, with which batches in flight were lost.
+
+        Raises:
+            HocketError: A tick was cut short by them.
+        """
+        if not self._finite:
+            raise HocketError(
+                f"{self._cut_short}, and the batches in flight are lost; resume a new trainer "
+                "from a checkpoint, or leave such batches out with on_nan='skip'"
+            )
 
     def require(self) -> None:
         """Refuse the state after a tick that was cut short.

@@ -19,8 +19,9 @@ def test_similarities_do_not_see_scale_and_offset():
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
-def test_features_without_direction_have_no_similarity_and_no_gradient(value):
-    x = torch.randn(4, 7)
+@pytest.mark.parametrize("width", [7, 512, 4096])
+def test_features_without_direction_have_no_similarity_and_no_gradient(value, width):
+    x = torch.randn(4, width)
     x[2] = value
     x.requires_grad_()
     cosines = similarities(x)

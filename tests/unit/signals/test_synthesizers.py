@@ -87,6 +87,22 @@ def test_a_condition_is_a_linear_layer_on_one_hot_targets(shape, labels):
 
 
 @every_layout
+def test_a_target_that_the_loss_leaves_out_is_no_condition(shape, labels):
+    output, targets = batch(shape, labels)
+    targets[0] = -100
+    synthesizer = trained(shape, classes=10)
+    one_hot = F.one_hot(targets.clamp(min=0), 10).float()
+    one_hot[0] = 0.0
+    condition = synthesizer.target(one_hot)
+    if len(shape) == 3:
+        condition = condition[:, :, None, None]
+    hidden = synthesizer.entry(output) + condition
+    torch.testing.assert_close(
+        synthesizer(output, targets), synthesizer.guess(synthesizer.hidden(hidden))
+    )
+
+
+@every_layout
 def test_only_a_conditional_synthesizer_reads_the_targets(shape, labels):
     output, targets = batch(shape, labels)
     others = (targets + 1 + torch.arange(4).view(-1, *[1] * (len(labels) - 1))) % 10

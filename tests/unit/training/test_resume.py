@@ -1,5 +1,6 @@
 """Resuming: the checkpoints that a trainer continues from, and those that it refuses."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -20,7 +21,7 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
-from hocket.errors import CheckpointError, DataError, HocketError
+from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
 from hocket.methods import ADL, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
 from hocket.stage.forward_state import ForwardState
@@ -204,6 +205,19 @@ def test_a_step_after_a_tick_that_was_cut_short_says_so():
     with pytest.raises(HocketError) as refused:
         stepped(trainer, data(mlp, 8))
     assert "was cut short by RuntimeError; resume a new trainer)" in refused.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_no_step_follows_one_that_found_nan(every):
+    trainer = trainer_of(mlp(2), check_every=every)
+    batches = data(mlp, 12)
+    batches[2][0].fill_(math.nan)
+    with pytest.raises(NonFiniteError):
+        stepped(trainer, batches)
+    with pytest.raises(
+        HocketError, match="was cut short by NonFiniteError, and the batches in"
+    ):
+        stepped(trainer, batches[4:])
 
 
 def test_a_trainer_that_has_trained_does_not_resume(saved):

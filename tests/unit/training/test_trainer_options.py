@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from lion_pytorch import Lion
 from torch import nn, optim
 
 from contract.small import conv, data, different, mlp, sgd, train
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, OptionError
-from hocket.methods import ADL, BP, DGL, FDG, build_method
+from hocket.methods import ADL, BP, DGL, FDG, build_method, parse_method
 from hocket.stage.scale_free import SCALE_FREE
 
 
@@ -79,12 +80,30 @@ def test_shrink_warns_of_the_optimizers_whose_steps_do_not_depend_on_it(optimize
     assert is_same == issubclass(optimizer, SCALE_FREE)
 
 
-@pytest.mark.parametrize("optimizer", [optim.Adam, optim.Adafactor])
+@pytest.mark.parametrize("optimizer", [optim.Adam, optim.Adafactor, Lion])
 @pytest.mark.parametrize("method", [FDG(shrink=0.5), ADL(shrink=0.5)], ids=["fdg", "adl"])
 def test_shrink_warns_where_it_cancels(method, optimizer):
     trainer = Trainer(mlp(2), method=method, optimizer=partial(optimizer, lr=1e-3))
     with pytest.warns(UserWarning, match=f"shrink=0.5 cancels under {optimizer.__name__}"):
         trainer.prepare(data(mlp, 1)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("method", "stages", "told"),
+    [
+        ("fdg+t1", 2, "t1 changes nothing: on 2 stages of 'fdg' no gradient is late by more"),
+        ("paci+staleness-rate+t1", 4, "staleness-rate and t1 changes nothing: on 4 stages"),
+        ("fdg+t1", 3, None),
+        ("fdg", 2, None),
+    ],
+)
+def test_remedies_that_change_nothing_are_told(method, stages, told):
+    trainer = Trainer(mlp(stages), method=parse_method(method), optimizer=sgd)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.prepare(data(mlp, 1)[0][0])
+    texts = [str(one.message) for one in caught]
+    assert not texts if told is None else [text.startswith(told) for text in texts] == [True]
 
 
 def test_shrink_warns_where_the_first_stage_has_no_weights():

@@ -1,0 +1,26 @@
+"""Gap-aware gradients in an optimizer with groups of different learning rates."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from hocket.remedies import GapAware, Post, Weights
+
+
+@pytest.mark.parametrize("other", [0.001, 1.0])
+def test_a_typical_step_of_a_weight_is_that_of_its_group(other):
+    """Both weights have moved by one such step, so that their gradients are halved."""
+    weights = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    lrs = [0.001, other]
+    groups = [{"params": [w], "lr": lr} for w, lr in zip(weights, lrs, strict=True)]
+    optimizer = SGD(groups, momentum=0.9)
+    aid = GapAware().posted(Post(0, 2, 1.0), Weights(weights, optimizer))
+    then = [weight.detach().clone() for weight in weights]
+    for weight in weights:
+        weight.grad = torch.ones(3)
+    optimizer.step()
+    aid.stepped(lrs, [])
+    aid.correct(then)
+    for weight in weights:
+        torch.testing.assert_close(weight.grad, torch.full((3,), 0.5))
