@@ -1,7 +1,7 @@
 """Checkpoints of a training: written from its session and fit state, and restored into them."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,6 +10,7 @@ from hocket.checkpoint import Checkpoints, CheckpointWriter, Manifest
 from hocket.checkpoint.directory import checkpoint_name, newest_first
 from hocket.distributed.phases import Phase
 from hocket.distributed.solo_world import SoloWorld
+from hocket.distributed.world import World
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostError
 from hocket.training.callback import CallbackList
@@ -52,7 +53,8 @@ def saving(
             complete, between two ticks: soon after, and before the next one is begun.
 
     Raises:
-        CheckpointError: One cannot be written, and the training is to stop for that.
+        CheckpointError: One cannot be written, and the training is to stop for that; or the
+            folder is that of another training.
         OptionError: The stages do not keep what a checkpoint needs.
         HocketError: No batch has been seen yet.
     """
@@ -67,23 +69,48 @@ def saving(
     if session.detached:  # each stage saves after ticks of its own
         folder = Path(checkpoints.folder) / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
-    with session.world.in_phase(Phase.SAVING):
-        writer = CheckpointWriter(checkpoints, world)
-
-    saver = _Saver(writer, checkpoints, session, state, train, on_complete)
-    try:
-        yield saver.save
+    with ExitStack() as claim:
         with session.world.in_phase(Phase.SAVING):
-            writer.wait()
-            session.world.gather(None)  # it is sealed for all
-        saver.settle()
-    except BaseException as error:
-        # After a failure of another process nobody waits for the parts of the others.
-        if world.size == 1 or isinstance(error, KeyboardInterrupt):
+            _claim_folder(session, world, Path(checkpoints.folder), claim)
+            writer = CheckpointWriter(checkpoints, world)
+        saver = _Saver(writer, checkpoints, session, state, train, on_complete)
+        try:
+            yield saver.save
+            with session.world.in_phase(Phase.SAVING):
+                writer.wait()
+                session.world.gather(None)  # it is sealed for all
             saver.settle()
-        raise
-    finally:
-        writer.close()
+        except BaseException as error:
+            # After a failure of another process nobody waits for the parts of the others.
+            if world.size == 1 or isinstance(error, KeyboardInterrupt):
+                saver.settle()
+            raise
+        finally:
+            writer.close()
+
+
+def _claim_folder(
+    session: Session, world: World | SoloWorld, folder: Path, claim: ExitStack
+) -> None:
+    """Claim the folder of checkpoints for the training of some processes.
+
+    Args:
+        session: The training.
+        world: The processes that write checkpoints together.
+        folder: The folder.
+        claim: Holds the claim of the main process.
+
+    Raises:
+        CheckpointError: The folder is that of another training, in all processes.
+    """
+    problem = ""
+    if world.is_main:
+        try:
+            claim.enter_context(session.checkpoint_folders.claim(folder))
+        except CheckpointError as error:
+            problem = str(error)
+    if problem := "".join(world.gather(problem)):
+        raise CheckpointError(problem)
 
 
 class _Saver:
@@ -199,6 +226,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
         snapshot, newer = newest_common_checkpoint(folder, wanted, lambda value: [value])
     else:
         snapshot, newer = newest_common_checkpoint(folder, wanted, world.gather)
+    session.checkpoint_folders.add(snapshot.folder.parent)
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
     session.prepare(first["sample"], whole=True)

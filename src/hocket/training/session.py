@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.joined_worlds import join_world
 from hocket.distributed.phases import Phase
 from hocket.distributed.solo_world import SoloWorld
@@ -73,6 +74,7 @@ class Session:
         training_mode: Training mode of the network.
         sample: Inputs that the network was cut with: a small part of the first batch, or all.
         whole_ticks: Ticks that an error has cut short.
+        checkpoint_folders: Folders that have checkpoints of this training.
         collected: True if the network has the present weights of all stages.
         prepared: True while the engine has stages.
         closed: True once the session cannot be used any more.
@@ -101,6 +103,7 @@ class Session:
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self._on_update: Callable[[Stage], None] | None = None
         self.whole_ticks = WholeTicks()
+        self.checkpoint_folders = ClaimedFolders()
         self._ticks_per_check = setup.ticks_per_check
         self._watchers = [*watchers, self._watch_updates]
         self._meter = meter

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hocket.errors import OptionError
 from hocket.methods.registry import normalize_method
 from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.user_network import UserNetwork
 
 DEFAULTS: Mapping[str, Any] = {"threads": 1, "checkpoint_every": 500}
 """Options that the runs of a study have unless the study gives them."""
@@ -87,7 +89,8 @@ class Run:
         config: Its configuration, without a run folder.
         rate: Learning rate that was given to it; None for that of the optimizer.
         seed: Its seed.
-        name: Name of its folder, which is the same as long as its configuration is.
+        name: Name of its folder, which is the same as long as its configuration is, and the
+            files of its plan and of a network of the user's.
     """
 
     label: str
@@ -99,7 +102,8 @@ class Run:
     def __post_init__(self) -> None:
         method = Named(normalize_method(self.config.method)).slug[:40]
         rate = Named.parse(self.config.optimizer).options.get("lr")
-        digest = hashlib.sha256(json.dumps(choices(self.config), sort_keys=True).encode())
+        decisive = choices(self.config) | _file_digests(self.config)
+        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
         place = f"{method}-stages-{self.config.stages}-lr-{rate}-seed-{self.config.seed}"
         object.__setattr__(self, "name", f"{place}-{digest.hexdigest()[:8]}")
 
@@ -109,6 +113,20 @@ class Run:
         rate = "" if self.rate is None else f", lr {self.rate:g}"
         held_out = f", {self.config.hold_out:g} held out" if self.config.hold_out else ""
         return f"{self.label}{rate}, seed {self.seed}{held_out}"
+
+
+def _file_digests(config: RunConfig) -> dict[str, str]:
+    """Return the digests of the files that the options of a run name, but for its data."""
+    own = UserNetwork.parse(config.network)
+    named = {"network file": own.module if own is not None else "", "plan file": config.plan}
+    files = {
+        kind: Path(text) for kind, text in named.items() if text.endswith((".py", ".json"))
+    }
+    return {
+        kind: hashlib.sha256(file.read_bytes()).hexdigest()
+        for kind, file in files.items()
+        if file.is_file()
+    }
 
 
 def choices(config: RunConfig) -> dict[str, Any]:

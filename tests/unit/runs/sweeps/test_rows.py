@@ -71,6 +71,17 @@ def test_whatever_changes_results_gives_another_run():
     assert name_of(data_dir="a") != same
 
 
+def test_another_file_of_a_network_or_a_plan_gives_another_run(tmp_path):
+    own, plan = tmp_path / "own.py", tmp_path / "plan.json"
+    options = {"network": f"{own}:small", "plan": str(plan)}
+    names = {name_of(**options)}
+    for file, text in ((own, "a = 1"), (own, "a = 2"), (plan, "{}"), (plan, "[]")):
+        file.write_text(text)
+        names.add(name_of(**options))
+        assert name_of(**options) in names
+    assert len(names) == 5
+
+
 def test_whatever_does_not_change_results_gives_the_same_run():
     same = name_of()
     assert name_of(checkpoint_every=3) == same

@@ -1,0 +1,67 @@
+"""Folders of checkpoints that belong to one training, so that no two are mixed in one."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from hocket.checkpoint.directory import newest_first
+from hocket.errors import CheckpointError
+
+
+class ClaimedFolders:
+    """Folders that a training has written checkpoints to, or was resumed from."""
+
+    def __init__(self) -> None:
+        self._own: set[Path] = set()
+
+    def add(self, folder: Path) -> None:
+        """Count the checkpoints in a folder as those of this training, which continues them."""
+        self._own.add(folder.resolve())
+
+    @contextmanager
+    def claim(self, folder: Path) -> Iterator[None]:
+        """Context manager in which nobody else writes checkpoints to a folder.
+
+        Args:
+            folder: Folder of checkpoints; created if it does not exist.
+
+        Raises:
+            CheckpointError: It has checkpoints of another training, or is that of a fit that is
+                under way.
+        """
+        place = folder.resolve()
+        if place not in self._own and (others := newest_first(folder)):
+            raise CheckpointError(
+                f"{str(folder)!r} has checkpoints of another training, such as "
+                f"{others[0].name!r}; resume from it, or give each training a folder of its own"
+            )
+        self._own.add(place)
+        with ExitStack() as stack:
+            with suppress(OSError):  # the first checkpoint tells what is wrong with it
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(_lock(folder))
+            yield
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Context manager that locks a folder; the system unlocks it if this process is killed.
+
+    Raises:
+        CheckpointError: Another training holds the lock, or a fit of this one.
+        OSError: The file system has no such locks.
+    """
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"{str(folder)!r} is the folder of a fit that is under way; save checkpoints "
+                "of your own, or of another training, to another folder"
+            ) from None
+        yield
+    finally:
+        os.close(number)

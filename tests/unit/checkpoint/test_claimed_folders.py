@@ -1,0 +1,50 @@
+"""No two trainings write their checkpoints to one folder."""
+
+import os
+from functools import partial
+
+import pytest
+
+from contract.small import data, mlp, sgd
+from hocket import FDG, Checkpoints, Trainer
+from hocket.checkpoint.claimed_folders import ClaimedFolders
+from hocket.errors import CheckpointError
+
+BATCHES = data(mlp, 4)
+
+
+def fit(folder, *, resumed=False, **options):
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
+    if resumed:
+        trainer.resume(folder)
+    trainer.fit(BATCHES, checkpoints=Checkpoints(folder), progress=False, **options)
+    return trainer
+
+
+def test_a_training_that_was_not_resumed_leaves_the_checkpoints_of_another(tmp_path):
+    folder = str(tmp_path / "new" / "folder")
+    trainer = fit(folder, epochs=1)
+    kept = sorted(os.listdir(folder))
+    said = "has checkpoints of another training, such as 'tick-000000006-epoch-000001'; resume"
+    with pytest.raises(CheckpointError, match=said):
+        fit(folder, epochs=1)
+    assert sorted(os.listdir(folder)) == kept
+    trainer.fit(BATCHES, epochs=1, checkpoints=Checkpoints(folder), progress=False)
+    fit(folder, epochs=3, resumed=True)
+    assert len(os.listdir(folder)) == 3
+
+
+def test_a_folder_is_that_of_one_fit_at_a_time(tmp_path):
+    said = "' is the folder of a fit that is under way; save checkpoints of your own, or of"
+    with ClaimedFolders().claim(tmp_path):
+        with pytest.raises(CheckpointError, match=said):
+            fit(tmp_path, epochs=1)
+        fit(tmp_path / "own", epochs=1)
+    fit(tmp_path, epochs=1)
+
+
+def test_a_fit_whose_callback_saves_into_its_folder_is_told(tmp_path):
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
+    fit = partial(trainer.fit, BATCHES, checkpoints=Checkpoints(tmp_path), progress=False)
+    with pytest.raises(CheckpointError, match="is the folder of a fit that is under way"):
+        fit(epochs=1, on_epoch=lambda result: trainer.save(tmp_path))
