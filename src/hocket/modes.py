@@ -61,7 +61,8 @@ def dry_run(*modules: nn.Module) -> Iterator[None]:
 class TrainingMode:
     """Training mode of a network, with the layers that the user has frozen in evaluation mode.
 
-    A network in training mode is left as it is: layers of it in evaluation mode are frozen. A
+    A network in training mode is left as it is: layers of it in evaluation mode are frozen.
+    Only modules with a ``train`` of their own are told again, as it may freeze some. A
     network in evaluation mode, as pretrained ones come, is put into training mode as a whole,
     but for layers that were frozen when it was last in training mode.
 
@@ -76,7 +77,13 @@ class TrainingMode:
     def enter(self) -> None:
         """Put the network into training mode, where it is not."""
         if self._network.training:
-            layers = self._network.modules()
+            layers = list(self._network.modules())
+            frozen = [layer for layer in layers if not layer.training]
+            for layer in layers:
+                if layer.training and type(layer).train is not nn.Module.train:
+                    layer.train()  # which may freeze more
+            for layer in frozen:
+                layer.training = False
             self._frozen = [layer for layer in layers if not layer.training]
             return
         self._network.train()

@@ -254,6 +254,76 @@ def test_a_module_with_two_names_is_one():
     assert network.b.weight is weight
 
 
+class Force(nn.Module):
+    """Negative gradient of an energy, as networks of atoms return it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        energy = self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
+        return -torch.autograd.grad(energy.sum(), x, create_graph=True)[0]
+
+
+class AroundForce(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.force, self.b = nn.Linear(5, 5), Force(), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.force(self.a(x)))
+
+
+@BOTH
+def test_a_network_may_differentiate_in_its_forward(stages):
+    losses, plain_losses, _ = train_beside_plain(AroundForce(), stages)
+    assert losses == plain_losses
+
+
+def test_a_loss_that_reads_a_tensor_of_another_stage_is_refused():
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.a(x)
+            self.kept = hidden.square().mean()
+            return self.b(hidden)
+
+    network = Keeping()
+    loss = lambda output, y: F.cross_entropy(output, y) + network.kept  # noqa: E731
+    trainer = hocket.Trainer(
+        network, stages=CUT_BEFORE_B, method="bp", optimizer=sgd, loss=loss
+    )
+    with pytest.raises(OptionError, match="the loss uses a tensor of an earlier stage, which"):
+        trainer.step(INPUTS, TARGETS)
+
+
+def test_a_network_wrapped_for_data_parallel_training_is_refused(monkeypatch):
+    class Wrapped(nn.parallel.DistributedDataParallel):
+        def __init__(self, module: nn.Module) -> None:  # without a process group
+            nn.Module.__init__(self)
+            self.module = module
+
+    network = nn.Sequential(Wrapped(nn.Linear(5, 4)), nn.Linear(4, 3))
+    with pytest.raises(CutError, match="the module '0' is wrapped for data-parallel training,"):
+        hocket.Trainer(network, stages=2, method="bp", optimizer=sgd)
+    with pytest.raises(CutError, match=r"'at the top' is wrapped .*; give the module in it"):
+        hocket.Trainer(network[0], stages=1, method="bp", optimizer=sgd)
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(
+        OptionError, match="device is 'cuda', and PyTorch finds no GPU; use 'cpu'"
+    ):
+        hocket.Trainer(nn.Linear(5, 3), stages=1, method="bp", optimizer=sgd, device="cuda")
+
+
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 def test_a_compiled_script_is_refused():
     with pytest.raises(CutError, match=r"compiled by torch\.jit"):

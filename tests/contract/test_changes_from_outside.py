@@ -280,9 +280,22 @@ def pruned(linear: type[nn.Linear]) -> Modules:
     return train(squares(linear, nn.Tanh), change=cut)
 
 
-@pytest.mark.parametrize("kind", [penalised, added_to, hooked, pruned])
+@pytest.mark.parametrize("kind", [hooked, pruned])
 def test_layers_with_and_without_copies_agree_on_gradients_from_elsewhere(kind):
     assert_same(kind(nn.Linear), kind(OwnLinear))
+
+
+def test_a_loss_that_uses_weights_of_other_stages_is_refused():
+    with pytest.raises(
+        OptionError, match=r"stage \d: the loss uses \d+ weights \(.*\) of other"
+    ):
+        penalised(nn.Linear)
+
+
+def test_gradients_from_elsewhere_are_dropped_with_a_warning():
+    with pytest.warns(UserWarning, match=r"weights \(.*\) had gradients that no batch of this"):
+        added = added_to(nn.Linear)
+    assert_same(added, train(squares(nn.Linear, nn.Tanh)))
 
 
 class Replacing(nn.Linear):

@@ -64,3 +64,21 @@ def test_frozen_layers_stay_frozen_after_the_user_has_evaluated_the_network():
     built.train()
     mode.enter()
     assert all(flags(built))
+
+
+def test_a_train_of_its_own_is_asked_again_and_layers_that_were_frozen_stay_so():
+    class Backbone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 2)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+    built = nn.Sequential(Backbone(), nn.Dropout())
+    built[0].head.eval()
+    TrainingMode(built).enter()
+    assert flags(built) == [True, True, False, False, True]
+    assert list(dict(built.named_modules())) == ["", "0", "0.norm", "0.head", "1"]

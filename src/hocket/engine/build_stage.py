@@ -128,7 +128,7 @@ def _with_codec(setup: Setup, parts: StageParts) -> StageParts:
     return replace(parts, to_previous=to_previous, to_next=to_next)
 
 
-@torch.no_grad()
+@torch.enable_grad()  # for networks that differentiate in their forward
 def build_signals(
     setup: Setup, modules: Sequence[nn.Module], sample: Tree
 ) -> tuple[list[Signal], list[nn.Module]]:

@@ -49,7 +49,7 @@ def count_flops(network: nn.Module, sample: Tree) -> list[float]:
     return counts
 
 
-@torch.no_grad()
+@torch.enable_grad()  # for networks that differentiate in their forward
 def count_flops_between(graph: CutGraph) -> list[float]:
     """Count the operations of each layer between cut points, in one forward."""
     network = graph.network

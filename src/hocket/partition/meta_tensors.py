@@ -198,7 +198,7 @@ def _run_apart(
     attributes = {part: dict(vars(part)) for part in module.modules()}
     random_state = random.getstate()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the module itself will be told
             replaced = {name: replace(value) for name, value in weights.items()}
             return functional_call(module, replaced, args, kwargs), used

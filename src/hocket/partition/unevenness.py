@@ -72,7 +72,7 @@ def warn_if_uneven_layers(
     largest = max(range(first, end), key=lambda layer: work[layer])
     name, layer = list(layers.items())[largest]
     inside = [f"{name}.{inner}" for inner, part in layer.named_modules() if inner]
-    share = work[largest] * (len(bounds) - 1) / sum(work)
+    share = work[largest] * (len(bounds) - 1) / (sum(work) or 1)
     if ratio <= TOLERATED or share <= TOLERATED or len(inside) < 2:
         return
     reason = (

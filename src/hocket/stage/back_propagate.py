@@ -80,7 +80,14 @@ def require_graph(roots: BackwardRoots, stage: int, leaves: Iterable[Tensor]) ->
     Raises:
         OptionError: The loss has no graph, although some of the leaves need a gradient.
     """
-    if roots.loss is None or any([root.requires_grad for root in roots.roots]):
+    if roots.loss is None:
+        return
+    if roots.loss.is_meta:
+        raise OptionError(
+            f"stage {stage}: the loss uses a tensor of an earlier stage, which has no numbers "
+            "here; return all that the loss needs from the forward of the network"
+        )
+    if any([root.requires_grad for root in roots.roots]):
         return
     if any(leaf.requires_grad for leaf in leaves):
         raise OptionError(

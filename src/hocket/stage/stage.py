@@ -20,6 +20,7 @@ from hocket.stage.compiled import build_compiled
 from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
 from hocket.stage.exact_values import build_exact_values
+from hocket.stage.foreign_weights import ForeignWeights, drop_gradients
 from hocket.stage.gradient_flow import GradientFlow
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import KnownLayers
@@ -93,6 +94,8 @@ class Stage:
         forbids = self.linearizer.forbids_inner_forward
         self._guard = ForbidForward(self.index) if forbids else None
         self._signal_layers = KnownLayers(self.signal_network)
+        self._names = parts.names
+        self._foreign = ForeignWeights(parts.names, self.module, self.signal_network)
         self.skip_batches = setup.skip_batches
         modules = self.module, self.signal_network
         updaters = self.updater, self.signal_updater
@@ -260,11 +263,9 @@ class Stage:
         fault = self.check.fault_in_loss(roots.loss) or self.signal_check.fault_in_buffers()
         overflowed = False
         if fault is None:
-            plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
-            guard, scale = None if plain else self._guard, self.loss_scale
-            with self.passes.differentiating():
-                back_propagate(roots, activation.share, guard, scale.factor)
+            self._differentiate(roots, activation.share)
             forwarded.output.after_backward()
+            scale = self.loss_scale
             sent = scale.unscale(self.updater.parameters, leaves)
             fault, norm = self.check.fault_in_gradients(sent)
             overflowed = scale.judge(finite=fault is None)
@@ -291,6 +292,26 @@ class Stage:
             targets=targets,
             gradient_norm=self.check.norm_over_replicas(norm, self.gradients),
         )
+
+    def _differentiate(self, roots: BackwardRoots, share: float) -> None:
+        """Back-propagate into the weights and inputs of the stage.
+
+        Args:
+            roots: Roots of the backward.
+            share: Part of the batch that this process has.
+        """
+        plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
+        weights = (*self.updater.parameters, *self.signal_updater.parameters)
+        if any([weight.grad is not None for weight in weights]):
+            drop_gradients(weights, self._names)
+        look = roots.loss is not None and self._foreign
+        if look:
+            self._foreign.note()
+        with self.passes.differentiating():
+            guard = None if plain else self._guard
+            back_propagate(roots, share, guard, self.loss_scale.factor)
+        if look:
+            self._foreign.require_untouched(self.index)
 
     def _update(self, batch: int) -> ActionReport:
         epoch = self.epochs[batch]

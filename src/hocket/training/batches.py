@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from hocket.errors import DataError
@@ -103,6 +104,12 @@ def as_inputs(values: Tree, where: str) -> Tree:
             f"{where} has no tensors as inputs: it has {_describe(values)}; convert other "
             "arrays with torch.as_tensor, and leave out batches without inputs"
         )
+    for value in tensors(inputs):
+        if value.layout != torch.strided or value.is_nested:
+            raise DataError(
+                f"{where} has a sparse or nested tensor among its inputs; give its indices and "
+                "values as dense tensors, or let a module keep it as a buffer"
+            )
     return inputs
 
 

@@ -46,6 +46,12 @@ class CutNetwork:
                 "the network was compiled by torch.jit, which hides the calls of its modules; "
                 "give the module that it was made from"
             )
+        if wrapped := [name for name, m in network.named_modules() if _is_distributed(m)]:
+            raise CutError(
+                f"the module {wrapped[0] or 'at the top'!r} is wrapped for data-parallel "
+                "training, which averages the gradients of whole networks; give the module in "
+                "it (wrapped.module), and replicas=N to share the work of each stage"
+            )
         self.network = network
         self.plan = stages if isinstance(stages, Plan) else None
         self.count = count_stages(stages)
@@ -119,3 +125,9 @@ def _check_count(network: nn.Module, stages: int) -> None:
         many = f"it has {layers} layers; " if layers else ""
         most = f"1 to {layers} stages" if layers else "at least 1 stage"
         raise CutError(f"cannot cut this network into {stages} stages: {many}ask for {most}")
+
+
+def _is_distributed(module: nn.Module) -> bool:
+    """Return True for wrappers of PyTorch that average gradients or divide weights."""
+    fully_sharded = type(module).__module__.startswith("torch.distributed.fsdp")
+    return isinstance(module, nn.parallel.DistributedDataParallel) or fully_sharded

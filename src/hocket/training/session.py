@@ -206,7 +206,7 @@ class Session:
         try:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:
-            self.whole_ticks.end(error, engine.tick_count)
+            self.whole_ticks.end(error, engine)
             raise
         if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
@@ -265,7 +265,7 @@ class Session:
         try:
             events = self.engine.finish()
         except BaseException as error:
-            self.whole_ticks.end(error, self.engine.tick_count)
+            self.whole_ticks.end(error, self.engine)
             raise
         self.look()
         return events
@@ -279,7 +279,7 @@ class Session:
         try:
             look([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
-            self.whole_ticks.end(error, self.engine.tick_count)
+            self.whole_ticks.end(error, self.engine)
             raise
 
     def timeline(self) -> Timeline:
@@ -340,6 +340,12 @@ class Session:
                 warnings.simplefilter("ignore")  # the main process warns of an uneven cut
             setup, modules = self.setup, self.cut.cut(sample)
         names = {parameter: name for name, parameter in self.cut.network.named_parameters()}
+        if names and not any(parameter.requires_grad for parameter in names):
+            warnings.warn(
+                "all weights of the network are frozen, and stay as they are; unfreeze some "
+                "with requires_grad_(True) before the first batch",
+                stacklevel=5,
+            )
         parts = EngineParts(
             setup, modules, sample, self._watchers, self.world, self._meter, names
         )

@@ -598,8 +598,13 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
     Args:
         network: The network, whose device it is if none is given.
         device: The device that is asked for.
+
+    Raises:
+        OptionError: It is a GPU, and PyTorch finds none.
     """
     wanted = torch.device(device) if device is not None else find_device(network)
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"device is {str(wanted)!r}, and PyTorch finds no GPU; use 'cpu'")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     return assign_device(wanted, local_rank, torch.cuda.device_count())
 

@@ -1,5 +1,6 @@
 """Ticks that an error has cut short, after which the stages are at different places."""
 
+from hocket.engine.engine import Engine
 from hocket.errors import CheckpointError, HocketError, NonFiniteError
 
 
@@ -10,18 +11,21 @@ class WholeTicks:
         self._cut_short = ""
         self._finite = True
 
-    def end(self, error: BaseException, tick: int) -> None:
+    def end(self, error: BaseException, engine: Engine) -> None:
         """Take note of an error that has ended a tick; a later one is told of the first.
 
         Args:
             error: The error.
-            tick: Number of the tick that follows.
+            engine: The engine, which may have batches in flight that are lost.
         """
         if self._cut_short:
             error.add_note(f"({self._cut_short}; resume a new trainer)")
         else:
-            self._finite = not isinstance(error, NonFiniteError)
-            self._cut_short = f"tick {tick} was cut short by {type(error).__name__}"
+            lost = any(len(stage.in_flight) for stage in engine.stages)
+            self._finite = not (lost and isinstance(error, NonFiniteError))
+            self._cut_short = (
+                f"tick {engine.tick_count} was cut short by {type(error).__name__}"
+            )
 
     def require_finite(self) -> None:
         """Refuse to go on after NaN or infinity, with which batches in flight were lost.

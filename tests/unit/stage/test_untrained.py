@@ -121,4 +121,5 @@ def test_a_loss_without_a_graph_is_refused_as_by_pytorch(loss, method):
 def test_a_frozen_network_may_be_run_like_any_other():
     modules = [module.requires_grad_(False) for module in mlp(1)]
     trainer = Trainer(modules, optimizer=sgd)
-    assert trainer.step(*BATCHES[0]) is not None
+    with pytest.warns(UserWarning, match="all weights of the network are frozen, and stay as"):
+        assert trainer.step(*BATCHES[0]) is not None

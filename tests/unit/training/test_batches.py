@@ -80,6 +80,10 @@ def test_other_batches_are_split_by_a_function():
         ((None, None), "batch 0 has no tensors as inputs: it has a NoneType; convert other"),
         ((np.zeros((4, 5)), Y), "has a ndarray; convert other arrays with torch.as_tensor"),
         ({"labels": Y}, "has a dict with the keys none"),
+        (
+            (X.to_sparse(), Y),
+            "batch 0 has a sparse or nested tensor among its inputs;",
+        ),
     ],
 )
 def test_what_is_no_batch_is_refused(batch, said):
