@@ -1,9 +1,11 @@
 """Searches with runs in this process: what is tried, kept, shared, chosen and reported."""
 
+import itertools
 import json
 import math
 import re
 
+import optuna
 import pytest
 
 import hocket
@@ -26,6 +28,11 @@ SPACE = {
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
+    """Run in this process, with samplers that choose the same values in each test run."""
+    seeds, sampler = itertools.count(), optuna.samplers.TPESampler
+    monkeypatch.setattr(
+        "optuna.samplers.TPESampler", lambda **options: sampler(seed=next(seeds), **options)
+    )
     return run_here(monkeypatch)
 
 
