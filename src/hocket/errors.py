@@ -41,7 +41,7 @@ class DataError(HocketError, ValueError):
 
 
 class NonFiniteError(HocketError, ArithmeticError):
-    """A value became NaN or infinite; the weights are those from before.
+    """A value became NaN or infinite; the weights are those before that batch.
 
     Attributes:
         batch: Number of the batch at which it happened; None if no batch caused it.

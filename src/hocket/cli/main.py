@@ -4,6 +4,7 @@ A command's module is imported when the command is called, and imports PyTorch w
 that ``--help`` answers at once.
 """
 
+import os
 import shlex
 import sys
 import warnings
@@ -100,6 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
         0 for success, 130 after Ctrl-C, 2 or the exit code of its class for an error.
     """
     words = _separate_script_options(list(sys.argv[1:] if words is None else words))
+    words = words if words[:1] == ["launch"] else list(map(_expand_home, words))
     try:
         app.config = (_defaults(words),) if words[:1] == ["train"] else ()
     except HocketError as error:
@@ -108,6 +110,17 @@ def main(words: Sequence[str] | None = None) -> int:
         return run_app(app, words)
     finally:
         app.config = ()
+
+
+def _expand_home(word: str) -> str:
+    """Return an option with the user's home folder, which shells leave as a tilde after "=".
+
+    >>> _expand_home("--data-dir=~nobody-of-this-name/data")
+    '--data-dir=~nobody-of-this-name/data'
+    """
+    option, equals, value = word.partition("=")
+    is_home = option.startswith("--") and value.startswith("~")
+    return f"{option}{equals}{os.path.expanduser(value)}" if is_home else word
 
 
 def run_app(app: App, words: Sequence[str]) -> int:

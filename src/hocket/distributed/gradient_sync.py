@@ -106,7 +106,7 @@ def build_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed(parameters):
-        bytes_ = parameter.numel() * parameter.element_size()
+        bytes_ = parameter.nbytes
         if (
             buckets
             and buckets[-1][0].dtype == parameter.dtype

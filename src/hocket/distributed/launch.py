@@ -26,7 +26,6 @@ from hocket.distributed.network_interface import loopback_interface
 from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.restart import RestartBudget
 from hocket.distributed.supervisor import RejoinPolicy, Supervisor, print_message
-from hocket.distributed.worker_main import PEER_FAILED as PEER_FAILED
 from hocket.distributed.worker_main import STOP_SIGNALS, WorkerSpec
 from hocket.errors import OptionError, PeerLostError, format_problems
 
@@ -74,7 +73,7 @@ def launch(
         OptionError: The processes cannot be started; all reasons are listed.
     """
     _check_options(processes, threads, grace_s, timeout_s)
-    cores = _usable_cores()
+    cores = usable_cores()
     if threads > 1 and threads * processes > cores:
         warnings.warn(
             f"{processes} processes of {threads} threads want {threads * processes} cores and "
@@ -241,7 +240,8 @@ def _pickle_work(work: Callable[..., int], arguments: Sequence[Any]) -> bytes:
         ) from error
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -78,8 +78,13 @@ class SoloWorld:
     def agreement_store(self) -> None:
         """Return None, as there are no replicas that have to agree."""
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return the value of this process in a list."""
+    def gather(self, value: Any, purpose: str = "training") -> list[Any]:
+        """Return the value of this process in a list.
+
+        Args:
+            value: The value.
+            purpose: What this process does, in a word.
+        """
         return [value]
 
     def broadcast(self, tree: Tree, source: int = 0) -> Tree:

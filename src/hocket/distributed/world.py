@@ -259,9 +259,19 @@ class World:
         """Return the rank of the same replica of the stage ``offset`` stages after this one."""
         return self.rank + offset * self.replicas
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return the JSON values of all processes in the order of ranks."""
-        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    def gather(self, value: Any, purpose: str = "training") -> list[Any]:
+        """Return the JSON values of all processes in the order of ranks.
+
+        Args:
+            value: The value of this process.
+            purpose: What it does, in a word; processes that do different things do not get
+                values of each other.
+
+        Raises:
+            WorldError: They do different things.
+        """
+        text = json.dumps([purpose, value]).encode()
+        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self.collective("gathering values from all processes") as finish:
             finish(self._shared.allgather([lengths], [torch.tensor([len(data)])]))
@@ -271,7 +281,14 @@ class World:
             rows = [torch.empty_like(padded) for _ in range(self.size)]
             finish(self._shared.allgather([rows], [padded]))
         texts = zip(rows, lengths, strict=True)
-        return [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
+        pairs = [json.loads(row[: int(n)].numpy().tobytes()) for row, n in texts]
+        if len({purpose for purpose, _ in pairs}) > 1:
+            named = [f"rank {rank} is {purpose}" for rank, (purpose, _) in enumerate(pairs)]
+            raise WorldError(
+                f"the processes do different things at the same time: {', '.join(named)}; call "
+                "evaluate, predict, gather, collect and state_dict in all processes alike"
+            )
+        return [value for _, value in pairs]
 
     def broadcast(self, tree: Tree, source: int = 0) -> Tree:
         """Return the value of one process in every process, and ignore the others.
@@ -283,9 +300,8 @@ class World:
         leaves: list[Tensor] = []
         spec = wire.encode_tree(tree, leaves) if self.rank == source else None
         dense = [wire.to_dense(tensor) for tensor in leaves]
-        spec, forms = self.gather([spec, [wire.tensor_spec(tensor) for tensor in dense]])[
-            source
-        ]
+        described = [spec, [wire.tensor_spec(tensor) for tensor in dense]]
+        spec, forms = self.gather(described, "sharing values")[source]
         tensors = dense if self.rank == source else [wire.empty_tensor(form) for form in forms]
         self.broadcast_(tensors, source)
         return wire.decode_tree(spec, tensors)

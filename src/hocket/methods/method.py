@@ -209,7 +209,7 @@ class Method:
         return turn + sum(sum(self.edge_delay(edge)) for edge in range(stage, stages - 1))
 
     def holds(self, stages: int) -> bool:
-        """Return whether stages forward with older weights than their newest.
+        """Return True if stages forward with older weights than their newest.
 
         Where no stage is behind another, the newest weights are the same version everywhere.
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.modes import evaluation_mode
+from hocket.modes import evaluation_mode, restore_modes
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
-from hocket.partition.recorder import record_forward, sample_error
+from hocket.partition.recorder import record_forward
 from hocket.partition.recording import (
     EVALUATION,
     TRAINING,
@@ -26,6 +26,7 @@ from hocket.partition.recording import (
 )
 from hocket.partition.shared_weights import SharedWeights, find_crossing_weights
 from hocket.partition.torch_functions import is_discrete
+from hocket.partition.unfit_network import recording_error, require_uncompiled
 from hocket.tree import Tree, map_tensors, tensors
 
 Candidate = dict[ForwardMode, Call]
@@ -40,13 +41,9 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     size. Weights, statistics and random state are restored.
 
     Raises:
-        CutError: The network does not take the sample, or is compiled.
-    """  # noqa: DOC501  # sample_error returns a CutError
-    if getattr(network, "_compiled_call_impl", None) or hasattr(network, "_orig_mod"):
-        raise CutError(
-            "cannot cut a compiled network; pass the network that torch.compile was called "
-            "with, and compile modules inside it, or its stages"
-        )
+        CutError: The network does not take the sample, cannot be followed, or is compiled.
+    """  # noqa: DOC501  # recording_error returns a CutError
+    require_uncompiled(network)
     count = batch_size(sample)
 
     def resize_batch(size: int) -> Tree:
@@ -63,19 +60,16 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
         EVALUATION: resize_batch(size + 1),
         EVALUATION._replace(single=True): resize_batch(1),
     }
-    training = {module: module.training for module in network.modules()}
     try:
-        recordings = _record_modes(network, resized, frozenset())
-        repeated = frozenset().union(*(r.repeated for r in recordings.values()))
-        if repeated:
-            recordings = _record_modes(network, resized, repeated)
+        with restore_modes(network):
+            recordings = _record_modes(network, resized, frozenset())
+            repeated = frozenset().union(*(r.repeated for r in recordings.values()))
+            if repeated:
+                recordings = _record_modes(network, resized, repeated)
     except CutError:
         raise
     except Exception as error:
-        raise sample_error(network, sample, error) from error
-    finally:
-        for module, was_training in training.items():
-            module.training = was_training
+        raise recording_error(network, sample, error) from error
     # NaN: the network takes no other number of rows, and no dimension is that of the batch.
     ratio = (size + 1) / size if resized[EVALUATION] is not resized[TRAINING] else math.nan
     return _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio).build()
@@ -253,7 +247,7 @@ class _GraphBuilder:
                 yield f"{subject} has buffers that are used on both sides"
 
     def _needs_sizes(self, calls: Candidate) -> bool:
-        """Return whether the forward depends on sizes of values that are not sent."""
+        """Return True if the forward depends on sizes of values that are not sent."""
         if self.repeated and all(map(is_discrete, tensors(self.sample))):
             return False  # all inputs are sent
         for mode, call in calls.items():
@@ -283,7 +277,7 @@ class _GraphBuilder:
     def _shows_single(
         self, usual: Sequence[Value], single: Sequence[Value], calls: Candidate
     ) -> bool:
-        """Return whether the values that are sent for a single input show the batch size.
+        """Return True if the values that are sent for a single input show the batch size.
 
         Args:
             usual: Values sent for the whole batch.

@@ -27,7 +27,7 @@ from hocket.partition.sequential import (
     layers_in_order,
     require_separate,
 )
-from hocket.partition.unevenness import warn_if_uneven, warn_if_uneven_layers
+from hocket.partition.unevenness import format_refusal, warn_if_uneven, warn_if_uneven_layers
 from hocket.partition.verify import verify_stages
 from hocket.tree import Tree
 
@@ -313,5 +313,4 @@ def _summarize_refused(graph: CutGraph) -> Iterator[str]:
         for reason in reasons:
             names_by_reason.setdefault(reason, []).append(name)
     for reason, names in names_by_reason.items():
-        others = f" and {len(names) - 1} other modules" if len(names) > 1 else ""
-        yield f"not before {names[0]!r}{others}: {reason}"
+        yield format_refusal(reason, names[0], len(names))

@@ -241,7 +241,7 @@ class PartialForward:
         return output
 
     def _varies(self, tensor: Tensor) -> bool:
-        """Return whether a tensor depends on weights, on random numbers, or on inputs.
+        """Return True if a tensor depends on weights, on random numbers, or on inputs.
 
         Discrete inputs do not count if the code that depends on them is repeated.
         """

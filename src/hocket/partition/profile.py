@@ -211,4 +211,4 @@ def _run_backward(outputs: list[Tensor], gradients: list[Tensor | None]) -> None
 
 
 def _count_bytes(values: list[Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in values)
+    return sum(value.nbytes for value in values)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hocket.errors import CutError
 from hocket.modes import restore_buffers
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recording import Call, Frame, Recording, TensorQuery, Value, ValueKey
@@ -29,7 +28,7 @@ from hocket.partition.torch_functions import (
     reads_elements,
     tensor_leaves,
 )
-from hocket.tree import Tree, leaves, tensors
+from hocket.tree import Tree, leaves
 
 # Code of `checkpoint` without the wrapper that keeps a compiler out of it.
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
@@ -41,24 +40,6 @@ def call_network(network: nn.Module, inputs: Tree) -> Any:
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
-
-
-def sample_error(
-    network: nn.Module, sample: Tree, error: Exception, where: str = ""
-) -> CutError:
-    """Return the error for a network whose forward fails on the sample.
-
-    Args:
-        network: The network.
-        sample: Its inputs.
-        error: Exception of the forward.
-        where: Prefix of its message that names the layer, if known.
-    """
-    shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
-    return CutError(
-        f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
-        f"{shapes or 'none'}: {where}{error}; pass a batch of its inputs"
-    )
 
 
 def record_forward(

@@ -42,7 +42,7 @@ def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def is_sequential(module: nn.Module) -> bool:
-    """Return whether the module only calls its children in order, without hooks."""
+    """Return True if the module only calls its children in order, without hooks."""
     own = type(module).forward is not nn.Sequential.forward or "forward" in vars(module)
     hooked = (
         module._forward_hooks
@@ -54,7 +54,7 @@ def is_sequential(module: nn.Module) -> bool:
 
 
 def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
-    """Return whether a plan cuts a sequential network between its layers only.
+    """Return True if a plan cuts a sequential network between its layers only.
 
     A plan that divides layers with a common parameter does not: stages that are parts of the
     forward can send it along.
@@ -68,7 +68,7 @@ def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:
 
 
 def _divides_tied_layers(layers: Mapping[str, nn.Module], plan: Plan) -> bool:
-    """Return whether different layers on two sides of a cut have a parameter in common."""
+    """Return True if different layers on two sides of a cut have a parameter in common."""
     trained = [layer for layer in layers.values() if any(True for _ in layer.parameters())]
     if len(set(trained)) < len(trained):
         return False  # a layer that is used twice has no name for its second use

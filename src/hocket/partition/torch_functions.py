@@ -59,7 +59,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def reads_elements(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether the result of a function, or its shape, depends on elements of a tensor.
+    """Return True if the result of a function, or its shape, depends on elements of a tensor.
 
     Args:
         name: Name of the function.
@@ -81,8 +81,8 @@ def reads_elements(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def is_discrete(tensor: Tensor) -> bool:
-    """Return whether a tensor holds integers or booleans, which packets carry exactly."""
-    return not (tensor.is_floating_point() or tensor.is_complex())
+    """Return True for integers and booleans, which packets carry exactly."""
+    return not tree.is_inexact(tensor)
 
 
 def tensor_leaves(*trees: Any) -> list[Tensor]:

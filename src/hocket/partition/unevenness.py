@@ -40,9 +40,7 @@ def warn_if_uneven(
     if min(ratio, _find_longest(work, even_bounds)[1]) <= TOLERATED or not excluded:
         return
     reasons = [
-        f"not before {first_names[reason]!r}"
-        + (f" and {count - 1} other modules" if count > 1 else "")
-        + f": {reason}"
+        format_refusal(reason, first_names[reason], count)
         for reason, count in excluded.most_common(LISTED)
     ]
     if len(excluded) > LISTED:
@@ -50,6 +48,21 @@ def warn_if_uneven(
     names = (*graph.layer_names, "(end)")
     where = f"from {names[bounds[longest]]!r} to {names[bounds[longest + 1]]!r}"
     _warn(longest, where, ratio, reasons, stacklevel + 1)
+
+
+def format_refusal(reason: str, first: str, count: int) -> str:
+    """Return a reason against cuts before some modules, the first of which is named.
+
+    Args:
+        reason: The reason.
+        first: Name of the first of the modules.
+        count: Number of the modules.
+
+    >>> format_refusal("it is shared", "conv1", 3)
+    "not before 'conv1' and 2 other modules: it is shared"
+    """
+    others = {1: "", 2: " and 1 other module"}.get(count, f" and {count - 1} other modules")
+    return f"not before {first!r}{others}: {reason}"
 
 
 def warn_if_uneven_layers(

@@ -14,8 +14,8 @@ from hocket.modes import evaluation_mode, restore_buffers, restore_modes
 from hocket.partition.recorder import (
     call_network,
     preserve_random_state,
-    sample_error,
 )
+from hocket.partition.unfit_network import sample_error
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 SEED = 0

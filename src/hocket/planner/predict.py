@@ -177,19 +177,19 @@ def hide_link(forecasts: Sequence[Forecast]) -> list[Candidate]:
     of FDG and ADL, the other order hides short waits by gradients that are less late. What is
     forecast already is left out.
     """
-    programs = {_program(forecast.candidate) for forecast in forecasts}
+    programs = {_spelling_key(forecast.candidate) for forecast in forecasts}
     hiding = []
     for waiting in filter(lambda forecast: forecast.hiding_delay, forecasts):
         delayed = replace(waiting.candidate, extra_delay=waiting.hiding_delay)
         for candidate in (*_in_other_order(waiting), delayed):
-            if _program(candidate) not in programs:
-                programs.add(_program(candidate))
+            if _spelling_key(candidate) not in programs:
+                programs.add(_spelling_key(candidate))
                 hiding.append(candidate)
     return hiding
 
 
-def _program(candidate: Candidate) -> tuple[tuple[str, ...], Method]:
-    """Return what candidates have in common that are only written in different ways."""
+def _spelling_key(candidate: Candidate) -> tuple[tuple[str, ...], Method]:
+    """Return a key that is equal for candidates that differ only in spelling."""
     return candidate.cuts, candidate.build_method()
 
 

@@ -245,4 +245,4 @@ def _parameters_and_buffers(module: nn.Module) -> list[Tensor]:
 
 
 def _size_bytes(values: Tree) -> int:
-    return sum(value.numel() * value.element_size() for value in tensors(values))
+    return sum(value.nbytes for value in tensors(values))

@@ -60,7 +60,7 @@ def displacements_of(optimizer: Optimizer) -> list[Displace] | None:
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer is SGD with momentum in all of its groups."""
+    """Return True if an optimizer is SGD with momentum in all of its groups."""
     return type(optimizer) is SGD and all(g["momentum"] for g in optimizer.param_groups)
 
 

@@ -227,7 +227,7 @@ class Aids(Aid):
         return prod([aid.rate(update - self._flushed_updates) for aid in self._aids])
 
     def act_on(self, update: int) -> bool:
-        """Return whether the pipeline was not flushed before an update.
+        """Return True if the pipeline was not flushed before an update.
 
         Args:
             update: Number of updates that the weights have seen.

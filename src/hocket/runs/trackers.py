@@ -45,7 +45,7 @@ def parse_trackers(text: str) -> Sequence[BuildTracker]:
     if len(set(names)) < len(names):
         problems.append(f"log_to is {text!r}; name each once")
     if problems:
-        raise OptionError(format_problems("these metrics have no place to go", problems))
+        raise OptionError(format_problems("cannot send metrics to these trackers", problems))
     for name in names:
         _REQUIRE[name]()
     return [TRACKERS[name] for name in names]

@@ -104,7 +104,7 @@ def build_weights(
     linearizer: Linearizer,
     in_flight: InFlight,
 ) -> NewestWeights:
-    """Build what puts the weights of a stage's actions in place.
+    """Build the object that sets the weights for each action of a stage.
 
     Args:
         method: Method of the training.

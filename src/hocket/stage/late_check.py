@@ -65,6 +65,7 @@ class LateCheck:
 
     Attributes:
         postpones: True if norms are to be added here, and read later.
+        kept_when: Time of the state that is kept, in words.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class LateCheck:
         self._updaters = updaters
         self._unread: list[_Unread] = []
         self._kept: Tree = None
-        self._kept_when = ""
+        self.kept_when = ""
         self._action: Action | None = None
         self._tick = 0
 
@@ -84,11 +85,6 @@ class LateCheck:
     def pending(self) -> bool:
         """True if there are norms that nobody has read."""
         return bool(self._unread)
-
-    @property
-    def kept_when(self) -> str:
-        """Time of the state that is kept, in words."""
-        return self._kept_when
 
     def before(self, action: Action, tick: int) -> None:
         """Take note of the next action, and keep the state before the first one.
@@ -156,7 +152,7 @@ class LateCheck:
         self._kept = None  # to be freed before there is another one
         states = [updater.state_dict() for updater in self._updaters]
         self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
-        self._kept_when = when
+        self.kept_when = when
 
 
 def look(checks: Sequence[LateCheck]) -> None:

@@ -121,7 +121,7 @@ class KeptGraph:
         self._states = ForwardStates(copies) if keep_states else None
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
-        """Return whether each tensor of the output has a graph.
+        """Return True if each tensor of the output has a graph.
 
         Args:
             module: Layers of the stage.

@@ -102,8 +102,8 @@ class NonFiniteCheck:
         module: Layers of the stage. A buffer that is infinite now is so on purpose, as a mask.
         updater: Updater of the stage's weights.
         on_nan: Reaction to a batch with a fault.
-        late: What finds the faults if that is to be later. Then nothing that is computed is
-            read here, and no fault is returned.
+        late: Check that finds the faults later, if it postpones them. Then nothing that is
+            computed is read here, and no fault is returned.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def measure(session: Session, batches: Iterable[Any]) -> EvaluationMeter:
     total = EvaluationMeter(session.cut.count, OwnMetrics({}))
     with session.reporting_failures():
         counted = meter.values()
-    for values in session.world.gather(counted):
+    for values in session.world.gather(counted, "evaluating"):
         total.merge(values)
     return total
 

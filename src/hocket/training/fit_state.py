@@ -76,9 +76,8 @@ class FitState:
         Args:
             epoch: Epoch whose losses count; None for all, where each stage has its own.
         """
-        losses = self.meter.newest_loss(epoch)
         return Newest(
-            losses[-1] if losses else None,
+            self.meter.newest_loss(epoch),
             self.meter.newest_lr,
             self.samples / max(self.seconds, 1e-9),
         )

@@ -143,9 +143,10 @@ class TrainingMeter:
         """Newest learning rate, of the first stage that has one; None without any."""
         return self._lr[min(self._lr)] if self._lr else None
 
-    def newest_loss(self, epoch: int | None) -> list[float]:
-        """Return the newest loss of an epoch's batches (None: all); nothing without any."""
-        return [loss for loss, _ in self._last_losses(epoch)[-1:]]
+    def newest_loss(self, epoch: int | None) -> float | None:
+        """Return the newest loss of an epoch's batches (None: of all); None without any."""
+        losses = self._last_losses(epoch)
+        return losses[-1][0] if losses else None
 
     def mean_loss(self, epoch: int | None) -> float | None:
         """Return the mean loss over the targets of an epoch's batches (None: all), if any."""

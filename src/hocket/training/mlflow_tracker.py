@@ -40,7 +40,7 @@ class MLflow:
         choices: Choices of the training, as plain values.
 
     Raises:
-        OptionError: The package is not installed, or does not begin a run.
+        OptionError: The package is not installed, or cannot start a run.
     """
 
     title = "MLflow"
@@ -64,7 +64,7 @@ class MLflow:
                 self._client.log_batch(self._run_id, params=params[start : start + BATCH])
         except mlflow.exceptions.MlflowException as error:
             raise OptionError(
-                f"{self.title} does not begin a run: {error}; look at MLFLOW_TRACKING_URI"
+                f"{self.title} cannot start a run: {error}; look at MLFLOW_TRACKING_URI"
             ) from error
 
     def _find_experiment(self, refusal: type[Exception]) -> str:

@@ -113,7 +113,7 @@ class Detached:
         if plan.interrupt.asked or session.engine.stopped:  # also in the middle of an epoch
             session.engine.stop()
             return False
-        if state.meter.newest_loss(None) or not state.rows:
+        if state.meter.newest_loss(None) is not None or not state.rows:
             plan.progress.epoch(state.epoch, state.meter.mean_loss(None) or 0.0, None)
             state.end_own_epoch()
             session.drain()

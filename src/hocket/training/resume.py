@@ -69,6 +69,8 @@ def saving(
     if session.detached:  # each stage saves after ticks of its own
         folder = Path(checkpoints.folder) / str(world.process_name)
         checkpoints, world = replace(checkpoints, folder=folder), SoloWorld()
+        # A job that begins anew, as not all stages had a checkpoint, finds those of some.
+        session.checkpoint_folders.add(folder)
     with ExitStack() as claim:
         with session.world.in_phase(Phase.SAVING):
             _claim_folder(session, world, Path(checkpoints.folder), claim)

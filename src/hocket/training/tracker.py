@@ -69,7 +69,7 @@ class Trackers:
 
 def _warn(tracker: Tracker, error: Exception) -> None:
     warnings.warn(
-        f"{tracker.title} takes no metrics ({type(error).__name__}: {error}); the training "
-        "goes on without it",
+        f"{tracker.title} no longer accepts metrics ({type(error).__name__}: {error}); the "
+        "training goes on without it",
         stacklevel=3,
     )

@@ -560,7 +560,7 @@ class Trainer:
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of stages; plain JSON values."""
-        return self._session.world.gather(value)
+        return self._session.world.gather(value, "gathering values of the caller")
 
     def timeline(self) -> Timeline:
         """Return the time spans of all stages so far, on the clock of the first process.

@@ -34,7 +34,7 @@ class WandB:
         choices: Choices of the training, as plain values.
 
     Raises:
-        OptionError: The package is not installed, or does not begin a run.
+        OptionError: The package is not installed, or cannot start a run.
     """
 
     title = "Weights & Biases"
@@ -53,7 +53,7 @@ class WandB:
             )
         except refusal as error:
             raise OptionError(
-                f"{self.title} does not begin a run: {error}; log in by 'wandb login', or set "
+                f"{self.title} cannot start a run: {error}; log in by 'wandb login', or set "
                 "WANDB_MODE=offline"
             ) from error
         # Rows of late stages are of earlier batches, and W&B's own steps may only rise.

@@ -88,7 +88,7 @@ class Inbox(Generic[P]):
             raise TimeoutError
 
     def _cannot_arrive(self, key: PacketKey) -> bool:
-        """Return whether a later packet of the kind has arrived, or the inbox is full."""
+        """Return True if a later packet of the kind has arrived, or the inbox is full."""
         kind, number = key
         later = any(k == kind and n > number for k, n in self._packets)
         return later or len(self._packets) >= self._capacity

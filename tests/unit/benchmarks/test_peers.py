@@ -222,8 +222,8 @@ def test_a_method_s_own_options_and_slack_are_checked() -> None:
         "shrink": 0.5,
         "extra_delay": 1,
     }
-    with pytest.raises(OptionError, match=r"checksum is 'no' in the row .*; use true"):
-        parse_row("fdg:checksum=no")
+    with pytest.raises(OptionError, match=r"checksum is 3 in the row .*; use true"):
+        parse_row("fdg:checksum=3")
     with pytest.raises(OptionError, match="shrimp"):
         parse_row("fdg:shrimp=1")
     with pytest.raises(OptionError, match="no delay that could be extended"):

@@ -209,3 +209,11 @@ def test_pictures_and_plans_too(capsys, words):
     assert f"{words[1][2:].replace('-', '_')} is '{words[2]}', and there is no folder" in (
         capsys.readouterr().err
     )
+
+
+def test_a_home_folder_after_an_equals_sign_is_that_of_the_user(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    (tmp_path / "me").mkdir()
+    code, _ = call("train", *QUICK[:-2], "--run-dir=~/run")
+    assert code == 0
+    assert (tmp_path / "me/run/run.json").is_file()

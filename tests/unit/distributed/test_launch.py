@@ -22,10 +22,11 @@ from hocket.cli.main import main
 from hocket.distributed import launch as launch_module
 from hocket.distributed import supervisor
 from hocket.distributed.fork_server import ForkServer
-from hocket.distributed.launch import PEER_FAILED, launch
+from hocket.distributed.launch import launch
 from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.restart import describe_loss
 from hocket.distributed.supervisor import Supervisor
+from hocket.distributed.worker_main import PEER_FAILED
 from hocket.errors import HangError, OptionError, PeerLostError
 from unit.distributed import launched
 

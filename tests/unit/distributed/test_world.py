@@ -65,6 +65,12 @@ def test_a_world_that_does_not_fit_is_refused_by_all(name, message):
         assert text.startswith(message)
 
 
+def test_processes_that_do_different_things_get_no_values_of_each_other():
+    doing = "rank 0 is training, rank 1 is evaluating, rank 2 is training, rank 3 is training"
+    for said in by_rank("different"):
+        assert f"do different things at the same time: {doing}; call evaluate, predict" in said
+
+
 def test_gather_gives_all_values_to_all():
     values = [{"rank": rank, "text": "é" * 1000 * rank, "none": None} for rank in range(4)]
     assert by_rank("gather") == [values] * 4

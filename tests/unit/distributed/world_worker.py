@@ -35,6 +35,14 @@ def refusal(stages, replicas):
         return str(error)
 
 
+def gather_something_else(world):
+    """Evaluate in one process only; return the message of the refusal."""
+    try:
+        world.gather(world.rank, "evaluating" if world.rank == 1 else "training")
+    except WorldError as error:
+        return str(error)
+
+
 def run_four_processes(folder):
     """Use everything in a world of two stages with two replicas."""
     rank = distributed.get_rank()
@@ -50,6 +58,7 @@ def run_four_processes(folder):
     results["process"] = [world.process_name, world.reads_data, list(world.local_stages(2))]
     results["neighbours"] = [world.neighbour(1), world.neighbour(-1)]
     results["gather"] = world.gather({"rank": rank, "text": "é" * 1000 * rank, "none": None})
+    results["different"] = gather_something_else(world)
     results["broadcast"] = broadcast(world)
     results["broadcast in place"] = broadcast_in_place(world)
     results["synced"] = sync_replicas(world)

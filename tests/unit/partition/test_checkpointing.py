@@ -139,10 +139,26 @@ def test_random_numbers_of_python_between_modules_are_refused():
         cut(Drawing(inside=False), stages=Plan(("layers.3",)), sample=INPUTS)
 
 
-def test_a_network_that_is_compiled_as_a_whole_is_refused():
+@pytest.mark.parametrize("part", ["", "blocks.1"])
+def test_compiled_modules_are_refused_by_name(part):
     network = Checkpointed()
-    network._compiled_call_impl = (
-        network.forward
-    )  # as nn.Module.compile does, without the compiler
-    with pytest.raises(CutError, match="cannot cut a compiled network; pass the network that"):
+    module = network.get_submodule(part)
+    module._compiled_call_impl = module.forward  # as its compile() does, without the compiler
+    said = f"cannot follow compiled code, and the module '{part or 'at the top'}' is compiled;"
+    with pytest.raises(CutError, match=said):
         cut(network, stages=2, sample=INPUTS)
+
+
+def test_a_forward_that_cannot_be_followed_is_told_from_one_that_does_not_take_the_sample():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.other(torch.vmap(self.one)(x))
+
+    with pytest.raises(CutError, match="cannot follow the forward of a Mapped, which takes"):
+        cut(Mapped(), stages=Plan(("other",)), sample=torch.randn(2, 4))
+    with pytest.raises(CutError, match=r"cannot cut a Mapped that does not take the sample"):
+        cut(Mapped(), stages=Plan(("other",)), sample=torch.randn(2, 5))

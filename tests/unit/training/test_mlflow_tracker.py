@@ -92,7 +92,7 @@ def test_processes_have_runs_of_their_own_in_an_experiment_that_may_be_there(
 def test_a_run_that_does_not_begin_is_refused(package):
     package.refuses = True
     with pytest.raises(
-        OptionError, match="not begin a run: no server; look at MLFLOW_TRACKING"
+        OptionError, match="cannot start a run: no server; look at MLFLOW_TRACKING"
     ):
         MLflow("mine")
 

@@ -84,7 +84,7 @@ def test_a_run_that_does_not_begin_is_refused(package):
         raise package.Error("no API key")
 
     package.init = init
-    with pytest.raises(OptionError, match="does not begin a run: no API key; log in by 'wandb"):
+    with pytest.raises(OptionError, match="cannot start a run: no API key; log in by 'wandb"):
         WandB("mine")
 
 

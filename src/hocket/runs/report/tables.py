@@ -26,13 +26,12 @@ class Cell:
 Row: TypeAlias = Sequence[Cell | str]
 
 
-def sortable_table(columns: Sequence[str], rows: Sequence[Row], caption: str = "") -> Markup:
+def sortable_table(columns: Sequence[str], rows: Sequence[Row]) -> Markup:
     """Build a table that the script of the page sorts by the column whose head is pressed.
 
     Args:
         columns: Heads of the columns.
         rows: Cells of each row; a text stands for itself.
-        caption: Text above the table.
     """
     heads = [
         element("th", element("button", name, type="button"), scope="col") for name in columns
@@ -42,7 +41,6 @@ def sortable_table(columns: Sequence[str], rows: Sequence[Row], caption: str = "
     ]
     table = element(
         "table",
-        element("caption", caption) if caption else None,
         element("thead", element("tr", heads)),
         element("tbody", body),
         class_="sortable",

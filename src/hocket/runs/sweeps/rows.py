@@ -232,7 +232,7 @@ def _labels(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
 
 
 def _follows(rows: Sequence[Mapping[str, Any]], shown: Sequence[str], name: str) -> bool:
-    """Return whether rows that agree in the shown options agree in another one."""
+    """Return True if rows that agree in the shown options agree in another one."""
     values = {(tuple(str(row[n]) for n in shown), str(row[name])) for row in rows}
     return len(values) == len({before for before, _ in values}) and len(rows) > 1
 

@@ -1,12 +1,12 @@
 """Running of a study: what is missing, several runs at a time, and the record at the end."""
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hocket.distributed.launch import usable_cores
 from hocket.errors import OptionError, RunFolderError
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps.kept_runs import KeptRuns
@@ -90,7 +90,7 @@ def runs_at_a_time(study: Study) -> int:
     """Return the number of runs at a time: that of the study, or what the cores allow."""
     if study.jobs:
         return study.jobs
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     # Without a number of threads PyTorch takes one for each core.
     threads = max((run.config.threads or cores for run in study.runs()), default=1)
     return max(1, cores // threads)

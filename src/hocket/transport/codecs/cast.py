@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hocket.distributed.wire import parse_dtype
 from hocket.transport.codecs.finite import require_finite
 from hocket.transport.codecs.stateless import StatelessCodec
 from hocket.tree import Tree
@@ -36,4 +37,4 @@ class Cast(StatelessCodec):
         """Return the rounded numbers in the type and shape of the tensor."""
         narrow, name = encoded
         assert isinstance(narrow, Tensor)
-        return narrow.to(getattr(torch, name.removeprefix("torch.")))
+        return narrow.to(parse_dtype(name.removeprefix("torch.")))

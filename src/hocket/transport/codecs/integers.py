@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hocket.distributed.wire import parse_dtype
 from hocket.transport.codecs.finite import require_finite
 from hocket.transport.codecs.stateless import StatelessCodec
 from hocket.tree import Tree
@@ -39,7 +40,7 @@ class Integers(StatelessCodec):
         assert isinstance(integers, Tensor)
         assert isinstance(step, Tensor)
         numbers = integers.to(step.dtype) * step
-        return numbers.to(getattr(torch, name.removeprefix("torch.")))
+        return numbers.to(parse_dtype(name.removeprefix("torch.")))
 
 
 def _wide_dtype(dtype: torch.dtype, largest: float) -> torch.dtype:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hocket.distributed.wire import parse_dtype
 from hocket.errors import OptionError, PacketError, format_problems
 from hocket.transport.codecs.codec import Codec, Decoder, Encoder
 from hocket.transport.codecs.exact import Exact
@@ -255,7 +256,7 @@ class _VQDecoder:
         wide = indices.to(torch.int64).unsqueeze(-1).expand(-1, -1, width)
         vectors = books.gather(1, wide)
         shape, stride = encoded["shape"], encoded["stride"]
-        dtype = getattr(torch, encoded["dtype"].removeprefix("torch."))
+        dtype = parse_dtype(encoded["dtype"].removeprefix("torch."))
         flat = vectors.transpose(0, 1).reshape(-1, groups * width).to(dtype)
         if len(shape) == 4:
             images, channels, *sides = shape

@@ -1,0 +1,62 @@
+"""Errors for networks that do not take a sample, or whose forward cannot be followed."""
+
+from torch import nn
+
+from hocket.errors import CutError
+from hocket.modes import restore_buffers, restore_modes
+from hocket.partition.recorder import call_network, preserve_random_state
+from hocket.tree import Tree, copy_tensors, tensors
+
+
+def sample_error(
+    network: nn.Module, sample: Tree, error: Exception, where: str = ""
+) -> CutError:
+    """Return the error for a network whose forward fails on the sample.
+
+    Args:
+        network: The network.
+        sample: Its inputs.
+        error: Exception of the forward.
+        where: Prefix of its message that names the layer, if known.
+    """
+    shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
+    return CutError(
+        f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
+        f"{shapes or 'none'}: {where}{error}; pass a batch of its inputs"
+    )
+
+
+def require_uncompiled(network: nn.Module) -> None:
+    """Refuse a network with compiled modules.
+
+    Raises:
+        CutError: A module is compiled.
+    """
+    for name, module in network.named_modules():
+        if getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod"):
+            raise CutError(
+                f"cannot follow compiled code, and the module {name or 'at the top'!r} is "
+                "compiled; pass the network as it was before, and compile=True to the trainer, "
+                "which compiles each stage"
+            )
+
+
+def recording_error(network: nn.Module, sample: Tree, error: Exception) -> CutError:
+    """Return the error for a forward that fails while it is recorded.
+
+    Args:
+        network: The network.
+        sample: Its inputs.
+        error: Exception of the forward.
+    """
+    try:
+        with restore_modes(network), restore_buffers(network), preserve_random_state(network):
+            network.train()
+            call_network(network, copy_tensors(sample))
+    except Exception:
+        return sample_error(network, sample, error)
+    return CutError(
+        f"cannot follow the forward of a {type(network).__name__}, which takes the sample: "
+        f"{error}; give the stages as an nn.Sequential or a list of modules, within which "
+        "anything is possible, such as vmap and inference_mode"
+    )
