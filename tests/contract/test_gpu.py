@@ -49,6 +49,7 @@ def test_a_gpu_learns_what_a_processor_learns(case):
     assert left.events == alone.events
 
 
+@pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
 @pytest.mark.parametrize("case", [*CASES[: len(LOCKSTEP)], *FREE[:1]], ids=str)
 def test_a_resumed_training_is_the_uninterrupted_one(case, tmp_path):
     again = resumable(replace(case, trainer=(*case.trainer, ("device", DEVICE))))
