@@ -1,6 +1,8 @@
 """Laws on a GPU: close to the processor in float64, equal to itself when resumed."""
 
 import gc
+import re
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -9,20 +11,39 @@ import torch
 
 from contract.resumed import CASES, FREE, all_of, differences, resumable
 from contract.small import LINEARIZE, LOCKSTEP, WAITING, conv, data, different, far, mlp, sgd
+from contract.spoiled import FORWARD, brittle, marked
+from contract.test_non_finite import state_of
 from contract.worlds import NETS, Case, trained
 from hocket import Trainer
+from hocket.errors import NonFiniteError
 from hocket.methods import FDG, METHODS, method_options
+from hocket.remedies import REMEDIES
+from hocket.stage.accumulate import largest_values
 from hocket.training.upload import Upload
+from unit.stage.test_accumulate import VALUES
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-TICKS = 50
+TICKS = 60  # a multiple of the batches for one update, and of the ticks between two checks
+FRACTION = r"\d+\.\d+(?:e[-+]\d+)?"
 SMALL = partial(sgd, lr=1e-4)  # the synthesizers of DNI need small steps
 
 
 def on_gpu(case: Case) -> Case:
     """The case on a GPU, without dropout: its generator draws other numbers."""
     return replace(case, dropout=0.0, trainer=(*case.trainer, ("device", DEVICE)))
+
+
+def on_processor(case: Case) -> Case:
+    """The case on the processor, without streams and compilers."""
+    options = {n: value for n, value in case.trainer if n not in ("streams", "compile")}
+    return replace(case, dropout=0.0, trainer=tuple(options.items()))
+
+
+def numbers_and_rest(events):
+    """The fractions of all events of a training, and the events without them."""
+    text = str(events)
+    return [float(n) for n in re.findall(FRACTION, text)], re.sub(FRACTION, "", text)
 
 
 TRAININGS = [
@@ -37,32 +58,68 @@ TRAININGS = [
     Case("fdg", "skips"),
     Case("fdg", "conv", trainer=(("channels_last", True),)),
     *(Case(name, "conv", trainer=(("streams", True),)) for name in LOCKSTEP),
+    *(
+        Case("fdg", "conv", (("linearize", "live"),), remedies=(REMEDIES[name](),))
+        for name in sorted(REMEDIES)
+    ),
+    Case("fdg", trainer=(("compile", True),)),
 ]
 
 
 @pytest.mark.parametrize("case", TRAININGS, ids=str)
 def test_a_gpu_learns_what_a_processor_learns(case):
     """Close in float64: kernels may add in another order."""
-    alone = trained(replace(case, dropout=0.0), 3)
+    alone = trained(on_processor(case), 3)
     left = trained(on_gpu(case), 3)
     assert far(left.weights, alone.weights, tolerance=1e-8) == []
-    assert left.events == alone.events
+    numbers, rest = numbers_and_rest(left.events)
+    wanted, wanted_rest = numbers_and_rest(alone.events)
+    assert rest == wanted_rest
+    assert numbers == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
 @pytest.mark.parametrize("case", [*CASES[: len(LOCKSTEP)], *FREE[:1]], ids=str)
 def test_a_resumed_training_is_the_uninterrupted_one(case, tmp_path):
+    """To the bit where all kernels are deterministic; PyTorch names those that are not."""
     again = resumable(replace(case, trainer=(*case.trainer, ("device", DEVICE))))
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        whole, checkpoints = all_of(again, 3, tmp_path)
-        middle = checkpoints[len(checkpoints) // 2]
-        assert differences(whole, trained(again, 3, resume=middle)) == []
+        with warnings.catch_warnings(record=True) as told:
+            whole, checkpoints = all_of(again, 3, tmp_path)
+            resumed = trained(again, 3, resume=checkpoints[len(checkpoints) // 2])
     finally:
         torch.use_deterministic_algorithms(False)
+    if any("adaptive_avg_pool2d_backward_cuda" in str(each.message) for each in told):
+        assert far(resumed.weights, whole.weights, tolerance=1e-8) == []
+    else:
+        assert differences(whole, resumed) == []
 
 
-def test_bf16_is_used_by_every_stage():
+def test_largest_values_are_those_on_the_processor():
+    """Tensors of all types at once, of which those of one type are searched by one kernel."""
+    largest = largest_values([value.to(DEVICE) for value in VALUES.values()])
+    wanted = largest_values(list(VALUES.values()))
+    assert [float(value) for value in largest] == pytest.approx(
+        [float(value) for value in wanted], nan_ok=True
+    )
+
+
+@pytest.mark.parametrize("method", ["bp", "fdg", "fr", "dni", "dgl"])
+def test_all_stages_go_back_to_what_they_were_at_the_look_before(method):
+    options = {"method": method, "optimizer": SMALL, "device": DEVICE}
+    batches = marked(9, {4: 0 + FORWARD})
+    with Trainer(brittle(3), check_every=3, **options) as trainer:
+        with pytest.raises(NonFiniteError, match=r"weights of all .* after tick 2;"):
+            trainer.fit(batches, epochs=1, progress=False)
+        left = state_of(trainer)
+    with Trainer(brittle(3), check_every=1, **options) as again:
+        for batch in batches[:3]:
+            again.step(*batch)
+        assert far(left, state_of(again), tolerance=1e-8) == []
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_is_used_by_every_stage(precision):
     """Autocast leaves float64 as it is, so the network is in float32."""
 
     def outputs(**options):
@@ -74,7 +131,7 @@ def test_bf16_is_used_by_every_stage():
             trainer.fit(batches, epochs=1, progress=False)
         return [v.cpu() for module in modules for v in module.state_dict().values()]
 
-    exact, rough = outputs(), outputs(precision="bf16")
+    exact, rough = outputs(), outputs(precision=precision)
     assert different(rough, exact) != []
     assert far(rough, exact, tolerance=0.05) == []
 
@@ -92,7 +149,8 @@ def test_a_batch_may_be_overwritten_as_soon_as_it_is_given():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_tick_leaves_no_tensor_on_the_gpu(name):
     batch = data(mlp, 1)[0]
-    with Trainer(mlp(3), method=METHODS[name](), optimizer=SMALL, device=DEVICE) as trainer:
+    options = {"optimizer": SMALL, "device": DEVICE, "check_every": TICKS // 3}
+    with Trainer(mlp(3), method=METHODS[name](), **options) as trainer:
         held = []
         for _ in range(2):
             for _ in range(TICKS):
@@ -102,6 +160,7 @@ def test_a_tick_leaves_no_tensor_on_the_gpu(name):
         assert held[0] == held[1]
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize("place", ["cpu", DEVICE])
 @pytest.mark.parametrize("net", [mlp, conv])
 @pytest.mark.parametrize("name", METHODS)
@@ -112,8 +171,8 @@ def test_no_tick_waits_for_the_gpu(name, net, place):
         for batch in batches[:TICKS]:  # kernels are chosen, and masks found
             trainer.step(*batch)
         torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             for batch in batches[TICKS:]:
                 trainer._session.step(*batch, 0)
         finally:

@@ -100,10 +100,14 @@ def largest_values(values: Sequence[Tensor]) -> list[Tensor]:
         values: Tensors of any shapes, also empty ones.
     """
     searched = [_real_numbers(value) for value in values]
-    kinds = {(type(tensor), tensor.dtype, tensor.device) for tensor in searched}
-    if len(kinds) == 1 and searched[0].device.type == "cuda":
-        return list(torch._foreach_norm(searched, math.inf))
-    return [_largest_value(tensor) for tensor in searched]
+    if not all([tensor.is_cuda for tensor in searched]):
+        return [_largest_value(tensor) for tensor in searched]
+    alike: dict[object, list[Tensor]] = {}  # a single kernel searches tensors of one kind
+    kinds = [(tensor.dtype, tensor.device) for tensor in searched]
+    for kind, tensor in zip(kinds, searched, strict=True):
+        alike.setdefault(kind, []).append(tensor)
+    found = {kind: iter(torch._foreach_norm(alike[kind], math.inf)) for kind in alike}
+    return [next(found[kind]) for kind in kinds]
 
 
 def _largest_value(tensor: Tensor) -> Tensor:

@@ -114,7 +114,9 @@ class LateCheck:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
         unread, self._unread = self._unread, []
         norms = [norm for each in unread for norm in each.norms]
-        values = iter(torch.stack(norms).tolist() if norms else [])
+        if not norms or (stacked := torch.stack(norms)).isfinite().all():
+            return None
+        values = iter(stacked.tolist())
         for each in unread:
             for number, value in enumerate([next(values) for _ in each.norms]):
                 if not math.isfinite(value):

@@ -203,8 +203,9 @@ class NonFiniteCheck:
             tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()
             for tensor, mask in zip(outputs, masks, strict=True)
         ]
-        self._late.add(partial(_output_names, len(outputs)), largest_values(searched))
-        self.fault_in_buffers()
+        buffers = self._described_buffers()
+        names = [*_output_names(len(outputs)), *buffers]
+        self._late.add(lambda: names, largest_values([*searched, *buffers.values()]))
         return None, masks
 
     def fault_in_loss(self, loss: Tensor | None) -> str | None:

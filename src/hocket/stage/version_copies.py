@@ -29,12 +29,7 @@ class VersionCopies:
         """
         key = _version_key(weight)
         if key not in self._whole:
-            present = weight.detach()
-            if key in self._copies or present.nbytes != weight.untyped_storage().nbytes():
-                self._whole[key] = self.view(present, weight)
-            else:  # the same by the shortest way
-                self._whole[key] = present.clone()
-                self._copies[key] = self._whole[key].untyped_storage()
+            self._whole[key] = self._copy(weight.detach(), key)
         return self._whole[key].detach()
 
     def view(self, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -44,10 +39,30 @@ class VersionCopies:
             tensor: The tensor (...), which shares memory with the weight.
             weight: The weight.
         """
+        if _layout(tensor) == _layout(weight):
+            return self.whole(weight)
         key = _version_key(weight)
         if key not in self._copies:
             self._copies[key] = weight.untyped_storage().clone()
         return WeightView.like(tensor, partial(self._copies.__getitem__, key)).tensor()
+
+    def _copy(self, weight: Tensor, key: tuple[int, int]) -> Tensor:
+        """Return a weight in a copy of its memory, which is made if there is none.
+
+        Args:
+            weight: The weight (...), detached.
+            key: Its place and version.
+        """
+        if key not in self._copies:
+            copy = weight.clone()  # the shortest way, if all of the memory is copied as it is
+            if (
+                copy.stride() == weight.stride()
+                and copy.nbytes == weight.untyped_storage().nbytes()
+            ):
+                self._copies[key] = copy.untyped_storage()
+                return copy
+            self._copies[key] = weight.untyped_storage().clone()
+        return WeightView.like(weight, partial(self._copies.__getitem__, key)).tensor()
 
     def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
         """Return copies of the memory of the weights as they are, which graphs share.
@@ -76,6 +91,12 @@ class VersionCopies:
             yield
         finally:
             self._copies, self._whole = own
+
+
+def _layout(tensor: Tensor) -> tuple[object, ...]:
+    """Return what two tensors of the same memory have in common if they are the same one."""
+    flags = tensor.is_conj(), tensor.is_neg()
+    return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset(), flags
 
 
 def _version_key(weight: Tensor) -> tuple[int, int]:
