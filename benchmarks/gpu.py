@@ -186,9 +186,7 @@ def _loop(work: Workload, device: torch.device, *, compiled: bool) -> TimedStep:
     """Build a step of a plain loop that reads nothing from the device."""
     network = work.build_network().to(device)
     batch = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
-    if compiled:
-        network.compile()
-    step = work.loop_step(network, repeat(batch), reads_loss=False)
+    step = work.loop_step(network, repeat(batch), reads_loss=False, compiles=compiled)
     step()
     return step
 

@@ -111,12 +111,15 @@ class Workload:
     def plain_step(self) -> Step:
         """Build a step of a plain PyTorch loop, which reads the loss."""
         network = self.build_network()
-        if self.compile:
-            network.compile(dynamic=False)
-        return self.loop_step(network, self.batches())
+        return self.loop_step(network, self.batches(), compiles=self.compile)
 
     def loop_step(
-        self, network: nn.Module, batches: Iterator[Batch], *, reads_loss: bool = True
+        self,
+        network: nn.Module,
+        batches: Iterator[Batch],
+        *,
+        reads_loss: bool = True,
+        compiles: bool = False,
     ) -> Step:
         """Build a step of a plain PyTorch loop over a given network and its batches.
 
@@ -124,13 +127,21 @@ class Workload:
             network: The network.
             batches: A batch for each step, on the device of the network.
             reads_loss: Return the loss, for which the device has to complete all its work.
+            compiles: Compile the forward as one graph.
         """
         optimizer = self.optimizer(list(network.parameters()))
+
+        # A function, as of `network.compile()` only the blocks of a chain are compiled, one by
+        # one: PyTorch leaves out the forward of `nn.Sequential` itself.
+        def whole_forward(inputs: Tensor) -> Any:
+            return network(inputs)
+
+        forward = torch.compile(whole_forward, dynamic=False) if compiles else network
 
         def step() -> float | None:
             inputs, targets = next(batches)
             optimizer.zero_grad(set_to_none=True)
-            loss = cross_entropy(network(inputs), targets)
+            loss = cross_entropy(forward(inputs), targets)
             loss.backward()
             optimizer.step()
             return loss.item() if reads_loss else None

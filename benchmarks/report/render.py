@@ -165,9 +165,10 @@ def provenance(record: Record) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     machine = record.machine
     allocator = [f"{name}={value}" for name, value in machine["allocator"].items()]
+    processors = ", ".join(filter(None, [machine["cpu"], machine.get("gpu")]))
     return (
         f"Measured by `{record.command}` on {record.date[:10]} at {code}; {versions}; "
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']} MiB, "
+        f"{processors}, {machine['cores']} cores, {machine['memory_mib']} MiB, "
         f"threads: {machine['threads']}, allocator: {' '.join(allocator) or 'as installed'}."
     )
 

@@ -1,8 +1,12 @@
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from benchmarks.harness.allocations import trace_allocations
 from benchmarks.harness.memory import (
@@ -92,6 +96,18 @@ def test_both_sides_are_compiled_where_that_is_asked_for(
     assert len(compiled) == 1 + 2  # the plain loop, and two stages
     (row,) = Record.read(tmp_path).rows
     assert "peak_mib" not in row
+
+
+def test_a_compiled_plain_loop_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a chain, whose layers `network.compile()` compiles one by one."""
+    graphs = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs))
+    network = WORK.build_network()
+    assert isinstance(network, nn.Sequential)
+    step = replace(WORK, compile=True).plain_step()
+    plain = WORK.plain_step()
+    assert [step(), step()] == pytest.approx([plain(), plain()])
+    assert graphs.frame_count == 1
 
 
 def test_the_plain_loop_and_bp_do_the_same_work() -> None:

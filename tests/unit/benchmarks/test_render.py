@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,8 @@ def test_the_provenance_has_everything_one_would_ask(record: Record) -> None:
     wanted = [f"`{record.command}`", record.date[:10], record.source, record.machine["cpu"]]
     wanted += [*record.versions.values(), "threads: 1", "allocator"]
     assert [word for word in wanted if word not in line] == []
+    with_gpu = dataclasses.replace(record, machine=record.machine | {"gpu": "NVIDIA H200"})
+    assert "NVIDIA H200, " in provenance(with_gpu)
 
 
 def test_goals_are_judged() -> None:
