@@ -127,11 +127,17 @@ def write_text_atomically(file: Path, text: str) -> None:
 def sync_path(path: Path) -> None:
     """Wait until a file, or the names in a directory, have reached the disk.
 
+    Some network file systems cannot be asked for names, and write them as they see fit.
+
     Raises:
         OSError: The path cannot be opened, or the disk fails.
     """
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
+    except OSError as error:
+        refuses = error.errno in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+        if not (refuses and stat.S_ISDIR(os.fstat(number).st_mode)):
+            raise
     finally:
         os.close(number)

@@ -6,7 +6,13 @@ import os
 
 import pytest
 
-from hocket.files import open_regular_file, read_json, replace_atomically, write_text_atomically
+from hocket.files import (
+    open_regular_file,
+    read_json,
+    replace_atomically,
+    sync_path,
+    write_text_atomically,
+)
 
 
 def test_the_new_content_replaces_the_old_one(tmp_path):
@@ -103,3 +109,26 @@ def test_json_is_read_from_files_only(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="it is not a regular file"):
         read_json(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_may_refuse_to_write_names_at_once(number, tmp_path, monkeypatch):
+    """A refusal is none of the disk's failures, and those of files are told."""
+
+    def refuse(descriptor):
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "file").write_text("content")
+    monkeypatch.setattr(os, "fsync", refuse)
+    sync_path(tmp_path)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        sync_path(tmp_path / "file")
+
+
+def test_a_disk_that_fails_is_told(tmp_path, monkeypatch):
+    def fail(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        sync_path(tmp_path)
