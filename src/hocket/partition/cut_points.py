@@ -5,16 +5,15 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError
-from hocket.modes import evaluation_mode, restore_modes
+from hocket.modes import restore_modes
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
-from hocket.partition.recorder import record_forward
+from hocket.partition.record_modes import record_modes
 from hocket.partition.recording import (
     EVALUATION,
     TRAINING,
@@ -62,45 +61,22 @@ def find_cut_points(network: nn.Module, sample: Tree) -> CutGraph:
     }
     try:
         with restore_modes(network):
-            recordings = _record_modes(network, resized, frozenset())
+            recordings = record_modes(network, resized, frozenset())
+            # NaN: the network takes no other number of rows, so no dimension is the batch's.
+            ratio = (
+                (size + 1) / size if resized[EVALUATION] is not resized[TRAINING] else math.nan
+            )
             repeated = frozenset().union(*(r.repeated for r in recordings.values()))
+            if not repeated and all(map(is_discrete, tensors(sample))):
+                builder = _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio)
+                repeated = builder.find_size_readers()
             if repeated:
-                recordings = _record_modes(network, resized, repeated)
+                recordings = record_modes(network, resized, repeated)
     except CutError:
         raise
     except Exception as error:
         raise recording_error(network, sample, error) from error
-    # NaN: the network takes no other number of rows, and no dimension is that of the batch.
-    ratio = (size + 1) / size if resized[EVALUATION] is not resized[TRAINING] else math.nan
     return _GraphBuilder(network, resized[TRAINING], recordings, repeated, ratio).build()
-
-
-def _record_modes(
-    network: nn.Module, samples: dict[ForwardMode, Tree], repeated: frozenset[str]
-) -> dict[ForwardMode, Recording]:
-    """Record the forward in all modes, as far as the network takes single inputs.
-
-    Args:
-        network: The network, which is set to training mode unless it is in it.
-        samples: Inputs for each mode. Those for evaluation become those for training if the
-            network takes no other number of rows, as those of graphs and of time steps.
-        repeated: Modules in which every stage repeats what depends on discrete inputs only.
-    """
-    recordings = {}
-    if not network.training:
-        network.train()
-    for mode in samples:
-        with nullcontext() if mode.training else evaluation_mode(network):
-            try:
-                recordings[mode] = record_forward(network, samples[mode], repeated)
-            except Exception:
-                if mode == TRAINING:
-                    raise
-                if mode == EVALUATION:
-                    samples[mode] = samples[TRAINING]
-                    recordings[mode] = record_forward(network, samples[mode], repeated)
-                # BatchNorm, for example, cannot train on a single element.
-    return recordings
 
 
 class _GraphBuilder:
@@ -245,6 +221,16 @@ class _GraphBuilder:
             if len(sides) > 1:
                 subject = f"module {name!r}" if name else "the network itself"
                 yield f"{subject} has buffers that are used on both sides"
+
+    def find_size_readers(self) -> frozenset[str]:
+        """Return the modules in which sizes are read that a later stage needs to know."""
+        return frozenset(
+            caller
+            for calls in self._candidates({})
+            if self._needs_sizes(calls)
+            for call in calls.values()
+            for caller in call.callers
+        )
 
     def _needs_sizes(self, calls: Candidate) -> bool:
         """Return True if the forward depends on sizes of values that are not sent."""

@@ -74,14 +74,46 @@ def test_no_place_is_excluded_by_a_decision_about_a_mask():
     assert graph.repeated == {"", "factory"}
 
 
-def test_only_discrete_inputs_are_sent_along_and_only_if_a_decision_needs_them():
+class Positioned(nn.Module):
+    """Network with learned positions, whose number is the length of the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(9, 4), nn.Embedding(9, 4)
+        self.layers = nn.ModuleList(Attention() for _ in range(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        for layer in self.layers:
+            x = layer(x, None)
+        return self.head(x.mean(1)) / ids.shape[1]
+
+
+def test_texts_may_have_any_length_where_sizes_are_read():
+    network = Positioned()
+    sample = batch(5, padded=0)["ids"]
+    stages = cut(network, stages=Plan(("layers.1", "layers.3")), sample=sample)
+    for length in (5, 7, 1, 3):
+        ids = batch(length, padded=0)["ids"][: length - 1 or 1]
+        assert torch.equal(run_stages(stages, ids), network(ids))
+
+
+class Sizeless(Masked):
+    """The network without a function that reads a size."""
+
+    def forward(self, ids):
+        return self.head(self.layers[0](self.embed(ids), None).mean(1))
+
+
+def test_only_discrete_inputs_are_sent_along_and_only_if_something_needs_them():
     sample = batch(5, padded=1)
     (before, _) = cut(Masked(), stages=Plan(("layers.2",)), sample=sample)
     ids, mask, *activations = before(sample)
     assert torch.equal(ids, sample["ids"])
     assert torch.equal(mask, sample["mask"])
     assert all(value.is_floating_point() for value in activations)
-    (before, _) = cut(Masked(), stages=Plan(("layers.0",)), sample={"ids": sample["ids"]})
+    (before, _) = cut(Sizeless(), stages=Plan(("layers.0",)), sample={"ids": sample["ids"]})
     assert all(value.is_floating_point() for value in before({"ids": sample["ids"]}))
 
 
