@@ -19,6 +19,7 @@ from hocket.errors import NonFiniteError
 from hocket.methods import FDG, METHODS, method_options
 from hocket.remedies import REMEDIES
 from hocket.stage.accumulate import largest_values
+from hocket.stage.late_check import LateCheck
 from hocket.training.upload import Upload
 from unit.stage.test_accumulate import VALUES
 
@@ -117,6 +118,15 @@ def test_all_stages_go_back_to_what_they_were_at_the_look_before(method):
         for batch in batches[:3]:
             again.step(*batch)
         assert far(left, state_of(again), tolerance=1e-8) == []
+
+
+def test_a_late_look_reads_norms_of_the_host_as_well():
+    """A stage may send lengths, which stay there."""
+    check = LateCheck(2, [], [])
+    check.add(lambda: ["here", "there"], [torch.ones(()), torch.ones((), device=DEVICE)])
+    assert check.find() is None
+    check.add(lambda: ["here", "there"], [torch.ones(()), torch.tensor(torch.nan).to(DEVICE)])
+    assert check.find().words == "there became nan"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

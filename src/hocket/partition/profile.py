@@ -95,7 +95,12 @@ def profile(
     """
     copies = dict(zip(layers, copy_modules(list(layers.values())), strict=True))
     measured = {name: _Measurements() for name in layers}
-    with torch.random.fork_rng():
+    used = [
+        *tensors(sample),
+        *(weight for layer in copies.values() for weight in layer.parameters()),
+    ]
+    gpus = sorted({tensor.device.index for tensor in used if tensor.is_cuda})
+    with torch.random.fork_rng(devices=gpus):
         for repetition in range(repetitions + 2):
             _run_pass(copies, sample, measured, count_bytes=repetition == 0)
     return {

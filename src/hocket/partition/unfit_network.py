@@ -1,5 +1,6 @@
 """Errors for networks that do not take a sample, or whose forward cannot be followed."""
 
+import torch
 from torch import nn
 
 from hocket.errors import CutError
@@ -18,7 +19,12 @@ def sample_error(
         sample: Its inputs.
         error: Exception of the forward.
         where: Prefix of its message that names the layer, if known.
+
+    Raises:
+        OutOfMemoryError: The memory of the GPU was short, which is no matter of the sample.
     """
+    if isinstance(error, torch.OutOfMemoryError):
+        raise error
     shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
     return CutError(
         f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
@@ -48,7 +54,12 @@ def recording_error(network: nn.Module, sample: Tree, error: Exception) -> CutEr
         network: The network.
         sample: Its inputs.
         error: Exception of the forward.
+
+    Raises:
+        OutOfMemoryError: The memory of the GPU was short.
     """
+    if isinstance(error, torch.OutOfMemoryError):
+        raise error
     try:
         with restore_modes(network), restore_buffers(network), preserve_random_state(network):
             network.train()

@@ -292,6 +292,8 @@ def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
     batch = next(data.test.serve(0))
     try:
         trainer.evaluate([batch])
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, IndexError, TypeError) as error:
         if isinstance(error, HocketError):
             raise

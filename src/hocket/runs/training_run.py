@@ -164,12 +164,14 @@ class TrainingRun:
 
     def _fail(self, error: Exception) -> None:
         """Write what this process has, without the others."""
-        trainer = self._trainer
-        if trainer.process_name is None:
-            unsaved = self._save_weights(trainer.network, "network")
-        else:
-            name = f"network.{trainer.process_name}"
-            unsaved = self._save_weights(trainer.stages[0].module, name)
+        trainer, name = self._trainer, "network"
+        network: nn.Module = trainer.network
+        if trainer.process_name is not None:
+            name, network = f"{name}.{trainer.process_name}", trainer.stages[0].module
+        try:
+            unsaved = self._save_weights(network, name)
+        except Exception as broken:  # a GPU that has failed does not give them back
+            unsaved = f"the weights reached could not be read: {broken}"
         error.add_note(unsaved or f"the weights reached are in {self._run_dir}")
         message = "\n".join([str(error), *error.__notes__])
         self._write_summary("failed", message, self._summarize_stages())

@@ -85,7 +85,9 @@ class SimilarityMatching(nn.Module):
                 f"of {len(output)} samples are {got}, not a tensor of that many whole numbers; "
                 "leave similarity at 0"
             )
-        if (targets < 0).any():
+        # On a GPU that look would wait for all its work, so the loss becomes NaN there instead.
+        ignored = (targets < 0).any()
+        if not targets.is_cuda and ignored:
             raise DataError(
                 "similarity matching compares samples by their class indices, and some are "
                 "below 0, as ignored ones are; leave those samples out, or similarity at 0"
@@ -98,7 +100,8 @@ class SimilarityMatching(nn.Module):
             # Cosines of one-hot labels: 1 in a class, and -1/(classes-1) between two.
             same_BB = (targets[:, None] == targets).to(wide.dtype)
             target_BB = (self.classes * same_BB - 1) / (self.classes - 1)
-            return (output_BB - target_BB).square().mean()
+            loss = (output_BB - target_BB).square().mean()
+            return torch.where(ignored, math.nan, loss) if targets.is_cuda else loss
 
 
 def build_matching(shape: Sequence[int], classes: int) -> SimilarityMatching:

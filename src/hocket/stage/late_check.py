@@ -114,7 +114,7 @@ class LateCheck:
             self.add(self._weight_names, largest_values([p.detach() for p in weights]))
         unread, self._unread = self._unread, []
         norms = [norm for each in unread for norm in each.norms]
-        if not norms or (stacked := torch.stack(norms)).isfinite().all():
+        if not norms or (stacked := _stack(norms)).isfinite().all():
             return None
         values = iter(stacked.tolist())
         for each in unread:
@@ -155,6 +155,15 @@ class LateCheck:
         states = [updater.state_dict() for updater in self._updaters]
         self._kept = copy_tensors((list(map(named_tensors, self._modules)), states))
         self.kept_when = when
+
+
+def _stack(norms: Sequence[Tensor]) -> Tensor:
+    """Return all norms as one tensor, on the GPU if one of them is there."""
+    devices = {norm.device for norm in norms}
+    if len(devices) > 1:  # a stage may send tensors that stay on the host, such as lengths
+        place = next(device for device in devices if device.type != "cpu")
+        norms = [norm.to(place) for norm in norms]
+    return torch.stack(list(norms))
 
 
 def look(checks: Sequence[LateCheck]) -> None:

@@ -73,7 +73,11 @@ class CutNetwork:
 
     @torch.no_grad()
     def accepts(self, sample: Tree) -> bool:
-        """Return True if the forward of the network, in evaluation mode, takes the sample."""
+        """Return True if the forward of the network, in evaluation mode, takes the sample.
+
+        Raises:
+            OutOfMemoryError: The memory of the GPU was short.
+        """
         try:
             with dry_run(self.network, *self.modules):
                 if isinstance(self._stages, int | Plan):
@@ -81,6 +85,8 @@ class CutNetwork:
                 else:
                     for module in self.modules:
                         sample = module(copy_tensors(sample))
+        except torch.OutOfMemoryError:
+            raise
         except Exception:
             return False
         return True

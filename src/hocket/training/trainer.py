@@ -602,11 +602,13 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
     Raises:
         OptionError: It is a GPU, and PyTorch finds none.
     """
+    rank = os.environ.get("LOCAL_RANK") or os.environ.get("RANK")
     wanted = torch.device(device) if device is not None else find_device(network)
+    if device is None and rank is not None:
+        wanted = torch.device(wanted.type)  # all of them may have put theirs on the first GPU
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise OptionError(f"device is {str(wanted)!r}, and PyTorch finds no GPU; use 'cpu'")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    return assign_device(wanted, local_rank, torch.cuda.device_count())
+    return assign_device(wanted, int(rank or 0), torch.cuda.device_count())
 
 
 def _network_and_stages(

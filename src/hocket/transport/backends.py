@@ -183,8 +183,9 @@ class Backends:
         self.gradient_group: Group = world.replica_group
         name = gpu_backend_name(device)
         devices = world.gather([name, platform.node(), _device_id(device)])
-        # NCCL refuses two processes on one GPU.
-        if name is None or len({tuple(entry) for entry in devices}) < world.size:
+        # All processes decide alike. NCCL refuses two processes on one GPU.
+        without_gpu = any(entry[0] is None for entry in devices)
+        if name is None or without_gpu or len({tuple(entry) for entry in devices}) < world.size:
             return
         self._edges, self.gradient_group = world.groups.direct(name)
 

@@ -191,11 +191,12 @@ class Connection:
 
         Raises:
             HocketError: The neighbour failed, was lost or did not respond in time.
+            OutOfMemoryError: The memory of this process's GPU was short.
         """
         try:
             with self._world.failures.waiting_for(activity, [self.rank], wanted) as wait:
                 yield wait
-        except HocketError:
+        except (HocketError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, OSError) as error:
             raise self._lost_error(str(error)) from None

@@ -331,3 +331,23 @@ def test_stages_that_fail_or_give_something_else_are_refused():
 
     with pytest.raises(CutError, match="there are 2 outputs instead of 1"):
         verify_stages(network, [network[0], Twice()], torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_short_memory_of_a_gpu_is_no_matter_of_the_sample(first):
+    """Whether it is short in the first forward or in a later one, of the stages."""
+
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if first or self.calls > 6:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return self.two(self.one(x))
+
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        cut(Large(), stages=Plan(("two",)), sample=torch.ones(2, 3))

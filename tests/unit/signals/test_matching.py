@@ -122,3 +122,12 @@ def test_ignored_samples_are_not_taken_for_a_class():
         DataError, match="some are below 0, as ignored ones are; leave those samples out"
     ):
         build_matching((6,), 3)(torch.zeros(4, 6), torch.tensor([0, 1, -100, -100]))
+
+
+def test_ignored_samples_on_a_gpu_are_found_without_waiting_for_it(monkeypatch):
+    """The loss is NaN then, which every stage looks for."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    matching = build_matching((8,), classes=3)
+    output = torch.randn(3, 8)
+    assert matching(output, torch.tensor([0, -100, 2])).isnan()
+    assert matching(output, torch.tensor([0, 1, 2])).isfinite()

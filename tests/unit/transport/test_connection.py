@@ -227,3 +227,12 @@ def test_a_header_that_is_too_large_is_not_sent():
     values = ["x" * wire.MAX_HEADER_BYTES]
     with pytest.raises(PacketError, match=r"the header of a packet has .* let the stage"):
         exchange(Activation(0, 0, values, (), None))
+
+
+def test_short_memory_of_the_gpu_is_not_the_loss_of_a_neighbour():
+    connection = connect(Pipe())
+    waiting = partial(connection._waiting_for_peer, "sending", "a packet")
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"), waiting():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(AssertionError, match="the connection is gone: reset"), waiting():
+        raise RuntimeError("reset")
