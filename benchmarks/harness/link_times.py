@@ -126,11 +126,11 @@ def time_over_link(
 
 
 def _query(one: TimedRow, period_s: float, seconds: float) -> TimedFlow:
-    """Return steps for a turn of this length; those of a pipeline go on from others."""
+    """Return steps for a turn of this length, which go on from others that are not timed."""
     periods = max(1, round(seconds / period_s))
-    if isinstance(one.baseline, Decoupled):
-        return TimedFlow(max(1, periods // 4) * one.period, periods * one.period)
-    return TimedFlow(0, periods * one.period)
+    # A whole period of replicas may be as long as a turn.
+    untimed = 0 if isinstance(one.baseline, LocalUpdates) else max(1, periods // 4)
+    return TimedFlow(untimed * one.period, periods * one.period)
 
 
 def _run(world: RowProcesses, query: TimedFlow) -> float:

@@ -47,7 +47,7 @@ def plan_command(
 ) -> int:
     """Rehearse a network on this machine and forecast each method's speed and memory.
 
-    Layers are timed, and the network is cut by their times. Then each stage of each method is
+    Layers are timed on the processor, not on a GPU, and the network is cut by their times. Then each stage of each method is
     rehearsed alone, with its heads, synthesizers, updates and copies of weights, and the
     program is simulated with the measured times. Each stage is assumed to have a core or device
     of its own, like the one that is measured, unless --same-machine is given. A method whose

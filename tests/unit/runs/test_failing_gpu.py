@@ -21,7 +21,7 @@ def test_weights_that_a_failed_gpu_does_not_give_back_cost_no_summary(tmp_path, 
     with pytest.raises(RuntimeError, match="device-side assert triggered") as caught:
         train(RunConfig(network="mlp:hidden=[16,16]", data="digits", epochs=1, run_dir=folder))
     assert "the weights reached could not be read: device-side" in caught.value.__notes__[-1]
-    assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
+    assert json.loads((folder / "summary.json").read_text())["state"] == "failed"
 
 
 def test_short_memory_is_not_taken_for_data_that_a_network_does_not_take(tmp_path, monkeypatch):
