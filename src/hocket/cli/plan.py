@@ -47,10 +47,10 @@ def plan_command(
 ) -> int:
     """Rehearse a network on this machine and forecast each method's speed and memory.
 
-    Layers are timed on the processor, not on a GPU, and the network is cut by their times. Then each stage of each method is
-    rehearsed alone, with its heads, synthesizers, updates and copies of weights, and the
-    program is simulated with the measured times. Each stage is assumed to have a core or device
-    of its own, like the one that is measured, unless --same-machine is given. A method whose
+    Layers are timed on the processor, not on a GPU, and the network is cut by their times. Then
+    each stage of each method is rehearsed alone, with its heads, synthesizers, updates and
+    copies of weights, and the program is simulated with the measured times. Each stage is
+    assumed to have a core of its own, unless --same-machine is given. A method whose
     stages would wait for packets is forecast with the extra delay that hides the link, too, and
     with forwards first in each tick if that hides it.
 
