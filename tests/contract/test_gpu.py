@@ -20,6 +20,7 @@ from hocket.methods import FDG, METHODS, method_options
 from hocket.remedies import REMEDIES
 from hocket.stage.accumulate import largest_values
 from hocket.stage.late_check import LateCheck
+from hocket.stage.network_names import NetworkNames
 from hocket.training.upload import Upload
 from unit.stage.test_accumulate import VALUES
 
@@ -122,7 +123,7 @@ def test_all_stages_go_back_to_what_they_were_at_the_look_before(method):
 
 def test_a_late_look_reads_norms_of_the_host_as_well():
     """A stage may send lengths, which stay there."""
-    check = LateCheck(2, [], [])
+    check = LateCheck(2, [], [], NetworkNames())
     check.add(lambda: ["here", "there"], [torch.ones(()), torch.ones((), device=DEVICE)])
     assert check.find() is None
     check.add(lambda: ["here", "there"], [torch.ones(()), torch.tensor(torch.nan).to(DEVICE)])

@@ -182,7 +182,7 @@ def test_what_is_not_finite_at_a_scale_of_one_is_a_fault(scale, skipped, monkeyp
     trainer.step(*batches[0])
     for batch in batches[1 : 1 + skipped]:
         assert trainer.step(*batch) is None
-    with pytest.raises(NonFiniteError, match=r"gradient of '0.linear.weight' became nan"):
+    with pytest.raises(NonFiniteError, match=r"gradient of '0.0.linear.weight' became nan"):
         trainer.step(*batches[4])
 
 

@@ -73,9 +73,8 @@ def test_a_spoiled_batch_leaves_all_that_stays_finite(name, stage, kind):
         for event in own
         if event.report.fault is not None
     ]
-    seen = (
-        "output became nan" if kind == FORWARD else "gradient of '0.linear.weight' became nan"
-    )
+    weight = f"gradient of '{stage}.0.linear.weight' became nan"
+    seen = "output became nan" if kind == FORWARD else weight
     # The one place that is told: where it began, and nowhere a second time.
     assert faults == [(stage, "F" if kind == FORWARD else "B", SPOILED, seen)]
 
@@ -216,7 +215,7 @@ def test_going_on_before_the_batch_with_its_number_is_a_training_that_skips_it(t
     settings = {"method": METHODS["fdg"](), "optimizer": sgd, "resumable": True}
     trainer = Trainer(brittle(3), **settings)
     with pytest.raises(
-        NonFiniteError, match=r"gradient of '0.linear.weight' became nan"
+        NonFiniteError, match=r"gradient of '1.0.linear.weight' became nan"
     ) as caught:
         trainer.fit(
             batches,
@@ -245,7 +244,7 @@ def test_statistics_that_become_infinite_unseen_are_a_fault():
     norm.reset_running_stats()
     modules = [torch.nn.Sequential(norm), torch.nn.Linear(1, 3)]
     settings = {"method": METHODS["bp"](), "optimizer": sgd}
-    with pytest.raises(NonFiniteError, match=r"the buffer '0.running_var' became inf"):
+    with pytest.raises(NonFiniteError, match=r"the buffer '0.0.running_var' became inf"):
         Trainer(modules, **settings).fit(batches, epochs=1, progress=False)
     assert norm.running_var.isfinite()
     assert norm.num_batches_tracked == 1
@@ -258,7 +257,7 @@ def test_infinite_weights_stop_even_a_training_that_skips():
     trainer, _, _ = skipping("fdg", marked(3, {}))
     with torch.no_grad():
         trainer.network[1][0].linear.weight[0, 0] = torch.inf
-    with pytest.raises(NonFiniteError, match=r"the weight '0.linear.weight' became inf"):
+    with pytest.raises(NonFiniteError, match=r"the weight '1.0.linear.weight' became inf"):
         trainer.fit(marked(3, {}), epochs=1, progress=False)
 
 
@@ -283,10 +282,10 @@ def test_no_checkpoint_holds_infinite_weights(tmp_path):
     trainer.save(tmp_path)
     trainer.end_epoch()
     for spoiled, words in (
-        (trainer.network[1][0].linear.bias, "stage 1: the weight '0.linear.bias' became nan"),
+        (trainer.network[1][0].linear.bias, "stage 1: the weight '1.0.linear.bias' became nan"),
         (
             trainer.network[0][0].norm.running_mean,
-            "the buffer '0.norm.running_mean' became nan",
+            "the buffer '0.0.norm.running_mean' became nan",
         ),
         (
             trainer.stages[0].updater.optimizer_tensors()[

@@ -1,6 +1,6 @@
 """From a method and the stages' modules to an engine that is ready for its first batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -22,6 +22,7 @@ from hocket.engine.stage_streams import StageStreams, on_streams
 from hocket.errors import HocketError, OptionError
 from hocket.methods.replay import Replay
 from hocket.methods.stage_speeds import equal_speeds
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
@@ -58,7 +59,7 @@ class EngineParts:
         watchers: Called after every action of this process.
         world: This process among the others.
         meter: Compares late gradients with the true ones; None to compare none.
-        names: Names of the parameters in the network.
+        names: Names of parameters, buffers and layers in the network.
     """
 
     setup: Setup
@@ -67,7 +68,7 @@ class EngineParts:
     watchers: Sequence[Watcher]
     world: World | SoloWorld
     meter: GradientErrorMeter | None = None
-    names: Mapping[nn.Parameter, str] = field(default_factory=dict)
+    names: NetworkNames = field(default_factory=NetworkNames)
 
 
 def build_engine(parts: EngineParts) -> Engine:

@@ -87,6 +87,7 @@ def build_stage(setup: Setup, parts: StageParts) -> Stage:
         delay,
         parts.index,
         setup.precision,
+        names=parts.names,
         resumable=setup.resumable,
     )
     if parts.signal.needs_gradient:

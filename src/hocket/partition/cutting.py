@@ -27,7 +27,12 @@ from hocket.partition.sequential import (
     layers_in_order,
     require_separate,
 )
-from hocket.partition.unevenness import format_refusal, warn_if_uneven, warn_if_uneven_layers
+from hocket.partition.unevenness import (
+    excluded_places,
+    format_refusal,
+    warn_if_uneven,
+    warn_if_uneven_layers,
+)
 from hocket.partition.verify import verify_stages
 from hocket.tree import Tree
 
@@ -309,8 +314,7 @@ def _find_positions(graph: CutGraph, plan: Plan) -> list[int]:
 def _summarize_refused(graph: CutGraph) -> Iterator[str]:
     """Yield each reason against further cuts once, with the modules that it concerns."""
     names_by_reason: dict[str, list[str]] = {}
-    for name, reasons in graph.refused.items():
-        for reason in reasons:
-            names_by_reason.setdefault(reason, []).append(name)
+    for name, reason in excluded_places(graph):
+        names_by_reason.setdefault(reason, []).append(name)
     for reason, names in names_by_reason.items():
         yield format_refusal(reason, names[0], len(names))

@@ -26,6 +26,20 @@ class Plan:
     cuts: tuple[str, ...]
     signature: str = field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        """Take a list of names, and the name of a single layer, as well.
+
+        Raises:
+            OptionError: Names are given one by one.
+        """
+        if isinstance(self.cuts, str) and self.signature:
+            raise OptionError(
+                "a plan takes the names of its layers as one tuple; write "
+                f"Plan(({self.cuts!r}, {self.signature!r}))"
+            )
+        cuts = (self.cuts,) if isinstance(self.cuts, str) else tuple(self.cuts)
+        object.__setattr__(self, "cuts", cuts)
+
     @property
     def stages(self) -> int:
         """Number of stages K."""

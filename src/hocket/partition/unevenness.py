@@ -31,7 +31,7 @@ def warn_if_uneven(
     longest, ratio = _find_longest(work, bounds)
     excluded: Counter[str] = Counter()
     first_names: dict[str, str] = {}
-    for name, reason in _excluded_places(graph):
+    for name, reason in excluded_places(graph):
         if bounds[longest] <= _find_layer(graph, name) < bounds[longest + 1]:
             excluded[reason] += 1
             first_names.setdefault(reason, name)
@@ -112,7 +112,7 @@ def _warn(
     )
 
 
-def _excluded_places(graph: CutGraph) -> Iterator[tuple[str, str]]:
+def excluded_places(graph: CutGraph) -> Iterator[tuple[str, str]]:
     """Yield each module before which the network cannot be cut, with each reason."""
     for name, reasons in graph.refused.items():
         for reason in reasons:

@@ -25,10 +25,17 @@ def sample_error(
     """
     if isinstance(error, torch.OutOfMemoryError):
         raise error
+    advice = "pass a batch of its inputs"
+    if isinstance(error, TypeError) and isinstance(sample, dict | tuple | list):
+        given = "keyword arguments" if isinstance(sample, dict) else "arguments"
+        advice += (
+            f"; a {type(sample).__name__} is passed as {given}, and whole if it is the only "
+            "item of a tuple, which split_batch can make of it"
+        )
     shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
     return CutError(
         f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
-        f"{shapes or 'none'}: {where}{error}; pass a batch of its inputs"
+        f"{shapes or 'none'}: {where}{error}; {advice}"
     )
 
 

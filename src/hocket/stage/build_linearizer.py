@@ -7,6 +7,7 @@ from hocket.stage.copied_weights import CopiedWeights
 from hocket.stage.forward_state import run_layers
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.linearize import Linearizer, PlainGraph, Recompute, SavedTensorHooks
+from hocket.stage.network_names import NetworkNames
 from hocket.tree import copy_tensors
 
 
@@ -17,6 +18,7 @@ def build_linearizer(
     keep_states: bool = False,
     layers: KnownLayers | None = None,
     compiled: CompiledLayers | None = None,
+    names: NetworkNames | None = None,
 ) -> Linearizer:
     """Build the linearizer of a stage; without delay it is always `PlainGraph`.
 
@@ -27,8 +29,9 @@ def build_linearizer(
         keep_states: Keep the state of each forward, so that checkpoints can be written.
         layers: What is known of the layers; None for nothing.
         compiled: The layers, if they are compiled.
+        names: Names of the weights in the network.
     """
-    run = compiled or run_layers
+    run, names = compiled or run_layers, names or NetworkNames()
     editable = copy_tensors if layers is None else layers.editable
     if delay == 0:
         return PlainGraph(editable, run, keep_states=keep_states)
@@ -36,7 +39,9 @@ def build_linearizer(
         return Recompute(statistics, editable, run)
     stash = linearize == "stash"
     if compiled is not None:
-        return CompiledGraph(compiled, stash=stash, keep_states=keep_states, editable=editable)
+        return CompiledGraph(
+            compiled, names, stash=stash, keep_states=keep_states, editable=editable
+        )
     if stash and layers is not None and layers.weight_places:
-        return CopiedWeights(layers, keep_states=keep_states)
-    return SavedTensorHooks(stash=stash, keep_states=keep_states, editable=editable)
+        return CopiedWeights(layers, names, keep_states=keep_states)
+    return SavedTensorHooks(names, stash=stash, keep_states=keep_states, editable=editable)

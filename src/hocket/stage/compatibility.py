@@ -6,7 +6,7 @@ references. A forward that is repeated needs its random numbers again.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from hocket.errors import LinearizeError, OptionError, format_problems
 from hocket.methods.method import Linearize
+from hocket.stage.network_names import NetworkNames
 from hocket.tree import Tree, tensors
 
 GENERATORS = (
@@ -34,6 +35,7 @@ def check_compatible(
     stage: int,
     precision: str,
     *,
+    names: NetworkNames,
     resumable: bool = False,
 ) -> None:
     """Refuse a stage whose late gradients would not be those of ``linearize``.
@@ -44,15 +46,17 @@ def check_compatible(
         delay: Ticks between a forward and its backward.
         stage: Number of the stage, for the message.
         precision: Name of the precision, such as ``fp32``.
+        names: Names of the layers in the network.
         resumable: True if batches in flight may be forwarded again from a checkpoint.
 
     Raises:
         OptionError: There are incompatible layers; the message lists all of them.
     """
     repeats = delay > 0 and linearize == "recompute"
-    problems = _find_own_generators(module) if repeats or resumable else []
+    layers = list(names.of_layers(module))
+    problems = _find_own_generators(layers) if repeats or resumable else []
     if delay > 0 and linearize != "recompute":
-        problems += _find_stale_layers(module, linearize, precision)
+        problems += _find_stale_layers(layers, linearize, precision)
     if problems:
         wanted = f"linearize={linearize!r}" + (", resumable" if resumable else "")
         raise OptionError(
@@ -60,10 +64,18 @@ def check_compatible(
         )
 
 
-def _find_stale_layers(module: nn.Module, linearize: Linearize, precision: str) -> list[str]:
-    """Return one problem for each layer that would meet other weights in its backward."""
+def _find_stale_layers(
+    layers: Sequence[tuple[str, nn.Module]], linearize: Linearize, precision: str
+) -> list[str]:
+    """Return one problem for each layer that would meet other weights in its backward.
+
+    Args:
+        layers: Layers of the stage by name.
+        linearize: Weights that a late gradient is applied at.
+        precision: Name of the precision.
+    """
     problems = []
-    for owner, layer in _named_layers(module):
+    for owner, layer in _described(layers):
         if _is_compiled(layer):
             problems.append(f"{owner} is compiled, which may recompute parts at other weights")
         if linearize == "live" and _uses_derived_weights(layer):
@@ -76,17 +88,17 @@ def _find_stale_layers(module: nn.Module, linearize: Linearize, precision: str) 
             f"precision {precision!r} computes with copies of the weights made in the forward"
         )
     if problems:
-        stash = " or 'stash'" if not any(map(_is_compiled, module.modules())) else ""
+        stash = " or 'stash'" if not any(_is_compiled(layer) for _, layer in layers) else ""
         problems.append(f"use linearize='recompute'{stash if linearize == 'live' else ''}")
     return problems
 
 
-def _find_own_generators(module: nn.Module) -> list[str]:
+def _find_own_generators(layers: Sequence[tuple[str, nn.Module]]) -> list[str]:
     """Return one problem for each generator that would draw other numbers the second time."""
     problems = [
         f"{owner} draws random numbers from a generator of its own ({name!r}), and draws "
         "others when a forward is repeated"
-        for owner, layer in _named_layers(module)
+        for owner, layer in _described(layers)
         for name, value in vars(layer).items()
         if isinstance(value, GENERATORS)
     ]
@@ -95,8 +107,8 @@ def _find_own_generators(module: nn.Module) -> list[str]:
     return problems
 
 
-def _named_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in module.named_modules():
+def _described(layers: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    for name, layer in layers:
         yield f"layer {name!r}" if name else "the stage", layer
 
 

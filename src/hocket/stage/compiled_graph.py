@@ -16,6 +16,7 @@ from hocket.errors import LinearizeError, OptionError
 from hocket.stage.compiled import CompiledLayers
 from hocket.stage.forward_state import ForwardState, replaced_buffers, set_tensors
 from hocket.stage.linearize import Editable, KeptGraph, KeptOutput
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.version_copies import VersionCopies
 from hocket.tree import Tree, copy_tensors, tensors
 
@@ -25,6 +26,7 @@ class CompiledGraph(KeptGraph):
 
     Args:
         layers: The compiled layers, which must recompute nothing for ``live``.
+        names: Names of the weights in the network.
         stash: Differentiate at the weights of the forward.
         keep_states: Keep the state of each forward, so that it can be repeated.
         editable: Returns an input that the layers may edit.
@@ -35,6 +37,7 @@ class CompiledGraph(KeptGraph):
     def __init__(
         self,
         layers: CompiledLayers,
+        names: NetworkNames,
         *,
         stash: bool,
         keep_states: bool = False,
@@ -42,6 +45,7 @@ class CompiledGraph(KeptGraph):
     ) -> None:
         super().__init__(VersionCopies(), editable, keep_states=keep_states)
         self._layers = layers
+        self._names = names
         self._stash = stash
         self._graph_checked = False
         self._module: nn.Module | None = None  # that of the last forward
@@ -68,7 +72,7 @@ class CompiledGraph(KeptGraph):
             module, self._editable(leaves), dict(zip(trained, given, strict=True))
         )
         if not self._graph_checked:
-            _check_graph(output, trained)
+            _check_graph(output, dict(self._names.of_parameters(module)))
             self._graph_checked = True
 
         def get_output() -> Tree:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.linearize import KeptOutput, SavedTensorHooks
+from hocket.stage.network_names import NetworkNames
 from hocket.tree import Tree, tensors
 
 
@@ -25,11 +26,14 @@ class CopiedWeights(SavedTensorHooks):
 
     Args:
         layers: What is known of the layers.
+        names: Names of the weights in the network.
         keep_states: Keep the state of each forward, so that it can be repeated.
     """
 
-    def __init__(self, layers: KnownLayers, *, keep_states: bool = False) -> None:
-        super().__init__(stash=True, keep_states=keep_states, editable=layers.editable)
+    def __init__(
+        self, layers: KnownLayers, names: NetworkNames, *, keep_states: bool = False
+    ) -> None:
+        super().__init__(names, stash=True, keep_states=keep_states, editable=layers.editable)
         self._layers = layers
         self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward
         self._packed: set[int] = set()

@@ -17,6 +17,7 @@ from hocket.errors import NonFiniteError
 from hocket.program import Action
 from hocket.stage.accumulate import largest_values
 from hocket.stage.forward_state import named_tensors, set_tensors
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import Updater
 from hocket.tree import Tree, copy_tensors
 
@@ -62,6 +63,7 @@ class LateCheck:
             nothing to do here.
         modules: Layers of the stage and the network of its signal.
         updaters: Their updaters.
+        names: Names of weights in the network.
 
     Attributes:
         postpones: True if norms are to be added here, and read later.
@@ -69,12 +71,17 @@ class LateCheck:
     """
 
     def __init__(
-        self, every: int, modules: Sequence[nn.Module], updaters: Sequence[Updater]
+        self,
+        every: int,
+        modules: Sequence[nn.Module],
+        updaters: Sequence[Updater],
+        names: NetworkNames,
     ) -> None:
         self.every = every
         self.postpones = every > 1
         self._modules = modules
         self._updaters = updaters
+        self._names = names
         self._unread: list[_Unread] = []
         self._kept: Tree = None
         self.kept_when = ""
@@ -144,7 +151,7 @@ class LateCheck:
         self._unread, self._kept = [], None
 
     def _weight_names(self) -> list[str]:
-        named = {id(p): name for m in self._modules for name, p in m.named_parameters()}
+        named = {id(p): name for m in self._modules for name, p in self._names.of_parameters(m)}
         return [
             f"weight {named[id(p)]!r}" for updater in self._updaters for p in updater.parameters
         ]

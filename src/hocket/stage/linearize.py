@@ -25,6 +25,7 @@ from hocket.stage.forward_state import (
     replaced_buffers,
     run_layers,
 )
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.rng import forward_without_buffer_updates
 from hocket.stage.version_copies import VersionCopies
 from hocket.stage.weight_view import LiveMemory, WeightView
@@ -265,6 +266,7 @@ class SavedTensorHooks(KeptGraph):
     checked here, as hooks switch autograd's own check off.
 
     Args:
+        names: Names of the weights in the network.
         stash: Differentiate at the weights of the forward.
         keep_states: Keep the state of each forward, so that it can be repeated.
         editable: Returns an input that the layers may edit.
@@ -274,9 +276,15 @@ class SavedTensorHooks(KeptGraph):
     copies: VersionCopies
 
     def __init__(
-        self, *, stash: bool, keep_states: bool = False, editable: Editable = copy_tensors
+        self,
+        names: NetworkNames,
+        *,
+        stash: bool,
+        keep_states: bool = False,
+        editable: Editable = copy_tensors,
     ) -> None:
         super().__init__(VersionCopies(), editable, keep_states=keep_states)
+        self._names = names
         self._stash = stash
         self._graph_checked = False
         self._module: nn.Module | None = None  # that of the last forward
@@ -297,7 +305,7 @@ class SavedTensorHooks(KeptGraph):
                 error.add_note("(linearize='recompute' uses no such hooks)")
             raise
         if self._stash and not self._graph_checked:
-            check_graph(output, dict(module.named_parameters()))
+            check_graph(output, dict(self._names.of_parameters(module)))
             self._graph_checked = True
         return output, KeptOutput(lambda: output)
 

@@ -25,6 +25,7 @@ from hocket.stage.accumulate import (
 from hocket.stage.gradient_flow import FindFlow, GradientFlow
 from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import LayerBuffers, ModuleTensors
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import Updater
 from hocket.stage.report import LazyScalar, Number
 from hocket.tree import is_inexact
@@ -104,6 +105,7 @@ class NonFiniteCheck:
         on_nan: Reaction to a batch with a fault.
         late: Check that finds the faults later, if it postpones them. Then nothing that is
             computed is read here, and no fault is returned.
+        names: Names of weights and buffers in the network.
     """
 
     def __init__(
@@ -112,20 +114,21 @@ class NonFiniteCheck:
         updater: Updater,
         on_nan: OnNaN,
         late: LateCheck,
+        names: NetworkNames,
     ) -> None:
         self._late = late
         self._tensors = ModuleTensors(module)
         self._flow = GradientFlow(self._tensors)
         self._updater = updater
         self._on_nan = on_nan
-        buffer_names = {id(buffer): name for name, buffer in module.named_buffers()}
+        buffer_names = {id(buffer): name for name, buffer in names.of_buffers(module)}
         self._finite_buffers = [
             (buffer_names[id(buffer)], buffers, key)
             for buffers, key, buffer in self._tensors.buffers()
             if is_inexact(buffer) and first_nonfinite({key: buffer}) is None
         ]
         self._saved_buffers: list[tuple[LayerBuffers, str, Tensor]] = []
-        self._parameter_names = {id(p): repr(name) for name, p in module.named_parameters()}
+        self._parameter_names = {id(p): repr(name) for name, p in names.of_parameters(module)}
 
     def save_buffers(self) -> None:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""

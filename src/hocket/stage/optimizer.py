@@ -237,7 +237,17 @@ class Updater:
     def mismatches(self, state: dict[str, Any], label: str) -> list[str]:
         """Return in words each reason why a state is not one of this updater."""
         saved, wanted = " and ".join(state["kinds"]), " and ".join(self._class_names)
-        return [] if saved == wanted else [f"{label}: updated by {saved}, wanted {wanted}"]
+        if saved != wanted:
+            return [f"{label}: updated by {saved}, wanted {wanted}"]
+        if self.optimizer is None:
+            return []
+        then, now = (
+            [len(group["params"]) for group in groups]
+            for groups in (state["optimizer"]["param_groups"], self.optimizer.param_groups)
+        )
+        if then != now:
+            return [f"{label}: groups of {then} parameters in the optimizer, wanted {now}"]
+        return []
 
     @property
     def _class_names(self) -> list[str]:

@@ -94,8 +94,8 @@ def build_scheduler(
             evaluation.
 
     Raises:
-        OptionError: It is no scheduler of this optimizer, or follows evaluations that there
-            are none of.
+        OptionError: It is no scheduler of this optimizer, follows evaluations that there are
+            none of, or follows the loss upwards.
     """
     try:
         scheduler = factory(optimizer)
@@ -105,6 +105,11 @@ def build_scheduler(
         raise OptionError(
             "ReduceLROnPlateau follows the validation loss at the end of each epoch, so it "
             "wants scheduler_unit 'epoch', and stages that do not run freely"
+        )
+    if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode == "max":
+        raise OptionError(
+            "ReduceLROnPlateau has mode 'max' and follows the validation loss, which is better "
+            "when it is less; leave mode at 'min'"
         )
     if not isinstance(scheduler, LRScheduler):
         raise OptionError(

@@ -1,11 +1,11 @@
 """The parts that a stage is built from, beside the options that all stages share."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from hocket.signals.signal import Signal
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import BuildReduction
 from hocket.timeline import Recorder
 from hocket.transport.port import ToNext, ToPrevious
@@ -29,7 +29,7 @@ class StageParts:
         receive_stats: Statistics of the buffer that it draws from; None without a buffer.
         seed_offset: Number that is added to the seed, as replicas need dropout of their own.
         reduction: Builds what adds up gradients over replicas; None without replicas.
-        names: Names of the parameters in the network, where they differ from the layers' own.
+        names: Names of its parameters, buffers and layers in the network.
     """
 
     index: int
@@ -44,4 +44,4 @@ class StageParts:
     receive_stats: ReceiveStats | None = None
     seed_offset: int = 0
     reduction: BuildReduction | None = None
-    names: Mapping[nn.Parameter, str] = field(default_factory=dict)
+    names: NetworkNames = field(default_factory=NetworkNames)

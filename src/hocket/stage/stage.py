@@ -79,6 +79,7 @@ class Stage:
             keep_states=setup.resumable and method.delay(self.index, parts.count) > 0,
             layers=self._layers,
             compiled=build_compiled(setup, parts),
+            names=parts.names,
         )
         self.updater, self.signal_updater, self.untrained = build_updaters(setup, parts)
         self.weights = build_weights(
@@ -94,14 +95,14 @@ class Stage:
         forbids = self.linearizer.forbids_inner_forward
         self._guard = ForbidForward(self.index) if forbids else None
         self._signal_layers = KnownLayers(self.signal_network)
-        self._names = parts.names
-        self._foreign = ForeignWeights(parts.names, self.module, self.signal_network)
+        self._names = parts.names.parameters
+        self._foreign = ForeignWeights(self._names, self.module, self.signal_network)
         self.skip_batches = setup.skip_batches
         modules = self.module, self.signal_network
         updaters = self.updater, self.signal_updater
-        self.late_check = LateCheck(setup.ticks_per_check, modules, updaters)
+        self.late_check = LateCheck(setup.ticks_per_check, modules, updaters, parts.names)
         self.check, self.signal_check = (
-            NonFiniteCheck(*pair, setup.on_nan, self.late_check)
+            NonFiniteCheck(*pair, setup.on_nan, self.late_check, parts.names)
             for pair in zip(modules, updaters, strict=True)
         )
         for updater in updaters:

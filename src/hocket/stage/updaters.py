@@ -27,10 +27,7 @@ def build_updaters(
         OptionError: The optimizer or the scheduler is not one for a stage.
     """
     method, deferred = setup.method, parts.signal.learns_from_gradient
-    layers = [
-        (parts.names.get(parameter, name), parameter)
-        for name, parameter in parts.module.named_parameters()
-    ]
+    layers = list(parts.names.of_parameters(parts.module))
     auxiliary = [
         (f"signal of stage {parts.index}: {name}", parameter)
         for name, parameter in parts.signal_network.named_parameters()

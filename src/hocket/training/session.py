@@ -29,6 +29,7 @@ from hocket.errors import NonFiniteError, OptionError
 from hocket.modes import TrainingMode
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
+from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import Updater
 from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
@@ -333,14 +334,13 @@ class Session:
                 sample = few if accepted else inputs  # rows of graphs are no samples
         if not self.world.rejoined:
             sample = self.world.broadcast(sample)
-        self.sample = sample
-        sample = to_cut(sample)
+        self.sample, sample = sample, to_cut(sample)
         with warnings.catch_warnings():
             if not self.world.is_main:
                 warnings.simplefilter("ignore")  # the main process warns of an uneven cut
             setup, modules = self.setup, self.cut.cut(sample)
-        names = {parameter: name for name, parameter in self.cut.network.named_parameters()}
-        if names and not any(parameter.requires_grad for parameter in names):
+        names = NetworkNames(self.cut.network)
+        if (known := names.parameters) and not any(weight.requires_grad for weight in known):
             warnings.warn(
                 "all weights of the network are frozen, and stay as they are; unfreeze some "
                 "with requires_grad_(True) before the first batch",

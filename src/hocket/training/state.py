@@ -269,7 +269,7 @@ def require_same_setup(manifest: Manifest, setup: Setup) -> None:
     """
     choices = setup_choices(setup)
     problems = [
-        f"{name} is {choices[name]}, and was {was}"
+        _tell_change(name, str(choices[name]), str(was))
         for name, was in manifest.setup.items()
         if choices.get(name) != was
     ]
@@ -277,6 +277,21 @@ def require_same_setup(manifest: Manifest, setup: Setup) -> None:
         raise CheckpointError(
             format_problems("the checkpoint is of another training", problems)
         )
+
+
+def _tell_change(name: str, now: str, was: str) -> str:
+    """Name an option that differs, and of a method only the entries that do.
+
+    Args:
+        name: Name of the option.
+        now: Its value as text.
+        was: Its value in the checkpoint.
+    """
+    if name != "method":
+        return f"{name} is {now}, and was {was}"
+    new, old = (s.removeprefix("Method(").removesuffix(")").split(", ") for s in (now, was))
+    has, had = (", ".join(e for e in a if e not in b) for a, b in ((new, old), (old, new)))
+    return f"the method has {has or 'nothing more'}, and had {had or 'nothing more'}"
 
 
 def count_in_flight(snapshot: Snapshot) -> int:

@@ -1,11 +1,14 @@
 """Tolerance of the comparison on a GPU, which adds in another order and with fewer digits."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
-from hocket.partition.verify import _nearly_equal
+from hocket import Plan, cut
+from hocket.partition.verify import _both, _nearly_equal
 
 VALUES = torch.randn(1000, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([0.0, -math.inf, 0.0])
@@ -32,3 +35,18 @@ MASK = torch.tensor([0.0, -math.inf, 0.0])
 )
 def test_other_roundings_are_told_from_other_values(one, other, wanted):
     assert _nearly_equal(one, other) is wanted
+
+
+def test_numbers_that_are_none_differ_from_numbers_only():
+    both = partial(_both, torch.equal)
+    one, same = torch.tensor([1.0, math.nan]), torch.tensor([1.0, math.nan])
+    assert both(one, same)
+    assert not both(one, torch.tensor([1.0, 2.0]))
+    assert not both(one, torch.tensor([2.0, math.nan]))
+    assert not both(one, None)
+
+
+def test_a_network_is_cut_at_a_sample_with_nan():
+    network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    sample = torch.tensor([[1.0, math.nan], [1.0, 2.0]])
+    assert len(cut(network, stages=Plan("2"), sample=sample)) == 2

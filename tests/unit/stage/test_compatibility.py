@@ -14,6 +14,7 @@ from hocket import Trainer
 from hocket.errors import LinearizeError, OptionError
 from hocket.methods import FDG
 from hocket.stage.compatibility import check_compatible
+from hocket.stage.network_names import NetworkNames
 
 
 class Cell(nn.Module):
@@ -25,6 +26,9 @@ class Cell(nn.Module):
 
     def forward(self, values):
         return self.cell(values[:, None])[0][:, 0]
+
+
+check = partial(check_compatible, names=NetworkNames())
 
 
 def compiled() -> nn.Module:
@@ -64,49 +68,56 @@ DERIVED = {
 @pytest.mark.parametrize(("build", "text"), DERIVED.values(), ids=DERIVED.keys())
 def test_live_refuses_layers_that_compute_with_copies_of_their_weights(build, text):
     with pytest.raises(OptionError, match=text) as caught:
-        check_compatible(build(), "live", 1, 2, "fp32")
+        check(build(), "live", 1, 2, "fp32")
     assert "stage 2 is not compatible with linearize='live'" in str(caught.value)
     assert "use linearize='recompute' or 'stash'" in str(caught.value)
-    check_compatible(build(), "stash", 1, 2, "fp32")
-    check_compatible(build(), "recompute", 1, 2, "fp32")
+    check(build(), "stash", 1, 2, "fp32")
+    check(build(), "recompute", 1, 2, "fp32")
 
 
 @pytest.mark.parametrize("build", [compiled, compiled_in_place])
 @pytest.mark.parametrize("linearize", ["stash", "live"])
 def test_compiled_layers_are_refused(linearize, build):
     with pytest.raises(OptionError, match=r"layer '0' is compiled") as caught:
-        check_compatible(build(), linearize, 1, 0, "fp32")
+        check(build(), linearize, 1, 0, "fp32")
     assert "use linearize='recompute'" in str(caught.value)
-    check_compatible(build(), "recompute", 1, 0, "fp32")
+    check(build(), "recompute", 1, 0, "fp32")
 
 
 def test_the_advice_for_a_compiled_layer_is_not_refused_as_well():
     with pytest.raises(OptionError) as caught:
-        check_compatible(compiled(), "live", 1, 0, "fp32")
+        check(compiled(), "live", 1, 0, "fp32")
     assert "'stash'" not in str(caught.value)
 
 
 def test_a_compiled_stage_is_named_as_the_stage():
     with pytest.raises(OptionError, match="the stage is compiled"):
-        check_compatible(torch.compile(nn.Linear(5, 5), backend="eager"), "stash", 1, 0, "fp32")
+        check(
+            torch.compile(nn.Linear(5, 5), backend="eager"),
+            "stash",
+            1,
+            0,
+            "fp32",
+            names=NetworkNames(),
+        )
 
 
 def test_live_refuses_low_precision():
     with pytest.raises(OptionError, match="precision 'bf16' computes with copies"):
-        check_compatible(nn.Linear(5, 5), "live", 1, 0, "bf16")
-    check_compatible(nn.Linear(5, 5), "stash", 1, 0, "bf16")
+        check(nn.Linear(5, 5), "live", 1, 0, "bf16")
+    check(nn.Linear(5, 5), "stash", 1, 0, "bf16")
 
 
 def test_all_layers_in_the_way_are_told_at_once():
     module = nn.Sequential(nn.LSTM(5, 5), parametrizations.weight_norm(nn.Linear(5, 5)))
     with pytest.raises(OptionError) as caught:
-        check_compatible(module, "live", 1, 0, "bf16")
+        check(module, "live", 1, 0, "bf16")
     assert all(part in str(caught.value) for part in ["layer '0'", "layer '1'", "'bf16'"])
 
 
 @pytest.mark.parametrize("linearize", ["stash", "live", "recompute"])
 def test_without_delay_everything_is_allowed(linearize):
-    check_compatible(Cell(nn.LSTM), linearize, 0, 0, "bf16")
+    check(Cell(nn.LSTM), linearize, 0, 0, "bf16")
 
 
 def test_a_trainer_checks_stages_with_delay_before_it_trains():
@@ -143,13 +154,13 @@ def test_a_generator_of_a_layers_own_is_refused_where_forwards_are_repeated(buil
     module = nn.Sequential(Drawing(build()))
     said = r"layer '0' draws random numbers from a generator of its own \('generator'\)"
     with pytest.raises(OptionError, match=said) as caught:
-        check_compatible(module, "recompute", 1, 0, "fp32")
+        check(module, "recompute", 1, 0, "fp32")
     assert "stage 0 is not compatible with linearize='recompute'" in str(caught.value)
     assert "draw from the global generator of torch, numpy or random" in str(caught.value)
     with pytest.raises(OptionError, match=r"linearize='stash', resumable:"):
-        check_compatible(module, "stash", 0, 0, "fp32", resumable=True)
-    check_compatible(module, "recompute", 0, 0, "fp32")
-    check_compatible(module, "stash", 1, 0, "fp32")
+        check(module, "stash", 0, 0, "fp32", resumable=True)
+    check(module, "recompute", 0, 0, "fp32")
+    check(module, "stash", 1, 0, "fp32")
 
 
 def test_a_trainer_that_is_resumable_checks_generators():
@@ -241,6 +252,6 @@ def test_a_weight_that_a_function_keeps_as_an_attribute_is_refused_by_stash(line
     if linearize != "stash":
         train(method, modules, batches)
         return
-    said = r"KeepingBackward keeps the weight '0.weight' as ctx.weight, .*save_for_backward"
+    said = r"KeepingBackward keeps the weight '0.0.weight' as ctx.weight, .*save_for_backward"
     with pytest.raises(LinearizeError, match=said):
         train(method, modules, batches)

@@ -12,6 +12,7 @@ from hocket.stage.build_linearizer import build_linearizer
 from hocket.stage.copied_weights import CopiedWeights
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.linearize import KeptOutput, SavedTensorHooks
+from hocket.stage.network_names import NetworkNames
 
 IMAGES = torch.randn(4, 6, 8, 8, generator=torch.Generator().manual_seed(1))
 VECTORS = IMAGES[:, :, 0, 0].contiguous()
@@ -84,7 +85,7 @@ def late_gradients(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_late_gradients_are_those_of_hooks(name):
-    wanted = late_gradients(lambda module: SavedTensorHooks(stash=True), name)
+    wanted = late_gradients(lambda module: SavedTensorHooks(NetworkNames(), stash=True), name)
     found = late_gradients(copied, name)
     assert any(gradient.any() for gradient in wanted)
     assert not different(wanted, found)
@@ -102,7 +103,7 @@ def test_the_copies_are_those_that_hooks_make(name, trains_input):
     if trains_input and not inputs.is_floating_point():
         pytest.skip("whole numbers have no gradient")
     leaf = inputs.detach().requires_grad_(trains_input)
-    linearizer, hooks = copied(module), SavedTensorHooks(stash=True)
+    linearizer, hooks = copied(module), SavedTensorHooks(NetworkNames(), stash=True)
     hooks.forward(module, leaf)
     for _ in range(2):  # the first forward learns which weights are saved
         linearizer.after_update()
@@ -217,7 +218,7 @@ def resident_mib() -> float:
 def test_a_graph_without_a_backward_is_freed(stash):
     """As of a batch that is skipped, or in flight when a trainer is closed."""
     module, inputs = nn.Sequential(nn.Linear(8, 2**20), nn.ReLU()), torch.ones(8, 8)
-    linearizer = SavedTensorHooks(stash=stash)
+    linearizer = SavedTensorHooks(NetworkNames(), stash=stash)
     for warmup in (True, False):
         before = resident_mib()
         for _ in range(3 if warmup else 8):

@@ -1,13 +1,19 @@
 """The state of a forward is enough to repeat it, and holds nothing twice."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from contract.small import conv, data, different
 from hocket.stage.forward_state import mismatches, named_tensors, repeat_forward, set_tensors
 from hocket.stage.linearize import SavedTensorHooks
+from hocket.stage.network_names import NetworkNames
 
 (X, _), (OTHER, _) = data(conv, 2)
+
+
+hooks = partial(SavedTensorHooks, NetworkNames())
 
 
 def build_module():
@@ -28,11 +34,14 @@ def storages(state):
 
 
 def test_nothing_is_kept_unless_it_is_asked_for():
-    assert SavedTensorHooks(stash=True).forward_state(build_module()) is None
+    assert hooks(stash=True).forward_state(build_module()) is None
 
 
 def test_a_repeated_forward_is_the_first_one_and_leaves_statistics_alone():
-    module, linearizer = build_module(), SavedTensorHooks(stash=True, keep_states=True)
+    module, linearizer = (
+        build_module(),
+        hooks(stash=True, keep_states=True),
+    )
     state = linearizer.forward_state(module)
     first = module(X)
     change(module)
@@ -45,15 +54,15 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
     """At the weights of the forward for stash, at the current ones for live."""
     for stash in (True, False):
         module, gradients = build_module(), []
-        linearizer = SavedTensorHooks(stash=stash, keep_states=True)
+        linearizer = hooks(stash=stash, keep_states=True)
         state = linearizer.forward_state(module)
         _, kept = linearizer.forward(module, X)
         change(module)
         current = {name: value.clone() for name, value in named_tensors(module).items()}
         linearizer.after_update()
-        rebuilt = SavedTensorHooks(stash=stash, keep_states=True).rebuild_output(
-            module, X, state
-        )
+        rebuilt = SavedTensorHooks(
+            NetworkNames(), stash=stash, keep_states=True
+        ).rebuild_output(module, X, state)
         set_tensors(module, current)
         for output in (kept, rebuilt):
             module.zero_grad()
@@ -63,7 +72,10 @@ def test_gradients_are_those_of_the_graph_that_was_lost():
 
 
 def test_stash_shares_what_is_kept_with_what_it_copies():
-    module, linearizer = build_module(), SavedTensorHooks(stash=True, keep_states=True)
+    module, linearizer = (
+        build_module(),
+        hooks(stash=True, keep_states=True),
+    )
     state = linearizer.forward_state(module)
     stashed = storages(state)
     linearizer.forward(module, X)
@@ -75,7 +87,10 @@ def test_stash_shares_what_is_kept_with_what_it_copies():
 
 
 def test_buffers_that_stay_the_same_are_kept_once():
-    module, linearizer = build_module(), SavedTensorHooks(stash=False, keep_states=True)
+    module, linearizer = (
+        build_module(),
+        hooks(stash=False, keep_states=True),
+    )
     first, second = linearizer.forward_state(module), linearizer.forward_state(module)
     module(X)
     third = linearizer.forward_state(module)

@@ -28,13 +28,14 @@ from hocket.errors import LinearizeError
 from hocket.methods import DDG, FDG
 from hocket.stage.build_linearizer import build_linearizer
 from hocket.stage.linearize import PlainGraph, Recompute, SavedTensorHooks
+from hocket.stage.network_names import NetworkNames
 from reference import ddg, fdg
 
 every_linearization = pytest.mark.parametrize("linearize", LINEARIZE)
 SAVING = pytest.mark.parametrize("linearize", ["stash", "live"])
 FACTORY = {
-    "stash": partial(SavedTensorHooks, stash=True),
-    "live": partial(SavedTensorHooks, stash=False),
+    "stash": partial(SavedTensorHooks, NetworkNames(), stash=True),
+    "live": partial(SavedTensorHooks, NetworkNames(), stash=False),
 }
 FACTORY["recompute"] = partial(Recompute, "forward")
 
@@ -395,7 +396,7 @@ def test_live_refuses_weights_that_are_replaced_by_others_of_another_layout():
 def test_stash_copies_a_weight_once_for_each_version():
     module, linearizer = (
         nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)),
-        SavedTensorHooks(stash=True),
+        SavedTensorHooks(NetworkNames(), stash=True),
     )
     x = torch.ones(1, 5, requires_grad=True)
     outputs = [linearizer.forward(module, x)[1] for _ in range(3)]
@@ -414,7 +415,7 @@ def test_stash_sees_weights_that_change_from_outside(change):
     torch.manual_seed(0)
     module, linearizer = (
         nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
-        SavedTensorHooks(stash=True),
+        SavedTensorHooks(NetworkNames(), stash=True),
     )
     x = torch.ones(1, 3, requires_grad=True)
 

@@ -196,6 +196,9 @@ def test_plateaus_without_losses_are_refused():
             OptionError, match="it wants scheduler_unit 'epoch', and stages that"
         ):
             Trainer(mlp(2), **{**plateau, **others}).prepare(batches[0][0])
+    upwards = {**plateau, "scheduler": partial(ReduceLROnPlateau, mode="max")}
+    with pytest.raises(OptionError, match="has mode 'max' and follows the validation loss"):
+        Trainer(mlp(2), **upwards).prepare(batches[0][0])
 
 
 def test_without_gradient_nothing_moves():

@@ -80,7 +80,7 @@ def test_a_gradient_that_is_no_number_stops_before_its_update(linearize):
     modules = [nn.Sequential(nn.Linear(5, 5, bias=False).double(), Steep(), first), last]
     trainer, kept = watched(FDG(linearize=linearize), modules)
     error = run_into(trainer, batches, NonFiniteError)
-    assert "the gradient of '0.weight' became" in str(error)
+    assert "the gradient of '0.0.weight' became" in str(error)
     assert "(stage 0, batch 2, tick 4: B0.2)" in error.__notes__
     for k, module in enumerate(modules):
         assert not different(weights_of(module).values(), kept[k].values())

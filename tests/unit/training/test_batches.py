@@ -187,6 +187,18 @@ def test_inputs_that_fit_neither_way_are_refused_with_their_own_shape():
         Trainer(Graph(), optimizer=sgd).step((torch.zeros(4, 6), torch.eye(4)), Y)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "given"),
+    [
+        ({"y": torch.zeros(4, 6)}, "a dict is passed as keyword arguments"),
+        ((torch.zeros(4, 6), 1, 2), "a tuple is passed as arguments"),
+    ],
+)
+def test_a_sample_of_other_arguments_is_refused_with_how_it_is_passed(inputs, given):
+    with pytest.raises(CutError, match=f"pass a batch of its inputs; {given}, and whole if"):
+        Trainer(Graph(), optimizer=sgd).step(inputs, Y)
+
+
 def test_a_sample_has_the_first_rows_of_what_has_a_row_for_each_sample():
     inputs = {"x": X, "scale": torch.tensor(2.0), "table": torch.zeros(7, 3), "n": 4}
     sample = first_samples(inputs, 2)

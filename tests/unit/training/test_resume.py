@@ -129,7 +129,11 @@ def test_a_damaged_one_is_passed_over_by_name(saved):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": DDG()}, r"method is Method\(name='ddg'.*, and was Method\(name='fdg'"),
+        ({"method": DDG()}, r"the method has name='ddg'.*, and had name='fdg'"),
+        (
+            {"method": FDG(shrink=0.5)},
+            r"has signal=Delayed\(shrink=0.5\), and had signal=Delayed\(shrink=1",
+        ),
         ({"seed": 1}, "seed is 1, and was 0"),
         ({"precision": "bf16"}, "precision is bf16, and was fp32"),
     ],
@@ -169,6 +173,19 @@ def test_another_optimizer_is_refused(saved):
     words = "stage 0: updated by SGD and NoneType, wanted Adam and NoneType"
     with pytest.raises(CheckpointError, match=words):
         trainer.resume(saved)
+
+
+def test_an_optimizer_with_other_groups_is_refused(saved):
+    def grouped(parameters):
+        first, *others = parameters
+        return torch.optim.SGD([{"params": [first]}, {"params": others}], lr=0.1, momentum=0.9)
+
+    trainer = trainer_of(mlp(3), optimizer=grouped)
+    before = [p.clone() for p in trainer.network.parameters()]
+    words = r"stage 0: groups of \[4\] parameters in the optimizer, wanted \[1, 3\]"
+    with pytest.raises(CheckpointError, match=words):
+        trainer.resume(saved)
+    assert not different(before, trainer.network.parameters())
 
 
 @pytest.mark.parametrize("method", [FDG(), DDG(), DGL(), ADL(accumulate=2)])

@@ -1,0 +1,63 @@
+"""Parts of a stage have the names that the user knows them by."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from hocket import Trainer
+from hocket.errors import NonFiniteError
+from hocket.stage.network_names import NetworkNames
+
+
+def test_what_the_network_has_is_named_as_there():
+    block = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    network = nn.Sequential(nn.ReLU(), block, nn.Linear(2, 1))
+    names, stage = NetworkNames(network), nn.Sequential(*network[1:])
+    assert [name for name, _ in names.of_layers(stage)] == ["", "1", "1.0", "1.1", "2"]
+    assert [name for name, _ in names.of_parameters(stage)] == [
+        name for name, _ in network.named_parameters()
+    ]
+    assert [name for name, _ in names.of_buffers(stage)] == [
+        name for name, _ in network.named_buffers()
+    ]
+
+
+def test_a_layer_that_was_replaced_has_the_name_of_its_place():
+    block = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    names = NetworkNames(nn.Sequential(nn.ReLU(), block))
+    stage = nn.Sequential(block)
+    block[1] = nn.BatchNorm1d(2)
+    assert [name for name, _ in names.of_layers(stage)] == ["", "1", "1.0", "1.1"]
+
+
+def test_without_a_network_names_are_those_of_the_module():
+    module = nn.Sequential(nn.BatchNorm1d(2))
+    names = NetworkNames()
+    assert [name for name, _ in names.of_layers(module)] == ["", "0"]
+    assert list(names.of_parameters(module)) == list(module.named_parameters())
+    assert list(names.of_buffers(module)) == list(module.named_buffers())
+    assert [name for name, _ in names.of_buffers(module[0])] == [
+        name for name, _ in module[0].named_buffers()
+    ]
+
+
+@pytest.mark.parametrize("check_every", [1, 2])
+def test_a_fault_behind_a_cut_of_a_sequence_names_the_weight_of_the_network(check_every):
+    network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    trainer = Trainer(
+        network,
+        stages=2,
+        method="fdg",
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+        check_every=check_every,
+    )
+    batches = [(torch.randn(4, 2), torch.zeros(4).long()) for _ in range(4)]
+    trainer.prepare(batches[0][0])
+    place = [stage.index for stage in trainer.stages if network[3] in stage.module.modules()]
+    assert place == [1]
+    with torch.no_grad():
+        network[3].running_mean[0] = math.inf
+    with pytest.raises(NonFiniteError, match="the buffer '3.running_mean' became inf"):
+        trainer.fit(batches, epochs=1, progress=False)
