@@ -59,5 +59,5 @@ def test_a_fault_behind_a_cut_of_a_sequence_names_the_weight_of_the_network(chec
     assert place == [1]
     with torch.no_grad():
         network[3].running_mean[0] = math.inf
-    with pytest.raises(NonFiniteError, match="the buffer '3.running_mean' became inf"):
+    with pytest.raises(NonFiniteError, match=r"the buffer '3\.running_mean' became inf"):
         trainer.fit(batches, epochs=1, progress=False)
