@@ -17,7 +17,7 @@ SOURCE = Path(hocket.__file__).parent
 # A room is a package or a loose module. It may import itself and rooms of earlier lines only.
 LEVELS = (
     ("errors", "files", "modes", "tree"),
-    ("options",),
+    ("argument_kinds", "options"),
     ("data", "distributed", "partition", "remedies", "signals", "timeline", "zoo"),
     ("checkpoint", "methods"),
     ("program", "transport"),

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from hocket.argument_kinds import require_functions
 from hocket.engine.event import Event
 from hocket.engine.execute import locating_errors
 from hocket.errors import OptionError
@@ -195,12 +196,14 @@ def build_error_meter(
         precision: Precision of the training.
 
     Raises:
-        OptionError: A number is given without a listener, stages run freely, or there is no
-            true gradient in this precision.
+        OptionError: A number or a listener is of another kind or alone, stages run freely, or
+            there is no true gradient in this precision.
     """
-    if every < 0 or bool(every) != bool(listener):
+    require_functions(on_gradient_error=listener)
+    if type(every) is not int or every < 0 or bool(every) != bool(listener):
         raise OptionError(
-            "gradient_error_every and on_gradient_error belong together; give both"
+            f"gradient_error_every is {every!r}; give a number of batches and, as both belong "
+            "together, on_gradient_error as well, or neither"
         )
     if every and method.free_running:
         raise OptionError(

@@ -74,6 +74,8 @@ def build_stage_speeds(
                 "replay buffer"
             )
         return None
+    if speeds is not None and not isinstance(speeds, Sequence):
+        raise OptionError(f"stage_speeds is {speeds!r}; give a list with one for each stage")
     if speeds is not None and len(speeds) != stages:
         raise OptionError(
             f"there are {len(speeds)} stage_speeds for {stages} stages; give one for each"

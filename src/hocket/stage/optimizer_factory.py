@@ -57,6 +57,11 @@ def build_optimizer(
         optimizer = factory(*positional, **keywords)
     except (TypeError, ValueError) as error:
         raise OptionError(f"the optimizer of stage {stage} cannot be built: {error}") from error
+    except AttributeError as error:
+        raise OptionError(
+            f"the optimizer of stage {stage} cannot be built: {error}; the function gets a "
+            "list of the stage's parameters, not the network"
+        ) from error
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
         raise OptionError(

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from hocket.argument_kinds import require_functions
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
@@ -98,6 +99,7 @@ class Setup:
     def __post_init__(self) -> None:
         if problems := wrong_fields(self) + out_of_range(self, RANGES):
             raise OptionError(format_problems("these options are impossible", problems))
+        require_functions(loss=self.loss, evaluation_loss=self.evaluation_loss)
         check_factories(self.optimizer, self.scheduler)
         if self.scheduler is None and self.scheduler_unit == "update":
             raise OptionError(

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from hocket.argument_kinds import require_functions
 from hocket.errors import DataError
 from hocket.tree import Tree, count_samples, map_tensors, tensors
 
@@ -25,10 +26,14 @@ class BatchSplitter:
             that is a mapping stay among its inputs.
         split_batch: Returns the inputs and targets of a batch; None for batches that are pairs,
             or mappings with labels.
+
+    Raises:
+        OptionError: `split_batch` is no function.
     """
 
     def __init__(self, network: nn.Module, split_batch: SplitBatch | None) -> None:
         self._takes_labels = LABELS in inspect.signature(network.forward).parameters
+        require_functions(split_batch=split_batch)
         self._split_batch = split_batch
 
     def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:

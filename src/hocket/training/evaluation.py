@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.argument_kinds import require_batches
 from hocket.data.loader_state import preserve_loader
 from hocket.distributed.phases import Phase
 from hocket.modes import evaluation_mode
@@ -77,7 +78,11 @@ def _forward(
         batches: The batches.
         use: Called with the prediction of each stage of this process for each batch.
         inputs_only: Accept batches that are inputs without targets.
+
+    Raises:
+        DataError: The batches cannot be iterated.
     """
+    require_batches("data", batches)
     with preserve_loader(batches):  # it may be that of the training
         _forward_each(session, batches, use, inputs_only=inputs_only)
 

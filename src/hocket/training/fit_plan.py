@@ -9,11 +9,13 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hocket.argument_kinds import require_batches, require_functions, require_list
 from hocket.checkpoint import Checkpoints
 from hocket.engine.event import Event
+from hocket.errors import OptionError
 from hocket.stage.setup import Setup
 from hocket.training.budget import Budget
-from hocket.training.callback import Callback
+from hocket.training.callback import Callback, EpochFunction
 from hocket.training.fit_state import FitState
 from hocket.training.interrupt import Interrupt, stop_signals
 from hocket.training.metrics import EpochResult, EvaluationResult
@@ -35,11 +37,16 @@ class FitRequest:
         budget: Length of the training, and where within epochs it is evaluated.
         length: Batches in an epoch; None if unknown.
         resumed: True if the epochs are those of a training that began before a restart.
+        on_epoch: Called with the result of each epoch, before the callbacks; None for nobody.
         on_evaluation: Called with the number of updates and the result of each evaluation
             within an epoch; None for nobody.
         callbacks: Called after steps, epochs and checkpoints.
         progress: True to show the progress, in the process that prints.
         checkpoints: Folder and interval of checkpoints; None for none.
+
+    Raises:
+        DataError: The data cannot be iterated.
+        OptionError: Another argument is of another kind.
     """
 
     train: Iterable[Any]
@@ -47,10 +54,30 @@ class FitRequest:
     budget: Budget
     length: int | None
     resumed: bool
+    on_epoch: Callable[[EpochResult], None] | None
     on_evaluation: Callable[[int, EvaluationResult], None] | None
     callbacks: Sequence[Callback]
     progress: bool
     checkpoints: Checkpoints | None
+
+    def __post_init__(self) -> None:
+        require_batches("training data", self.train)
+        if self.validation is not None:
+            require_batches("validation data", self.validation)
+        require_functions(on_epoch=self.on_epoch, on_evaluation=self.on_evaluation)
+        if self.checkpoints is not None and not isinstance(self.checkpoints, Checkpoints):
+            raise OptionError(
+                f"checkpoints is {self.checkpoints!r}; give hocket.Checkpoints(folder)"
+            )
+
+    def all_callbacks(self) -> list[Callback]:
+        """Return the function of an epoch as a callback, and the callbacks.
+
+        Raises:
+            OptionError: They are no list.
+        """
+        of_epoch = [] if self.on_epoch is None else [EpochFunction(self.on_epoch)]
+        return [*of_epoch, *require_list("callbacks", self.callbacks)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +151,7 @@ def opened(
         Interrupt(signals if orderly else ()) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):
-        state.callbacks = state.callbacks.started(trainer, request.callbacks)
+        state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
         plan = FitPlan(
             train=request.train,
             validation=request.validation,

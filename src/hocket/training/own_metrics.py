@@ -52,6 +52,8 @@ class OwnMetrics:
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        if not isinstance(metrics, Mapping):
+            raise OptionError(f"metrics is {metrics!r}; give each a name: {{'name': metric}}")
         problems = [
             f"the name {name!r} is that of another result; choose another one"
             for name in metrics

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hocket.argument_kinds import require_list
 from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.joined_worlds import join_world
 from hocket.distributed.phases import Phase
@@ -96,8 +97,7 @@ class Session:
         split_batch: SplitBatch | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
-        self.metrics = OwnMetrics(metrics or {})
-        self.setup = setup
+        self.metrics, self.setup = OwnMetrics(metrics or {}), setup
         self.collected = True
         self.engine: Engine = UnbuiltEngine()
         self.sample: Tree = None
@@ -106,7 +106,7 @@ class Session:
         self.whole_ticks = WholeTicks()
         self.checkpoint_folders = ClaimedFolders()
         self._ticks_per_check = setup.ticks_per_check
-        self._watchers = [*watchers, self._watch_updates]
+        self._watchers = [*require_list("watchers", watchers), self._watch_updates]
         self._meter = meter
         self.prepared = False
         self.closed = False

@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from hocket.argument_kinds import require_list
 from hocket.checkpoint import Checkpoints
 from hocket.distributed.device import assign_device
 from hocket.distributed.phases import Phase
@@ -32,7 +33,7 @@ from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.batches import SplitBatch, length_of
 from hocket.training.budget import Budget
-from hocket.training.callback import Callback, EpochFunction
+from hocket.training.callback import Callback
 from hocket.training.cut_network import Stages, count_stages, find_device
 from hocket.training.evaluation import measure, predict
 from hocket.training.fit import fit
@@ -193,7 +194,7 @@ class Trainer:
             stage_speeds=build_stage_speeds(method, count, stage_speeds, stage_timing, seed),
             on_nan=on_nan,
             check_every=check_every,
-            skip_batches=frozenset(skip_batches),
+            skip_batches=frozenset(require_list("skip_batches", skip_batches)),
         )
         self._life = SessionLife(
             Session(network, stages, setup, watchers, meter, split_batch, metrics)
@@ -434,8 +435,9 @@ class Trainer:
             budget=budget,
             length=length_of(train),
             resumed=self._resumed,
+            on_epoch=on_epoch,
             on_evaluation=on_evaluation,
-            callbacks=[*([EpochFunction(on_epoch)] if on_epoch else []), *callbacks],
+            callbacks=callbacks,
             progress=progress,
             checkpoints=checkpoints,
         )
@@ -600,10 +602,13 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
         device: The device that is asked for.
 
     Raises:
-        OptionError: It is a GPU, and PyTorch finds none.
+        OptionError: It is none, or a GPU, and PyTorch finds none.
     """
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("RANK")
-    wanted = torch.device(device) if device is not None else find_device(network)
+    try:
+        wanted = torch.device(device) if device is not None else find_device(network)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device is {device!r}; use one such as 'cpu' or 'cuda'") from error
     if device is None and rank is not None:
         wanted = torch.device(wanted.type)  # all of them may have put theirs on the first GPU
     if wanted.type == "cuda" and not torch.cuda.is_available():
@@ -617,12 +622,15 @@ def _network_and_stages(
     """Return the network and its stages; two of them if nothing is said.
 
     Raises:
-        OptionError: The stages are given twice.
+        OptionError: The stages are given twice, or there is no network.
     """
     if isinstance(network, nn.Module):
         return network, 2 if stages is None else stages
     if stages is not None:
         raise OptionError("the network is a list of stages; leave the option stages out")
+    is_list = isinstance(network, Sequence)
+    if not is_list or not all(isinstance(stage, nn.Module) for stage in network):
+        raise OptionError(f"the network is {network!r}; give a module, or a list of modules")
     chain = nn.Sequential(*network)
     chain.training = any(stage.training for stage in network)
     return chain, list(network)

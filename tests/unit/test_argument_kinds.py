@@ -1,0 +1,96 @@
+"""Arguments of another kind than wanted are refused by name, with what to give."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import data, mlp, sgd
+from hocket import Trainer
+from hocket.errors import DataError, OptionError
+
+BATCHES = data(mlp, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loss": "mse"}, "loss is 'mse'; give a function"),
+        ({"loss": nn.MSELoss}, r"loss is the class MSELoss; give an object .*MSELoss\(\)"),
+        ({"evaluation_loss": nn.MSELoss}, "evaluation_loss is the class MSELoss"),
+        ({"split_batch": 3}, "split_batch is 3; give a function"),
+        ({"watchers": print}, r"watchers is <.*>; give a list, such as \[<"),
+        ({"skip_batches": 3}, r"skip_batches is 3; give a list, such as \[3\]"),
+        ({"metrics": [print]}, "give each a name: {'name': metric}"),
+        ({"device": "gpu"}, "device is 'gpu'; use one such as 'cpu' or 'cuda'"),
+        ({"device": 3.5}, "device is 3.5; use one such as"),
+        ({"gradient_error_every": "3"}, "gradient_error_every is '3'; give a number"),
+        (
+            {"gradient_error_every": 3, "on_gradient_error": 5},
+            "on_gradient_error is 5; give a function",
+        ),
+        ({"method": "dgl-async", "stage_speeds": 3}, "stage_speeds is 3; give a list with one"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused(options, text):
+    with pytest.raises(OptionError, match=text):
+        Trainer(mlp(2), optimizer=sgd, **options)
+
+
+@pytest.mark.parametrize("network", ["resnet", nn.Linear, 3, [1, 2]])
+def test_what_is_no_network_is_refused(network):
+    with pytest.raises(OptionError, match=r"the network is .*; give a module, or a list of mo"):
+        Trainer(network, optimizer=sgd)
+
+
+def test_an_optimizer_of_a_network_is_told_what_it_gets():
+    def build(model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(OptionError, match="has no attribute 'parameters'; the function gets a"):
+        Trainer(mlp(2), optimizer=build).step(*BATCHES[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"callbacks": print}, OptionError, "callbacks is <.*>; give a list"),
+        ({"checkpoints": "runs"}, OptionError, r"checkpoints is 'runs'; give hocket.Checkp"),
+        ({"on_epoch": 3}, OptionError, "on_epoch is 3; give a function"),
+        (
+            {"on_evaluation": 3, "validation": BATCHES, "evaluate_every": 1},
+            OptionError,
+            "on_evaluation is 3; give a function",
+        ),
+        ({"train": 3}, DataError, "the training data are 3; give a DataLoader, or another"),
+        ({"train": lambda: BATCHES}, DataError, "the training data are <function"),
+        ({"validation": 3}, DataError, "the validation data are 3; give a DataLoader"),
+    ],
+)
+def test_an_argument_of_fit_of_another_kind_is_refused(options, error, text):
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    before = [p.clone() for p in trainer.network.parameters()]
+    length = {"updates": 2} if "evaluate_every" in options else {"epochs": 1}
+    with pytest.raises(error, match=text):
+        trainer.fit(**{"train": BATCHES, "progress": False, **length, **options})
+    assert all(map(torch.equal, before, trainer.network.parameters()))
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_batches_that_cannot_be_iterated_are_refused(method):
+    with pytest.raises(DataError, match="the data are 3; give a DataLoader"):
+        getattr(Trainer(mlp(2), optimizer=sgd), method)(3)
+
+
+def test_data_with_indices_alone_are_batches():
+    class Indexed:
+        def __getitem__(self, index):
+            return BATCHES[index]
+
+    build = partial(Trainer, optimizer=sgd)
+    trained, wanted = build(mlp(2)), build(mlp(2))
+    trained.fit(Indexed(), Indexed(), epochs=1, progress=False)
+    wanted.fit(BATCHES, BATCHES, epochs=1, progress=False)
+    pairs = zip(trained.network.parameters(), wanted.network.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
