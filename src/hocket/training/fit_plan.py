@@ -119,7 +119,7 @@ def opened(
     """Context manager with all that a ``fit`` needs while it runs.
 
     Signals ask for an end, the progress is shown, checkpoints are written, and callbacks have
-    started. Where a single process leaves no checkpoint, Ctrl-C ends it as it ends any program.
+    started. A first Ctrl-C ends it after the present tick.
 
     Args:
         request: Arguments of the ``fit``.
@@ -133,7 +133,6 @@ def opened(
     """
     checkpoints, budget, setup = request.checkpoints, request.budget, session.setup
     signals = (signal.SIGINT,) if checkpoints is None else stop_signals()
-    orderly = session.world.size > 1 or checkpoints is not None
     passes = count_passes(setup, budget, request.length)
     total = budget.batches(passes, request.length, setup.method.accumulate)
 
@@ -148,7 +147,7 @@ def opened(
         progress_bar(
             state.first_epoch + passes, total, completed=completed, shown=is_shown
         ) as bar,
-        Interrupt(signals if orderly else ()) as interrupt,
+        Interrupt(signals) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):
         state.callbacks = state.callbacks.started(trainer, request.all_callbacks())

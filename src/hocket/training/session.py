@@ -103,7 +103,6 @@ class Session:
         self.sample: Tree = None
         self.upload = Upload(setup.device, channels_last=setup.channels_last)
         self._on_update: Callable[[Stage], None] | None = None
-        self.whole_ticks = WholeTicks()
         self.checkpoint_folders = ClaimedFolders()
         self._ticks_per_check = setup.ticks_per_check
         self._watchers = [*require_list("watchers", watchers), self._watch_updates]
@@ -113,6 +112,7 @@ class Session:
         if setup.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
+        self.whole_ticks = WholeTicks(holds_batches=setup.method.flight(self.cut.count) > 0)
         self.training_mode = TrainingMode(network)
         self._splitter = BatchSplitter(network, split_batch)
         self.world = join_world(
@@ -195,7 +195,7 @@ class Session:
         Raises:
             DataError: There is no tensor among the inputs.
         """
-        self.whole_ticks.require_finite()
+        self.whole_ticks.require_batches()
         if self.world.reads_data:
             pair = as_inputs(inputs, "the batch"), as_tree(targets)
             inputs, targets = self.upload(pair)
@@ -207,7 +207,7 @@ class Session:
         try:
             events = engine.step(inputs, targets, epoch)
         except BaseException as error:
-            self.whole_ticks.end(error, engine)
+            self.whole_ticks.end(error)
             raise
         if every > 1 and engine.tick_count // every > ticks // every:
             self.look()
@@ -266,7 +266,7 @@ class Session:
         try:
             events = self.engine.finish()
         except BaseException as error:
-            self.whole_ticks.end(error, self.engine)
+            self.whole_ticks.end(error)
             raise
         self.look()
         return events
@@ -280,7 +280,7 @@ class Session:
         try:
             look([stage.late_check for stage in self.engine.stages])
         except NonFiniteError as error:
-            self.whole_ticks.end(error, self.engine)
+            self.whole_ticks.end(error)
             raise
 
     def timeline(self) -> Timeline:

@@ -1,42 +1,37 @@
 """Ticks that an error has cut short, after which the stages are at different places."""
 
-from hocket.engine.engine import Engine
 from hocket.errors import CheckpointError, HocketError, NonFiniteError
 
 
 class WholeTicks:
-    """Takes note of the first tick that an error cuts short."""
+    """Takes note of the first tick that an error cuts short.
 
-    def __init__(self) -> None:
+    Args:
+        holds_batches: True if batches are in flight between two ticks; an error loses them.
+    """
+
+    def __init__(self, *, holds_batches: bool) -> None:
+        self._holds_batches = holds_batches
         self._cut_short = ""
-        self._finite = True
+        self._advice = "resume a new trainer from a checkpoint"
 
-    def end(self, error: BaseException, engine: Engine) -> None:
-        """Take note of an error that has ended a tick; a later one is told of the first.
-
-        Args:
-            error: The error.
-            engine: The engine, which may have batches in flight that are lost.
-        """
+    def end(self, error: BaseException) -> None:
+        """Take note of an error that has ended a tick; only the first one counts."""
         if self._cut_short:
-            error.add_note(f"({self._cut_short}; resume a new trainer)")
-        else:
-            lost = any(len(stage.in_flight) for stage in engine.stages)
-            self._finite = not (lost and isinstance(error, NonFiniteError))
-            self._cut_short = (
-                f"tick {engine.tick_count} was cut short by {type(error).__name__}"
-            )
+            return
+        self._cut_short = f"a tick was cut short by {type(error).__name__}"
+        if isinstance(error, NonFiniteError):
+            self._advice += ", or leave such batches out with on_nan='skip'"
 
-    def require_finite(self) -> None:
-        """Refuse to go on after NaN or infinity, with which batches in flight were lost.
+    def require_batches(self) -> None:
+        """Refuse to go on without the batches that were in flight.
 
         Raises:
-            HocketError: A tick was cut short by them.
+            HocketError: They were lost in a tick that was cut short.
         """
-        if not self._finite:
+        if self._cut_short and self._holds_batches:
             raise HocketError(
-                f"{self._cut_short}, and the batches in flight are lost; resume a new trainer "
-                "from a checkpoint, or leave such batches out with on_nan='skip'"
+                f"{self._cut_short}, and the batches in flight are lost; {self._advice}"
             )
 
     def require(self) -> None:

@@ -4,6 +4,7 @@ import signal
 import threading
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from contract.small import data, mlp, sgd
@@ -173,6 +174,29 @@ def test_sigterm_in_a_long_read_or_an_evaluation_leaves_a_checkpoint_of_that_mom
     again = StoppedLoader(batches), StoppedLoader(others)
     assert fit(*again, tmp_path / "b", resume=True, method=method) == whole
     assert again[0].epochs + stopped[0].epochs <= 3  # no epoch is trained again
+
+
+@pytest.mark.parametrize("method", ["fdg", "bp", "dgl-async"])
+def test_ctrl_c_without_checkpoints_ends_between_two_ticks(method):
+    """So that the trainer goes on where it was, in a notebook for example."""
+
+    def press(event, stage):
+        if event.tick == 5 and event.action.stage == 0 and event.action.kind == "F":
+            signal.raise_signal(signal.SIGINT)
+
+    batches, options = data(mlp, 8), {"optimizer": sgd, "method": METHODS[method]()}
+    trainer = Trainer(mlp(2), watchers=[press], **options)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(batches, epochs=1, progress=False)
+    (epoch,) = trainer.fit(batches, epochs=1, progress=False)
+    assert epoch.loss > 0
+    if method != "dgl-async":
+        wanted = Trainer(mlp(2), **options)
+        for batch in [*batches[:6], *batches]:
+            wanted.step(*batch)
+        wanted.finish()
+        pairs = zip(trainer.network.parameters(), wanted.network.parameters(), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_a_signal_before_the_first_batch_leaves_nothing_to_resume(tmp_path):

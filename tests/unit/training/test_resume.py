@@ -1,6 +1,5 @@
 """Resuming: the checkpoints that a trainer continues from, and those that it refuses."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -21,7 +20,7 @@ from hocket.checkpoint.directory import (
     write_file,
 )
 from hocket.checkpoint.serialize import pack
-from hocket.errors import CheckpointError, DataError, HocketError, NonFiniteError
+from hocket.errors import CheckpointError, DataError, HocketError
 from hocket.methods import ADL, DDG, DGL, FDG, METHODS
 from hocket.remedies import Predict, StalenessRate
 from hocket.stage.forward_state import ForwardState
@@ -201,41 +200,13 @@ def test_a_tick_that_was_cut_short_is_not_saved(method, tmp_path):
     stepped(trainer, batches[:2]).save(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         stepped(trainer, batches[2:])
-    with pytest.raises(
-        CheckpointError, match=r"tick \d was cut short by KeyboardInterrupt, so"
-    ):
+    with pytest.raises(CheckpointError, match=r"a tick was cut short by KeyboardInterrupt, so"):
         trainer.save(tmp_path)
     later = trainer_of(mlp(2), method)
     later.resume(tmp_path)
     whole = stepped(trainer_of(mlp(2), method), batches)
     stepped(later, batches[2:])
     assert different(whole.state_dict().values(), later.state_dict().values()) == []
-
-
-def test_a_step_after_a_tick_that_was_cut_short_says_so():
-    def fail(event, stage):
-        if event.tick == 3:
-            raise RuntimeError("boom")
-
-    trainer = trainer_of(mlp(2), watchers=[fail])
-    with pytest.raises(RuntimeError, match="boom"):
-        stepped(trainer, data(mlp, 8))
-    with pytest.raises(HocketError) as refused:
-        stepped(trainer, data(mlp, 8))
-    assert "was cut short by RuntimeError; resume a new trainer)" in refused.value.__notes__[-1]
-
-
-@pytest.mark.parametrize("every", [1, 4])
-def test_no_step_follows_one_that_found_nan(every):
-    trainer = trainer_of(mlp(2), check_every=every)
-    batches = data(mlp, 12)
-    batches[2][0].fill_(math.nan)
-    with pytest.raises(NonFiniteError):
-        stepped(trainer, batches)
-    with pytest.raises(
-        HocketError, match="was cut short by NonFiniteError, and the batches in"
-    ):
-        stepped(trainer, batches[4:])
 
 
 def test_a_trainer_that_has_trained_does_not_resume(saved):
