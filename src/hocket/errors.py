@@ -22,6 +22,16 @@ class CutError(HocketError, ValueError):
     """The network cannot be cut into the requested stages."""
 
 
+class SampleError(CutError):
+    """The network does not take the inputs that it is to be cut by.
+
+    Attributes:
+        reason: Error of its forward, in words.
+    """
+
+    reason: str = ""
+
+
 class ProgramError(HocketError, ValueError):
     """A program is invalid: a packet is received before it is sent, never, or twice."""
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from hocket.errors import CutError
+from hocket.errors import CutError, SampleError
 from hocket.modes import restore_buffers, restore_modes
 from hocket.partition.recorder import call_network, preserve_random_state
 from hocket.tree import Tree, copy_tensors, tensors
@@ -11,7 +11,7 @@ from hocket.tree import Tree, copy_tensors, tensors
 
 def sample_error(
     network: nn.Module, sample: Tree, error: Exception, where: str = ""
-) -> CutError:
+) -> SampleError:
     """Return the error for a network whose forward fails on the sample.
 
     Args:
@@ -33,10 +33,12 @@ def sample_error(
             "item of a tuple, which split_batch can make of it"
         )
     shapes = ", ".join(str(tuple(value.shape)) for value in tensors(sample))
-    return CutError(
+    refused = SampleError(
         f"cannot cut a {type(network).__name__} that does not take the sample, of shape "
         f"{shapes or 'none'}: {where}{error}; {advice}"
     )
+    refused.reason = f"{where}{error}"
+    return refused
 
 
 def require_uncompiled(network: nn.Module) -> None:

@@ -16,7 +16,7 @@ from hocket.distributed import identity
 from hocket.distributed.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import DataError, HocketError, OptionError, RunFolderError
+from hocket.errors import DataError, HocketError, OptionError, RunFolderError, SampleError
 from hocket.methods.method import Method
 from hocket.runs.build import (
     KEPT_PLAN,
@@ -294,12 +294,13 @@ def _try_batch(trainer: Trainer, data: Data, config: RunConfig) -> None:
         trainer.evaluate([batch])
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError, TypeError) as error:
-        if isinstance(error, HocketError):
+    except (SampleError, RuntimeError, IndexError, TypeError) as error:
+        if isinstance(error, HocketError) and not isinstance(error, SampleError):
             raise
+        reason = error.reason if isinstance(error, SampleError) else str(error)
         raise OptionError(
             f"the network {config.network!r} does not take the data {config.data!r}, whose "
-            f"inputs have the shape {data.shape} and which has {data.classes} classes: {error}"
+            f"inputs have the shape {data.shape} and which has {data.classes} classes: {reason}"
         ) from error
 
 

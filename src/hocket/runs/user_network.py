@@ -39,7 +39,16 @@ class UserNetwork:
 
     @staticmethod
     def parse(text: str) -> "UserNetwork | None":
-        """Parse ``module:function``; None if the text is of the form ``name:option=value``."""
+        """Parse ``module:function``; None if the text is of the form ``name:option=value``.
+
+        Raises:
+            OptionError: It names a file without a function.
+        """
+        if text.endswith(".py"):
+            raise OptionError(
+                f"the network {text!r} is a file; name its function that builds the network as "
+                f"well, as in {text}:build"
+            )
         match = _FORM.fullmatch(text)
         if match is None or match["module"] in zoo.names():
             return None

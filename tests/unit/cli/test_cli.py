@@ -345,6 +345,11 @@ BAD = {
     ),
     "unknown recipe": ("--recipe fdg-cifer", "unknown recipe 'fdg-cifer'"),
     "recipe without its data": ("--recipe fdg-cifar", "pass their folder with --data-dir"),
+    "network that does not take the data": (
+        "--network gpt",
+        "the network 'gpt' does not take the data 'digits', whose inputs have the shape "
+        "(1, 8, 8) and which has 10 classes: layer 'embed' fails: Expected",
+    ),
     "no stages": ("--stages 0", "stages is 0; use a number of at least 1"),
     "more stages than layers": ("--stages 99", "cannot cut this network into 99 stages"),
     "layer of another network": ("--plan layer9", "cuts before layer 'layer9'"),

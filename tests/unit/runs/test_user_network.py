@@ -88,6 +88,7 @@ def test_names_with_options_are_none_of_the_users_own(text):
             "nowhere:small",
             r"cannot import 'nowhere' for the network 'nowhere:small':\n.*ModuleNo",
         ),
+        ("nets_of_mine.py", r"is a file; name its function .*, as in nets_of_mine.py:build"),
         ("nowhere.py:small", "FileNotFoundError: .*nowhere.py"),
         ("nowhere.py:small", "name a module, or a file that ends in .py"),
         (
