@@ -1,4 +1,4 @@
-"""A name with options, and checks of options against type hints and closed choices.
+"""A name with options, and checks of options and arguments against what is wanted.
 
 Methods, networks, data sets, optimizers and schedulers are all written in one form:
 ``fdg:shrink=0.5,linearize=live``.
@@ -10,13 +10,13 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import OptionError, unknown_name
+from hocket.errors import DataError, OptionError, unknown_name
 
 _PYTHON_WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
 _PYTHON_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -338,3 +338,53 @@ def _describe_hint(hint: Any) -> str:
         type(None): "null",
     }
     return words.get(hint, str(hint))
+
+
+def require_functions(**given: object) -> None:
+    """Refuse what cannot be called; None is an argument that was left out.
+
+    Args:
+        **given: Values by the names of the arguments.
+
+    Raises:
+        OptionError: A value is no function, or a class, whose call builds an object.
+    """
+    for name, value in given.items():
+        if isinstance(value, type):
+            raise OptionError(
+                f"{name} is the class {value.__name__}; give an object of it, such as "
+                f"{value.__name__}()"
+            )
+        if value is not None and not callable(value):
+            raise OptionError(f"{name} is {value!r}; give a function")
+
+
+def require_list(name: str, values: Iterable[Any]) -> list[Any]:
+    """Return the values of an argument as a list.
+
+    Args:
+        name: Name of the argument.
+        values: Its values.
+
+    Raises:
+        OptionError: It is no list.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise OptionError(f"{name} is {values!r}; give a list, such as [{values!r}]")
+    return list(values)
+
+
+def require_batches(name: str, batches: object) -> None:
+    """Refuse data that cannot be iterated; a data set with indices can be.
+
+    Args:
+        name: Name of the data, for the message.
+        batches: The data.
+
+    Raises:
+        DataError: They cannot be iterated.
+    """
+    if not (hasattr(batches, "__iter__") or hasattr(type(batches), "__getitem__")):
+        raise DataError(
+            f"the {name} are {batches!r}; give a DataLoader, or another iterable of batches"
+        )

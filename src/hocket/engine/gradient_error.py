@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.argument_kinds import require_functions
 from hocket.engine.event import Event
 from hocket.engine.execute import locating_errors
 from hocket.errors import OptionError
 from hocket.methods.method import Method
+from hocket.options import require_functions
 from hocket.program import Action, Tick
 from hocket.stage.forward_only import forward_again
 from hocket.stage.stage import Stage

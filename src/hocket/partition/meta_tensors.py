@@ -4,7 +4,6 @@ Meta tensors have a shape and a type but no memory.
 """
 
 import logging
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from torch.func import functional_call
 from hocket.errors import CutError
 from hocket.partition.meta_functions import META, MetaFunctions
 from hocket.partition.recording import ForwardMode
+from hocket.random_state import preserve_numpy_and_python
 from hocket.tree import flatten, unflatten
 
 # It writes a trace for each failure, which is expected here.
@@ -196,14 +196,12 @@ def _run_apart(
     # Other buffers too: otherwise a counter would be increased.
     weights = dict(module.named_parameters()) | dict(module.named_buffers())
     attributes = {part: dict(vars(part)) for part in module.modules()}
-    random_state = random.getstate()
     try:
-        with torch.enable_grad(), warnings.catch_warnings():
+        with preserve_numpy_and_python(), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the module itself will be told
             replaced = {name: replace(value) for name, value in weights.items()}
             return functional_call(module, replaced, args, kwargs), used
     finally:
-        random.setstate(random_state)
         for part, values in attributes.items():
             for name in [n for n, v in vars(part).items() if v is not values.get(n)]:
                 del vars(part)[name]

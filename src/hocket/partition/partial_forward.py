@@ -236,8 +236,10 @@ class PartialForward:
             constants = {id(t) for t in operands if not self._varies(t)}
             constants -= {id(t) for t in mutated}
             self.register(frame.name, frame.step(name), results, constants)
-            # Not only where it is used: activation checkpointing keeps what it is given.
-            return self.substitute(output)
+            # Not only where it is used: activation checkpointing keeps what it is given. The
+            # forward of a custom autograd function must not return a received value, which
+            # would become the output of that function.
+            return self.substitute(output) if torch.is_grad_enabled() else output
         return output
 
     def _varies(self, tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hocket.partition.copied_modules import copy_modules
 from hocket.partition.partial_module import PartialModule
+from hocket.random_state import preserve_rng
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 
@@ -99,8 +100,7 @@ def profile(
         *tensors(sample),
         *(weight for layer in copies.values() for weight in layer.parameters()),
     ]
-    gpus = sorted({tensor.device.index for tensor in used if tensor.is_cuda})
-    with torch.random.fork_rng(devices=gpus):
+    with preserve_rng({tensor.device for tensor in used}):
         for repetition in range(repetitions + 2):
             _run_pass(copies, sample, measured, count_bytes=repetition == 0)
     return {

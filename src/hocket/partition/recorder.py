@@ -3,7 +3,6 @@
 import inspect
 import math
 import os
-import random
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from hocket.partition.torch_functions import (
     reads_elements,
     tensor_leaves,
 )
+from hocket.random_state import numpy_and_python_state, preserve_rng
 from hocket.tree import Tree, leaves
 
 # Code of `checkpoint` without the wrapper that keeps a compiler out of it.
@@ -69,20 +69,13 @@ def record_forward(
 @contextmanager
 def _restore_state(network: nn.Module) -> Iterator[None]:
     """Context manager that restores buffers and the random state afterwards."""
-    with preserve_random_state(network), restore_buffers(network):
+    with preserve_rng(devices_of(network)), restore_buffers(network):
         yield
 
 
-@contextmanager
-def preserve_random_state(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores the generators of PyTorch and of Python afterwards."""
-    cuda = sorted({p.device.index for p in network.parameters() if p.is_cuda})
-    state = random.getstate()
-    try:
-        with torch.random.fork_rng(devices=cuda):
-            yield
-    finally:
-        random.setstate(state)
+def devices_of(network: nn.Module) -> set[torch.device]:
+    """Return the devices of the parameters."""
+    return {parameter.device for parameter in network.parameters()}
 
 
 @dataclass
@@ -122,7 +115,7 @@ class ForwardRecorder:
         self._untracked: list[tuple[int, str]] = []
         self._event = 0
         self._weight_read = -1  # last event that read elements of nothing but weights
-        self._random_state = random.getstate()
+        self._random_state = numpy_and_python_state()
         self._checkpoints: set[FrameType] = set()
 
     def register_inputs(self, inputs: Tree) -> None:
@@ -151,8 +144,8 @@ class ForwardRecorder:
             kwargs: Keyword arguments of the call.
         """
         caller = self._frames[-1] if self._frames else None
-        self._event += 1
         self._notice_draws()
+        self._event += 1
         checkpointed = self._enter_checkpoints()
         path = caller.step(name) if caller is not None else 0
         position, start, first_query = len(self._calls), self._event, len(self._queries)
@@ -301,11 +294,11 @@ class ForwardRecorder:
                 self._untracked.append((self._event, user_line()))
 
     def _notice_draws(self) -> None:
-        """Record that the running forward has drawn numbers from Python's own generator."""
-        if (state := random.getstate()) != self._random_state and self._frames:
+        """Record that the running forward has drawn numbers from Python or NumPy."""
+        if (state := numpy_and_python_state()) != self._random_state and self._frames:
             self._record_obstacle(
-                "numbers of Python's random module are drawn before it, which differ between "
-                "stages; draw them inside a module, or with torch"
+                "numbers of Python's random module or of NumPy are drawn before it, which "
+                "differ between stages; draw them inside a module, or with torch"
             )
         self._random_state = state
 

@@ -5,7 +5,8 @@ from torch import nn
 
 from hocket.errors import CutError, SampleError
 from hocket.modes import restore_buffers, restore_modes
-from hocket.partition.recorder import call_network, preserve_random_state
+from hocket.partition.recorder import call_network, devices_of
+from hocket.random_state import preserve_rng
 from hocket.tree import Tree, copy_tensors, tensors
 
 
@@ -70,7 +71,11 @@ def recording_error(network: nn.Module, sample: Tree, error: Exception) -> CutEr
     if isinstance(error, torch.OutOfMemoryError):
         raise error
     try:
-        with restore_modes(network), restore_buffers(network), preserve_random_state(network):
+        with (
+            restore_modes(network),
+            restore_buffers(network),
+            preserve_rng(devices_of(network)),
+        ):
             network.train()
             call_network(network, copy_tensors(sample))
     except Exception:

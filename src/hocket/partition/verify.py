@@ -8,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import CutError, format_problems
 from hocket.modes import evaluation_mode, restore_buffers, restore_modes
-from hocket.partition.recorder import (
-    call_network,
-    preserve_random_state,
-)
+from hocket.partition.recorder import call_network, devices_of
 from hocket.partition.unfit_network import sample_error
+from hocket.random_state import preserve_rng
 from hocket.tree import Tree, as_leaf, copy_tensors, is_inexact, map_tensors, tensors
 
 SEED = 0
@@ -62,7 +61,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     """  # noqa: DOC501  # sample_error returns a CutError
     problems: list[str] = []
     rounded: list[str] = []
-    on_gpu = bool(_cuda_devices(network))
+    on_gpu = any(device.type == "cuda" for device in devices_of(network))
     modes = (("in training mode", _training_mode), ("in evaluation", evaluation_mode))
     for name, mode in modes:
         with mode(network, *stages), _restore_gradients(network):
@@ -136,11 +135,12 @@ def _run(network: nn.Module, stages: Sequence[nn.Module], sample: Tree) -> _Pass
     network.zero_grad(set_to_none=True)
     with (
         restore_buffers(network),
-        preserve_random_state(network),
+        preserve_rng(devices_of(network)),
         torch.enable_grad(),
     ):
         torch.manual_seed(SEED)
         random.seed(SEED)
+        numpy.random.seed(SEED)
         value: Tree = copy_tensors(sample)
         passed: list[tuple[Tree, Tree]] = []
         for number, stage in enumerate(stages):
@@ -218,8 +218,3 @@ def _nearly_equal(one: Tensor, other: Tensor) -> bool:
     difference = torch.where(one == other, 0, one - other)  # infinities may be equal
     size = torch.where(one.isfinite(), one, 0).norm() + 1e-3 * math.sqrt(one.numel())
     return bool(difference.norm() <= 1e-2 * size)
-
-
-def _cuda_devices(network: nn.Module) -> list[int]:
-    """Return the indices of the GPUs that the network is on."""
-    return sorted({p.device.index for p in network.parameters() if p.is_cuda})

@@ -7,8 +7,7 @@ alone.
 
 import hashlib
 import random
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Literal
 
@@ -22,19 +21,6 @@ from hocket.stage.known_layers import Draws
 from hocket.tree import Tree
 
 Pass = Literal["signal", "forward", "backward", "learn"]
-
-
-@contextmanager
-def preserve_rng(device: torch.device) -> Iterator[None]:
-    """Context manager that restores the generators of torch, numpy and Python on exit."""
-    python, numpy_ = random.getstate(), numpy.random.get_state(legacy=False)
-    try:
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python)
-        numpy.random.set_state(numpy_)
 
 
 def seeded_rng(

@@ -5,11 +5,10 @@ from typing import Literal
 
 import torch
 
-from hocket.argument_kinds import require_functions
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageSpeeds
-from hocket.options import RANGES, out_of_range, wrong_fields
+from hocket.options import RANGES, out_of_range, require_functions, wrong_fields
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.clipping import Clipping
 from hocket.stage.loss_scale import DynamicScale, LossScale, NoScale

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hocket.argument_kinds import require_functions
 from hocket.errors import DataError
+from hocket.options import require_functions
 from hocket.tree import Tree, count_samples, map_tensors, tensors
 
 SplitBatch: TypeAlias = Callable[[Any], tuple[Tree, Tree]]

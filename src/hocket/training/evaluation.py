@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.argument_kinds import require_batches
 from hocket.data.loader_state import preserve_loader
 from hocket.distributed.phases import Phase
 from hocket.modes import evaluation_mode
+from hocket.options import require_batches
+from hocket.random_state import preserve_rng
 from hocket.stage.prediction import Prediction
-from hocket.stage.rng import preserve_rng
 from hocket.training.metrics import EvaluationMeter
 from hocket.training.own_metrics import OwnMetrics
 from hocket.training.session import Session
@@ -95,14 +95,14 @@ def _forward_each(
     inputs_only: bool,
 ) -> None:
     device = session.setup.device
-    with session.reporting_failures(), preserve_rng(device):
+    with session.reporting_failures(), preserve_rng([device]):
         # Cuts the network, in its own mode.
         pairs = session.prepared_by(batches, inputs_only=inputs_only)
         session.look()
     with (
         session.reporting_failures(),
         session.world.in_phase(Phase.EVALUATING),
-        preserve_rng(device),
+        preserve_rng([device]),
         evaluation_mode(session.cut.network, *session.cut.modules),
     ):
         moved = map(session.upload, pairs)

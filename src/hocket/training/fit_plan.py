@@ -9,10 +9,10 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hocket.argument_kinds import require_batches, require_functions, require_list
 from hocket.checkpoint import Checkpoints
 from hocket.engine.event import Event
 from hocket.errors import OptionError
+from hocket.options import require_batches, require_functions, require_list
 from hocket.stage.setup import Setup
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback, EpochFunction

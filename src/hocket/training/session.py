@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hocket.argument_kinds import require_list
 from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.joined_worlds import join_world
 from hocket.distributed.phases import Phase
@@ -28,11 +27,12 @@ from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import NonFiniteError, OptionError
 from hocket.modes import TrainingMode
+from hocket.options import require_list
+from hocket.random_state import preserve_rng
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import Updater
-from hocket.stage.rng import preserve_rng
 from hocket.stage.scale_free import warn_if_resizing_cancels, warn_if_shrink_cancels
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -150,7 +150,7 @@ class Session:
         """
         if not self.prepared:
             building = self.world.in_phase(Phase.BUILDING)
-            with self.reporting_failures(), building, preserve_rng(self.setup.device):
+            with self.reporting_failures(), building, preserve_rng([self.setup.device]):
                 self.engine = self._build(inputs, whole)
             self.prepared = True
 

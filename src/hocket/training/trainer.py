@@ -11,7 +11,6 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from hocket.argument_kinds import require_list
 from hocket.checkpoint import Checkpoints
 from hocket.distributed.device import assign_device
 from hocket.distributed.phases import Phase
@@ -22,6 +21,7 @@ from hocket.errors import HocketError, OptionError
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageTiming, build_stage_speeds
+from hocket.options import require_list
 from hocket.partition import Plan
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.clipping import as_clipping

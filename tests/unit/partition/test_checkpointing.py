@@ -3,6 +3,7 @@
 import copy
 import random
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -105,38 +106,75 @@ def test_reentrant_checkpoints_around_modules_are_refused():
 
 
 class Drawing(nn.Module):
-    """Network that leaves out layers at random, as numbers of Python say."""
+    """Network that leaves out layers at random, as numbers of Python or NumPy say."""
 
-    def __init__(self, inside):
+    def __init__(self, inside, draw):
         super().__init__()
-        self.inside = inside
+        self.inside, self.draw = inside, draw
         self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
         if inside:
             for layer in self.layers:
-                layer.forward = lambda x, w=layer: (
-                    x if random.random() < 0.5 else F.linear(x, w.weight)
-                )
+                layer.forward = lambda x, w=layer: x if draw() < 0.5 else F.linear(x, w.weight)
 
     def forward(self, x):
         for layer in self.layers[:-1]:
-            if self.inside or random.random() < 2.0:
+            if self.inside or self.draw() < 2.0:
                 x = layer(x)
         return self.layers[-1](x)
 
 
-def test_random_numbers_of_python_may_be_drawn_inside_modules():
-    network = Drawing(inside=True)
-    state = random.getstate()
+GENERATORS = pytest.mark.parametrize("draw", [random.random, numpy.random.random])
+
+
+@GENERATORS
+def test_random_numbers_of_the_host_may_be_drawn_inside_modules(draw):
+    network = Drawing(inside=True, draw=draw)
+    state, numpy_ = random.getstate(), numpy.random.get_state()
     stages = cut(network, stages=Plan(("layers.3",)), sample=INPUTS)
     assert random.getstate() == state
+    assert numpy.array_equal(numpy.random.get_state()[1], numpy_[1])
+    assert numpy.random.get_state()[2:] == numpy_[2:]
     actual = run_stages(stages, INPUTS)
     random.setstate(state)
+    numpy.random.set_state(numpy_)
     assert torch.equal(actual, network(INPUTS))
 
 
-def test_random_numbers_of_python_between_modules_are_refused():
-    with pytest.raises(CutError, match="numbers of Python's random module are drawn before it"):
-        cut(Drawing(inside=False), stages=Plan(("layers.3",)), sample=INPUTS)
+@GENERATORS
+@pytest.mark.parametrize("layer", ["layers.1", "layers.3"])
+def test_random_numbers_of_the_host_between_modules_are_refused(draw, layer):
+    with pytest.raises(CutError, match="numbers of Python's random module or of NumPy are"):
+        cut(Drawing(inside=False, draw=draw), stages=Plan((layer,)), sample=INPUTS)
+
+
+class Square(torch.autograd.Function):
+    """Square whose backward is written by hand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+@pytest.mark.parametrize("layer", ["b", "c", "d"])
+def test_custom_functions_of_autograd_may_be_called_between_modules(layer):
+    class Squared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c, self.d = (nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x):
+            squares = Square.apply(self.a(x))
+            return self.d(squares + self.c(self.b(squares)))
+
+    network = Squared()
+    stages = cut(network, stages=Plan((layer,)), sample=INPUTS)  # compares all gradients
+    assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
 
 
 @pytest.mark.parametrize("part", ["", "blocks.1"])
