@@ -354,7 +354,10 @@ def test_a_training_that_fails_is_reported_once_and_each_stage_is_saved(run, tmp
         assert torch.load(out / part)
 
 
-def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "said"), [("fdg", "stopped in epoch "), ("dgl-async", "stopped; the weights")]
+)
+def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path, method, said):
     out = tmp_path / "run"
     files = [out / "metrics.jsonl", out / "metrics.stage1.jsonl"]
 
@@ -366,10 +369,10 @@ def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path):
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     words = ("--processes", "2", "--run-dir", str(out), "--epochs", "100000")
-    code, _, err = run(*words, "--checkpoint-every", "1000")
+    code, _, err = run(*words, "--method", method, "--checkpoint-every", "1000")
     thread.join()
     assert code == 130
-    assert err.count("interrupted: stopped in epoch ") == 1
+    assert err.count(f"interrupted: {said}") == 1
     assert err.count(f"resume with: hocket train --resume {out} --processes 2\n") == 1
     assert "Traceback" not in err
     assert json.loads((out / "summary.json").read_text())["state"] == "interrupted"

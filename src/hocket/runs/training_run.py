@@ -98,9 +98,7 @@ class TrainingRun:
             )
         except KeyboardInterrupt as stop:
             number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
-            epoch = f"stopped in epoch {len(self._epochs) + 1}"
-            goal = f" of {config.epochs}" if not config.updates else ""
-            return self._end(None, "interrupted", epoch + goal, number)
+            return self._end(None, "interrupted", self._stopped(), number)
         except Exception as error:
             self._fail(error)
             if isinstance(error, NonFiniteError) and config.on_nan == "restore":
@@ -111,6 +109,13 @@ class TrainingRun:
         except KeyboardInterrupt:  # in the evaluation of averaged weights
             message = "stopped after the last epoch, in its last evaluation"
             return self._end(None, "interrupted", message, int(signal.SIGINT))
+
+    def _stopped(self) -> str:
+        """Return in words how far a training has come that was interrupted."""
+        if not self._trainer.has_common_epochs:  # each stage counts its own
+            return "stopped"
+        goal = f" of {self._config.epochs}" if not self._config.updates else ""
+        return f"stopped in epoch {len(self._epochs) + 1}{goal}"
 
     def _on_epoch(self, epoch: EpochResult) -> None:
         self._epochs.append(epoch)
