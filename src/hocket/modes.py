@@ -81,11 +81,11 @@ class TrainingMode:
             frozen = [layer for layer in layers if not layer.training]
             for layer in layers:
                 if layer.training and type(layer).train is not nn.Module.train:
-                    layer.train()  # which may freeze more
+                    layer.train(True)  # which may freeze more
             for layer in frozen:
                 layer.training = False
             self._frozen = [layer for layer in layers if not layer.training]
             return
-        self._network.train()
+        self._network.train(True)
         for layer in self._frozen:
             layer.training = False

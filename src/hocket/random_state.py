@@ -33,5 +33,9 @@ def preserve_numpy_and_python() -> Iterator[None]:
 
 def numpy_and_python_state() -> object:
     """Return the state of the generators of NumPy and Python, to be compared with another."""
-    kind, key, *others = numpy.random.get_state(legacy=True)
-    return random.getstate(), kind, bytes(memoryview(key)), *others  # type: ignore[arg-type]
+    of_numpy = numpy.random.get_state(legacy=False)
+    own = {
+        name: value.tobytes() if isinstance(value, numpy.ndarray) else value
+        for name, value in of_numpy["state"].items()
+    }
+    return random.getstate(), of_numpy | {"state": own}

@@ -74,7 +74,7 @@ def freely(folder, *, method=None, watch=None, epochs=EPOCHS, **options):
             "unsent": stage.send_stats.unsent,
             "history": [dataclasses.asdict(epoch) | {"seconds": 0.0} for epoch in history],
             "weights": [float(v.double().sum()) for v in trainer.network.state_dict().values()],
-            "again": trainer.evaluate(data(conv, 3)).loss,
+            "again": trainer.evaluate(data(conv, 3) if trainer.is_main_process else None).loss,
             "epoch": trainer.epoch,
         }
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from contract.small import data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import DataError, OptionError
+from hocket.random_state import numpy_and_python_state
 
 BATCHES = data(mlp, 3)
 
@@ -30,7 +32,7 @@ BATCHES = data(mlp, 3)
             {"gradient_error_every": 3, "on_gradient_error": 5},
             "on_gradient_error is 5; give a function",
         ),
-        ({"method": "dgl-async", "stage_speeds": 3}, "stage_speeds is 3; give a list with one"),
+        ({"method": "dgl-async", "stage_speeds": 3}, "stage_speeds is 3; give a list, such as"),
     ],
 )
 def test_an_option_of_another_kind_is_refused(options, text):
@@ -94,3 +96,32 @@ def test_data_with_indices_alone_are_batches():
     wanted.fit(BATCHES, BATCHES, epochs=1, progress=False)
     pairs = zip(trained.network.parameters(), wanted.network.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_other_objects_that_are_as_good_are_taken():
+    def listen(error):
+        return None
+
+    speeds = {"method": "dgl-async", "stage_speeds": numpy.array([1.0, 2.0])}
+    for options in (
+        {"split_batch": tuple},
+        speeds,
+        {"gradient_error_every": numpy.int64(2), "on_gradient_error": listen},
+    ):
+        trainer = Trainer(mlp(2), optimizer=sgd, **options)
+        assert trainer.fit(BATCHES, epochs=1, progress=False)[0].loss > 0
+    stages = dict(enumerate(mlp(2)))
+    assert Trainer(stages.values(), optimizer=sgd).stage_count == 2
+
+
+def test_the_state_of_any_generator_of_numpy_can_be_compared():
+    before = numpy.random.get_bit_generator()
+    try:
+        for kind in (numpy.random.MT19937, numpy.random.PCG64):
+            numpy.random.set_bit_generator(kind(0))
+            state = numpy_and_python_state()
+            assert state == numpy_and_python_state()
+            numpy.random.random()
+            assert state != numpy_and_python_state()
+    finally:
+        numpy.random.set_bit_generator(before)

@@ -82,3 +82,13 @@ def test_a_train_of_its_own_is_asked_again_and_layers_that_were_frozen_stay_so()
     TrainingMode(built).enter()
     assert flags(built) == [True, True, False, False, True]
     assert list(dict(built.named_modules())) == ["", "0", "0.norm", "0.head", "1"]
+
+
+def test_a_layer_may_have_a_train_that_wants_its_mode():
+    class Strict(nn.Linear):
+        def train(self, mode):
+            return super().train(mode)
+
+    built = nn.Sequential(Strict(2, 2))
+    TrainingMode(built).enter()
+    assert all(flags(built))

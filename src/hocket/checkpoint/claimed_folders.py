@@ -37,11 +37,11 @@ class ClaimedFolders:
                 f"{str(folder)!r} has checkpoints of another training, such as "
                 f"{others[0].name!r}; resume from it, or give each training a folder of its own"
             )
-        self._own.add(place)
         with ExitStack() as stack:
             with suppress(OSError):  # the first checkpoint tells what is wrong with it
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(_lock(folder))
+            self._own.add(place)
             yield
 
 
@@ -64,4 +64,6 @@ def _lock(folder: Path) -> Iterator[None]:
             ) from None
         yield
     finally:
+        # Not only closed: workers of loaders, which were forked meanwhile, have a copy of it.
+        fcntl.flock(number, fcntl.LOCK_UN)
         os.close(number)

@@ -103,14 +103,25 @@ def _differentiable_sum(tensor: Tensor, world: World) -> Tensor:
     return total
 
 
-def convert_batchnorm(module: nn.Module, world: World) -> None:
-    """Replace every BatchNorm inside a module by a SyncBatchNorm."""
+def convert_batchnorm(module: nn.Module, world: World) -> list[tuple[nn.Module, nn.Module]]:
+    """Replace every BatchNorm inside a module by a SyncBatchNorm.
+
+    Args:
+        module: The module.
+        world: This process among its replicas.
+
+    Returns:
+        Each layer that was replaced, and what has its place.
+    """
+    replaced: list[tuple[nn.Module, nn.Module]] = []
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, SyncBatchNorm):
                 child.world = world  # of an earlier training, which was not closed
             elif isinstance(child, _BatchNorm):
-                setattr(parent, name, SyncBatchNorm(child, world))
+                replaced.append((child, SyncBatchNorm(child, world)))
+                setattr(parent, name, replaced[-1][1])
+    return replaced
 
 
 def restore_batchnorm(module: nn.Module) -> None:

@@ -132,7 +132,9 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     k, count = world.stage, len(parts.modules)
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
-        convert_batchnorm(nn.ModuleList([parts.modules[k], networks[k]]), world)
+        batchnorms = nn.ModuleList([parts.modules[k], networks[k]])
+        for old, new in convert_batchnorm(batchnorms, world):
+            parts.names.replace(old, new)
     backends = Backends(world, setup.device)
 
     def connect(offset: int) -> Connection:

@@ -8,6 +8,7 @@ enters, it is that at the weights of the whole group, before the first stage upd
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import torch
@@ -200,7 +201,7 @@ def build_error_meter(
             there is no true gradient in this precision.
     """
     require_functions(on_gradient_error=listener)
-    if type(every) is not int or every < 0 or bool(every) != bool(listener):
+    if not isinstance(every, Integral) or every < 0 or bool(every) != bool(listener):
         raise OptionError(
             f"gradient_error_every is {every!r}; give a number of batches and, as both belong "
             "together, on_gradient_error as well, or neither"

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
-from hocket.options import wrong_choice
+from hocket.options import require_list, wrong_choice
 
 StageTiming = Literal["regular", "random"]
 
@@ -74,8 +74,7 @@ def build_stage_speeds(
                 "replay buffer"
             )
         return None
-    if speeds is not None and not isinstance(speeds, Sequence):
-        raise OptionError(f"stage_speeds is {speeds!r}; give a list with one for each stage")
+    speeds = None if speeds is None else require_list("stage_speeds", speeds)
     if speeds is not None and len(speeds) != stages:
         raise OptionError(
             f"there are {len(speeds)} stage_speeds for {stages} stages; give one for each"

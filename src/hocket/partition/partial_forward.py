@@ -1,9 +1,11 @@
 """One forward of a stage that is a part of a network's own forward."""
 
+import sys
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import FrameType
 from typing import Any
 
 import torch
@@ -58,6 +60,19 @@ class StopForward(BaseException):
     """Signal that the forward reached the next stage; not an error, so not an Exception."""
 
 
+_APPLY = torch.autograd.Function.apply.__code__
+
+
+def _is_inside_autograd_function() -> bool:
+    """Return True inside the forward of a custom autograd function, where gradients are off."""
+    if torch.is_grad_enabled():
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    return frame is not None
+
+
 @dataclass
 class PartialForward:
     """Interceptor that executes the steps of one stage in a forward of the network.
@@ -83,6 +98,7 @@ class PartialForward:
     frames: list[Frame] = field(default_factory=list)
     inside_whole_module: bool = False  # no cut point is inside the module that is running
     received: dict[ValueKey, Tensor] = field(default_factory=dict)
+    met: set[ValueKey] = field(default_factory=set)  # received values that a step made
     received_weights: dict[str, Tensor] = field(default_factory=dict)
     substitutes: dict[int, Tensor] = field(default_factory=dict)  # by the id of a placeholder
     placeholders: list[Tensor] = field(default_factory=list)  # kept, so that ids are not reused
@@ -129,6 +145,7 @@ class PartialForward:
             key = ValueKey("", 0, position)
             if self.repeated and is_discrete(leaf):
                 received = self.received.get(key, leaf)
+                self.met.add(key)
                 leaves[index] = received.clone()
                 self.computed[key] = received
             else:
@@ -159,6 +176,7 @@ class PartialForward:
             raise StopForward
         path = frame.step(name)
         if not self.begun and name == self.begin:
+            self._require_all_received()
             self.begun = True
             self.cleanup.enter_context(replace_weights(self.network, self.received_weights))
             if self.on_begin is not None:
@@ -170,7 +188,7 @@ class PartialForward:
             self.inside_whole_module = True
             try:
                 if self.begun:
-                    output = call_intercepted(
+                    output = self._execute(
                         module, self.substitute(args), self.substitute(kwargs)
                     )
                 else:
@@ -190,6 +208,39 @@ class PartialForward:
         constants = {id(t) for t in known if not self._varies(t)}
         self.register(frame.name, path, results, constants)
         return self.substitute(output)
+
+    def _execute(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the output of a module of this stage.
+
+        Args:
+            module: The module.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+
+        Raises:
+            CutError: It fails, and an argument is neither received nor computed here.
+            RuntimeError: It fails for another reason.
+        """
+        try:
+            return call_intercepted(module, args, kwargs)
+        except RuntimeError as error:
+            if any(tensor.is_meta for tensor in tensor_leaves(args, kwargs)):
+                raise self._path_error(
+                    "does not have what it needs", self.frames[0].name
+                ) from error
+            raise
+
+    def _path_error(self, what: str, frame: str) -> CutError:
+        """Return the error for a forward whose steps are not those of the sample.
+
+        Args:
+            what: Predicate about the stage.
+            frame: Module in whose forward the steps are.
+        """
+        return CutError(
+            f"{self.span} {what}: the forward of {frame!r} took another path than on the "
+            "sample; cut with a sample like the batches, or cut elsewhere"
+        )
 
     def function(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -236,10 +287,10 @@ class PartialForward:
             constants = {id(t) for t in operands if not self._varies(t)}
             constants -= {id(t) for t in mutated}
             self.register(frame.name, frame.step(name), results, constants)
-            # Not only where it is used: activation checkpointing keeps what it is given. The
-            # forward of a custom autograd function must not return a received value, which
-            # would become the output of that function.
-            return self.substitute(output) if torch.is_grad_enabled() else output
+            # Not only where it is used: activation checkpointing keeps what it is given, and so
+            # may objects. The forward of a custom autograd function must not return a received
+            # value, which would become the output of that function.
+            return output if _is_inside_autograd_function() else self.substitute(output)
         return output
 
     def _varies(self, tensor: Tensor) -> bool:
@@ -288,15 +339,20 @@ class PartialForward:
         """
         missing = [key for key in self.sent_keys if key not in self.computed]
         if missing:
-            raise CutError(
-                f"{self.span} did not compute what the next one needs: the forward of "
-                f"{missing[0].frame!r} took another path than on the sample; cut with a sample "
-                "like the batches, or cut elsewhere"
-            )
+            raise self._path_error("did not compute what the next one needs", missing[0].frame)
         values = [self.substitute(self.computed[key]) for key in self.sent_keys]
         if self.span.end is not None:
             values += map(self._weight_to_send, self.span.end.weights)
         return values[0] if len(values) == 1 else tuple(values)
+
+    def _require_all_received(self) -> None:
+        """Check that a step before the stage stands for each value that it received.
+
+        Raises:
+            CutError: The forward took another path than on the sample.
+        """
+        if missing := [key for key in self.received if key not in self.met]:
+            raise self._path_error("cannot tell what it received", missing[0].frame)
 
     def _weight_to_send(self, name: str) -> Tensor:
         """Return the weights of this batch: those that were received, or a copy of our own."""
@@ -322,6 +378,7 @@ class PartialForward:
     def _register_value(self, key: ValueKey, tensor: Tensor) -> None:
         self.varying[tensor] = True
         if key in self.received and not self.begun:
+            self.met.add(key)
             received = self.received[key]
             self.placeholders.append(tensor)
             self.substitutes[id(tensor)] = received

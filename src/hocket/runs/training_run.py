@@ -115,6 +115,8 @@ class TrainingRun:
         if not self._trainer.has_common_epochs:  # each stage counts its own
             return "stopped"
         goal = f" of {self._config.epochs}" if not self._config.updates else ""
+        if goal and len(self._epochs) >= self._config.epochs:
+            return "stopped after the last epoch"
         return f"stopped in epoch {len(self._epochs) + 1}{goal}"
 
     def _on_epoch(self, epoch: EpochResult) -> None:

@@ -8,7 +8,7 @@ import cmath
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import starmap
+from itertools import count, starmap
 from typing import Literal
 
 import torch
@@ -269,9 +269,18 @@ class NonFiniteCheck:
 
     def _weight_names(self) -> list[str]:
         """Return a name of the gradient of each weight."""
+        return [f"gradient of {name}" for name in self._described_weights("auxiliary weight")]
+
+    def _described_weights(self, auxiliary: str) -> list[str]:
+        """Return the name of each weight, and a number for each that is not of the layers.
+
+        Args:
+            auxiliary: Word before the number.
+        """
+        numbers = count()
         return [
-            f"gradient of {self._parameter_names.get(id(p), f'auxiliary weight {n}')}"
-            for n, p in enumerate(self._updater.parameters)
+            self._parameter_names.get(id(p)) or f"{auxiliary} {next(numbers)}"
+            for p in self._updater.parameters
         ]
 
     def _gradient_names(self, trained: Sequence[bool], inputs: int) -> list[str]:
@@ -288,9 +297,9 @@ class NonFiniteCheck:
 
     def persistent_fault(self) -> str | None:
         """Return the fault in weights, buffers and optimizer state, which outlive a batch."""
+        names = self._described_weights("of the auxiliary network, number")
         weights = {
-            f"weight {self._parameter_names.get(id(p), f'{n} of the auxiliary network')}": p
-            for n, p in enumerate(self._updater.parameters)
+            f"weight {name}": p for name, p in zip(names, self._updater.parameters, strict=True)
         }
         return (
             first_nonfinite(weights)

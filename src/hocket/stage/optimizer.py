@@ -239,8 +239,8 @@ class Updater:
         saved, wanted = " and ".join(state["kinds"]), " and ".join(self._class_names)
         if saved != wanted:
             return [f"{label}: updated by {saved}, wanted {wanted}"]
-        if self.optimizer is None:
-            return []
+        if self.optimizer is None or "param_groups" not in state["optimizer"]:
+            return []  # some optimizers have a state of a form of their own
         then, now = (
             [len(group["params"]) for group in groups]
             for groups in (state["optimizer"]["param_groups"], self.optimizer.param_groups)

@@ -82,7 +82,6 @@ def _forward(
     Raises:
         DataError: The batches cannot be iterated.
     """
-    require_batches("data", batches)
     with preserve_loader(batches):  # it may be that of the training
         _forward_each(session, batches, use, inputs_only=inputs_only)
 
@@ -96,6 +95,8 @@ def _forward_each(
 ) -> None:
     device = session.setup.device
     with session.reporting_failures(), preserve_rng([device]):
+        if session.world.reads_data:
+            require_batches("data", batches)
         # Cuts the network, in its own mode.
         pairs = session.prepared_by(batches, inputs_only=inputs_only)
         session.look()

@@ -17,7 +17,7 @@ from hocket.stage.setup import Setup
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback, EpochFunction
 from hocket.training.fit_state import FitState
-from hocket.training.interrupt import Interrupt, stop_signals
+from hocket.training.interrupt import Interrupt, heard, stop_signals
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.progress_bar import Progress, progress_bar
 from hocket.training.resume import SaveCheckpoint, saving
@@ -130,6 +130,7 @@ def opened(
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that.
         OptionError: Checkpoints are wanted, and the trainer is not resumable.
+        KeyboardInterrupt: A single process was asked to stop when all was done.
     """
     checkpoints, budget, setup = request.checkpoints, request.budget, session.setup
     signals = (signal.SIGINT,) if checkpoints is None else stop_signals()
@@ -147,7 +148,7 @@ def opened(
         progress_bar(
             state.first_epoch + passes, total, completed=completed, shown=is_shown
         ) as bar,
-        Interrupt(signals) as interrupt,
+        Interrupt(signals if session.world.size > 1 else heard(signals)) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):
         state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
@@ -169,6 +170,8 @@ def opened(
                 yield plan
             finally:
                 state.pause()
+    if session.world.size == 1 and interrupt.asked:  # after the last look
+        raise KeyboardInterrupt(interrupt.asked)
 
 
 def count_passes(setup: Setup, budget: Budget, length: int | None) -> int:

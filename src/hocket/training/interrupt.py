@@ -31,6 +31,11 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
 
 
+def heard(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
+    """Return those of the signals that are not ignored, as SIGINT is in the background."""
+    return tuple(n for n in signals if signal.getsignal(n) is not signal.SIG_IGN)
+
+
 class _ReadingGivenUpError(KeyboardInterrupt):
     """A first signal came while a batch was read; loaders that catch errors do not catch it."""
 

@@ -52,7 +52,7 @@ class OwnMetrics:
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        if not isinstance(metrics, Mapping):
+        if not hasattr(metrics, "items"):  # MetricCollection is no Mapping
             raise OptionError(f"metrics is {metrics!r}; give each a name: {{'name': metric}}")
         problems = [
             f"the name {name!r} is that of another result; choose another one"

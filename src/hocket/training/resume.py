@@ -16,6 +16,7 @@ from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostErr
 from hocket.training.callback import CallbackList
 from hocket.training.fit_state import FitState
 from hocket.training.session import Session
+from hocket.training.setup_choices import require_same_setup
 from hocket.training.state import (
     ResumePoint,
     build_manifest,
@@ -24,7 +25,6 @@ from hocket.training.state import (
     open_checkpoint,
     part_name,
     require_matching_stages,
-    require_same_setup,
     reshard,
     reshard_names,
     warn_of_changes,

@@ -107,8 +107,7 @@ class Session:
         self._ticks_per_check = setup.ticks_per_check
         self._watchers = [*require_list("watchers", watchers), self._watch_updates]
         self._meter = meter
-        self.prepared = False
-        self.closed = False
+        self.prepared = self.closed = False
         if setup.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
@@ -263,6 +262,7 @@ class Session:
         Raises:
             NonFiniteError: Something became NaN or infinite, and nobody has looked since.
         """
+        self.whole_ticks.require_batches()
         try:
             events = self.engine.finish()
         except BaseException as error:

@@ -4,7 +4,6 @@ A training continues exactly where it has the stages of the checkpoint. With oth
 resharded: weights and optimizer states continue under the names that the network gives them.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.training.fit_state import FitState
 from hocket.training.metrics import EpochResult
+from hocket.training.setup_choices import setup_choices
 from hocket.tree import Tree
 
 
@@ -158,28 +158,6 @@ def build_manifest(
     )
 
 
-def setup_choices(setup: Setup) -> dict[str, str]:
-    """Return the options that the bits of a training depend on, as text."""
-    words = {
-        name: str(getattr(setup, name))
-        for name in (
-            "method",
-            "codec",
-            "seed",
-            "precision",
-            "batchnorm",
-            "scheduler_unit",
-            "warmup_epochs",
-            "warmup_factor",
-            "warmup_updates",
-            "clip",
-            "stage_speeds",
-        )
-    }
-    # The address of an object that has no better name differs from process to process.
-    return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in words.items()}
-
-
 def newest_common_checkpoint(
     folder: Path, wanted: WantedFiles, gather: Callable[[Any], list[Any]]
 ) -> tuple[Snapshot, list[str]]:
@@ -259,39 +237,6 @@ def _require_form(where: str, manifest: Manifest, part: Tree) -> None:
             f"{where!r} is not the state of a stage ({', '.join(wrong)}); it was not written "
             "by this version of Hocket"
         )
-
-
-def require_same_setup(manifest: Manifest, setup: Setup) -> None:
-    """Refuse to continue another training.
-
-    Raises:
-        CheckpointError: With every option that differs.
-    """
-    choices = setup_choices(setup)
-    problems = [
-        _tell_change(name, str(choices[name]), str(was))
-        for name, was in manifest.setup.items()
-        if choices.get(name) != was
-    ]
-    if problems:
-        raise CheckpointError(
-            format_problems("the checkpoint is of another training", problems)
-        )
-
-
-def _tell_change(name: str, now: str, was: str) -> str:
-    """Name an option that differs, and of a method only the entries that do.
-
-    Args:
-        name: Name of the option.
-        now: Its value as text.
-        was: Its value in the checkpoint.
-    """
-    if name != "method":
-        return f"{name} is {now}, and was {was}"
-    new, old = (s.removeprefix("Method(").removesuffix(")").split(", ") for s in (now, was))
-    has, had = (", ".join(e for e in a if e not in b) for a, b in ((new, old), (old, new)))
-    return f"the method has {has or 'nothing more'}, and had {had or 'nothing more'}"
 
 
 def count_in_flight(snapshot: Snapshot) -> int:

@@ -441,9 +441,9 @@ class Trainer:
             progress=progress,
             checkpoints=checkpoints,
         )
-        self._resumed = False
         session, state = self._session, self._fit_state
         with opened(request, self, session, state) as plan:
+            self._resumed = False
             fit(session, state, plan)
         return state.history
 
@@ -628,7 +628,7 @@ def _network_and_stages(
         return network, 2 if stages is None else stages
     if stages is not None:
         raise OptionError("the network is a list of stages; leave the option stages out")
-    is_list = isinstance(network, Sequence)
+    is_list = isinstance(network, Iterable) and not isinstance(network, str | type)
     if not is_list or not all(isinstance(stage, nn.Module) for stage in network):
         raise OptionError(f"the network is {network!r}; give a module, or a list of modules")
     chain = nn.Sequential(*network)

@@ -4,11 +4,13 @@ import os
 from functools import partial
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from contract.small import data, mlp, sgd
 from hocket import FDG, Checkpoints, Trainer
 from hocket.checkpoint.claimed_folders import ClaimedFolders
-from hocket.errors import CheckpointError
+from hocket.errors import CheckpointError, OptionError
 
 BATCHES = data(mlp, 4)
 
@@ -48,3 +50,44 @@ def test_a_fit_whose_callback_saves_into_its_folder_is_told(tmp_path):
     fit = partial(trainer.fit, BATCHES, checkpoints=Checkpoints(tmp_path), progress=False)
     with pytest.raises(CheckpointError, match="is the folder of a fit that is under way"):
         fit(epochs=1, on_epoch=lambda result: trainer.save(tmp_path))
+
+
+def test_workers_of_a_loader_do_not_hold_the_folder(tmp_path):
+    examples = TensorDataset(torch.randn(12, 5).double(), torch.zeros(12).long())
+    loader = DataLoader(examples, batch_size=4, num_workers=1, persistent_workers=True)
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
+    for _ in range(2):
+        trainer.fit(loader, epochs=1, checkpoints=Checkpoints(tmp_path), progress=False)
+    trainer.save(tmp_path)
+
+
+def test_a_folder_that_was_refused_is_no_folder_of_ones_own(tmp_path):
+    refused = ClaimedFolders()
+    with (
+        ClaimedFolders().claim(tmp_path),
+        pytest.raises(CheckpointError, match="is the folder of a fit that is under way"),
+        refused.claim(tmp_path),
+    ):
+        pytest.fail("it was claimed twice")
+    fit(tmp_path, epochs=1)
+    with (
+        pytest.raises(CheckpointError, match="has checkpoints of another training"),
+        refused.claim(tmp_path),
+    ):
+        pytest.fail("it was claimed")
+
+
+def test_a_fit_that_was_refused_goes_on_from_the_checkpoint_when_it_is_corrected(tmp_path):
+    fit(tmp_path / "first", epochs=2)
+    fit(tmp_path / "other", epochs=1)
+    trainer = Trainer(mlp(2), method=FDG(), optimizer=sgd, resumable=True)
+    trainer.resume(tmp_path / "first")
+    for options, error in (
+        ({"checkpoints": Checkpoints(tmp_path / "other")}, CheckpointError),
+        ({"callbacks": print}, OptionError),
+    ):
+        with pytest.raises(error, match=r"another training|give a list"):
+            trainer.fit(BATCHES, epochs=3, progress=False, **options)
+    history = trainer.fit(BATCHES, epochs=3, progress=False)
+    assert [epoch.number for epoch in history] == [0, 1, 2]
+    assert trainer.epoch == 3

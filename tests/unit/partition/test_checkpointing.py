@@ -2,11 +2,12 @@
 
 import copy
 import random
+from dataclasses import dataclass
 
 import numpy
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -145,6 +146,75 @@ def test_random_numbers_of_the_host_may_be_drawn_inside_modules(draw):
 def test_random_numbers_of_the_host_between_modules_are_refused(draw, layer):
     with pytest.raises(CutError, match="numbers of Python's random module or of NumPy are"):
         cut(Drawing(inside=False, draw=draw), stages=Plan((layer,)), sample=INPUTS)
+
+
+@dataclass
+class Context:
+    """Object with a tensor that reaches modules as its field."""
+
+    gate: Tensor
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, context):
+        return torch.tanh(self.linear(x) * context.gate)
+
+
+@pytest.mark.parametrize("layer", ["b", "c"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_values_in_objects_cross_a_cut_with_and_without_gradients(grad, layer):
+    class Contexts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), Gated(), Gated()
+
+        def forward(self, x):
+            context = Context(torch.sigmoid(self.a(x)))
+            return self.c(self.b(x, context), context)
+
+    network = Contexts()
+    stages = cut(network, stages=Plan((layer,)), sample=INPUTS)
+    with torch.set_grad_enabled(grad):
+        assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
+
+
+@pytest.mark.parametrize("kept_by", ["checkpoint", "function"])
+def test_values_made_without_gradients_are_kept_behind_a_cut(kept_by):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            x = self.a(x)
+            with torch.no_grad():
+                scale = x.abs().amax(dim=1, keepdim=True)
+            y = self.b(x)
+            if kept_by == "function":
+                return self.c(Scale.apply(y, scale))
+            return self.c(checkpoint(torch.mul, y, scale, use_reentrant=False))
+
+    network = Scaled()
+    stages = cut(network, stages=Plan(("b",)), sample=INPUTS)
+    assert torch.equal(run_stages(stages, INPUTS), network(INPUTS))
+
+
+class Scale(torch.autograd.Function):
+    """Product whose backward is written by hand."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (scale,) = ctx.saved_tensors
+        return gradient * scale, None
 
 
 class Square(torch.autograd.Function):

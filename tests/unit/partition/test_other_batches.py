@@ -188,3 +188,23 @@ def test_a_module_without_weights_is_in_each_stage_that_calls_it():
         stage.eval()
     assert not network.drop.training
     assert torch.equal(run_stages(stages, batch), network.eval()(batch))
+
+
+@pytest.mark.parametrize("layers", [("c",), ("b", "c")])
+def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, ids):
+            x = self.b(self.a(ids))
+            for t in range(ids.shape[1]):
+                x = x + ids[:, t].view(-1, 1, 1)
+            return self.c(x)
+
+    network, ids = Steps(), torch.arange(6).view(2, 3)
+    stages = cut(network, stages=Plan(layers), sample=ids)
+    assert torch.equal(run_stages(stages, ids + 1), network(ids + 1))
+    with pytest.raises(CutError, match=r"(does not have|did not compute) what .* another path"):
+        run_stages(stages, torch.arange(8).view(2, 4))

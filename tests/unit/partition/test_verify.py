@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from hocket import Plan, cut
-from hocket.partition.verify import _both, _nearly_equal
+from hocket.errors import CutError
+from hocket.partition.verify import _both, _equal_but_for_rounding, _nearly_equal
 
 VALUES = torch.randn(1000, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([0.0, -math.inf, 0.0])
@@ -44,6 +45,38 @@ def test_numbers_that_are_none_differ_from_numbers_only():
     assert not both(one, torch.tensor([1.0, 2.0]))
     assert not both(one, torch.tensor([2.0, math.nan]))
     assert not both(one, None)
+
+
+def test_small_numbers_that_cannot_be_filled_are_compared():
+    small = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
+    assert _both(_equal_but_for_rounding, small, small.clone())
+    assert not _both(_equal_but_for_rounding, small, torch.ones(2).to(torch.float8_e4m3fn))
+
+
+def test_large_numbers_hide_no_differences_of_others():
+    least = torch.finfo(torch.float32).min
+    masked = torch.tensor([least, 1.0, 2.0, -math.inf])
+    assert _equal_but_for_rounding(masked, masked.clone())
+    assert _equal_but_for_rounding(masked, torch.tensor([least, 1.0, 2.0 + 2e-7, -math.inf]))
+    assert not _equal_but_for_rounding(masked, torch.tensor([least, 7.0, -5.0, -math.inf]))
+    assert not _equal_but_for_rounding(masked, torch.tensor([least, 1.0, 2.0, math.inf]))
+    assert not _equal_but_for_rounding(masked, masked.double())
+
+
+def test_a_network_that_does_something_else_without_gradients_is_refused():
+    class Changing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(2, 2) for _ in range(3))
+
+        def forward(self, x):
+            x = self.a(x)
+            if not torch.is_grad_enabled():
+                x = self.b(x)
+            return self.c(self.b(x))
+
+    with pytest.raises(CutError, match="in evaluation without gradients the stages fail: "):
+        cut(Changing(), stages=Plan("c"), sample=torch.ones(3, 2))
 
 
 def test_a_network_is_cut_at_a_sample_with_nan():

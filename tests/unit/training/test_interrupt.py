@@ -11,6 +11,7 @@ from contract.small import data, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.methods import METHODS
 from hocket.training.interrupt import AHEAD, Interrupt, stop_signals
+from hocket.training.interrupt import heard as heard_signals
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def heard():
 
     before = signal.signal(signal.SIGINT, hear)
     yield heard
-    assert signal.signal(signal.SIGINT, before) is hear
+    assert signal.signal(signal.SIGINT, before) in (hear, signal.SIG_IGN)
 
 
 def test_the_first_one_only_asks(heard):
@@ -197,6 +198,28 @@ def test_ctrl_c_without_checkpoints_ends_between_two_ticks(method):
         wanted.finish()
         pairs = zip(trainer.network.parameters(), wanted.network.parameters(), strict=True)
         assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_a_signal_after_the_last_step_is_not_lost():
+    def press(epoch):
+        if epoch.number == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(data(mlp, 2), epochs=2, progress=False, on_epoch=press)
+    assert trainer.epoch == 2
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a program in the background
+
+    def press(event, stage):
+        signal.raise_signal(signal.SIGINT)
+
+    trainer = Trainer(mlp(2), optimizer=sgd, watchers=[press])
+    assert len(trainer.fit(data(mlp, 2), epochs=2, progress=False)) == 2
+    assert heard_signals((signal.SIGINT, signal.SIGTERM)) == (signal.SIGTERM,)
 
 
 def test_a_signal_before_the_first_batch_leaves_nothing_to_resume(tmp_path):

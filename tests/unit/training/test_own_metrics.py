@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from contract.small import data, mlp, sgd
@@ -82,3 +83,9 @@ def test_a_value_that_is_not_one_number_is_refused(value):
     late.compute = lambda: value
     with pytest.raises(DataError, match=re.escape(said)):
         Trainer(mlp(1), optimizer=sgd, metrics={"own": late}).evaluate(BATCHES)
+
+
+def test_a_collection_of_modules_gives_each_metric_a_name():
+    metrics = nn.ModuleDict({"mine": MulticlassAccuracy(num_classes=3, average="micro")})
+    result = Trainer(mlp(2), optimizer=sgd, metrics=metrics).evaluate(BATCHES)
+    assert result.metrics["mine"] == pytest.approx(1 - result.error)

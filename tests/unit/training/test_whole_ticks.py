@@ -32,6 +32,8 @@ def test_a_step_after_a_tick_that_was_cut_short_says_so():
         HocketError, match="a tick was cut short by RuntimeError, and the batches in flight are"
     ):
         stepped(trainer, data(mlp, 8))
+    with pytest.raises(HocketError, match="and the batches in flight are lost; resume a new"):
+        trainer.finish()
 
 
 def test_a_batch_that_breaks_is_left_out_where_nothing_is_in_flight():

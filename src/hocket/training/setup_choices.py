@@ -1,0 +1,66 @@
+"""Choices that the bits of a training depend on, compared when it is resumed."""
+
+import re
+
+from hocket.checkpoint.directory import Manifest
+from hocket.errors import CheckpointError, format_problems
+from hocket.options import split_at_commas
+from hocket.stage.setup import Setup
+
+
+def setup_choices(setup: Setup) -> dict[str, str]:
+    """Return the options that the bits of a training depend on, as text."""
+    words = {
+        name: str(getattr(setup, name))
+        for name in (
+            "method",
+            "codec",
+            "seed",
+            "precision",
+            "batchnorm",
+            "scheduler_unit",
+            "warmup_epochs",
+            "warmup_factor",
+            "warmup_updates",
+            "clip",
+            "stage_speeds",
+        )
+    }
+    # The address of an object that has no better name differs from process to process.
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in words.items()}
+
+
+def require_same_setup(manifest: Manifest, setup: Setup) -> None:
+    """Refuse to continue another training.
+
+    Raises:
+        CheckpointError: With every option that differs.
+    """
+    choices = setup_choices(setup)
+    problems = [
+        _tell_change(name, choices.get(name, "unknown"), str(was))
+        for name, was in manifest.setup.items()
+        if choices.get(name) != was
+    ]
+    if problems:
+        raise CheckpointError(
+            format_problems("the checkpoint is of another training", problems)
+        )
+
+
+def _tell_change(name: str, now: str, was: str) -> str:
+    """Name an option that differs, and of a method only the entries that do.
+
+    Args:
+        name: Name of the option.
+        now: Its value as text.
+        was: Its value in the checkpoint.
+    """
+    if name != "method":
+        return f"{name} is {now}, and was {was}"
+    new, old = (
+        {entry.strip() for entry in split_at_commas(text[len("Method(") : -1])}
+        for text in (now, was)
+    )
+    has, had = ", ".join(sorted(new - old)), ", ".join(sorted(old - new))
+    return f"the method has {has}, and had {had}"
