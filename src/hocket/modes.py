@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 
@@ -32,29 +31,17 @@ def restore_modes(*modules: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def restore_buffers(*modules: nn.Module) -> Iterator[None]:
-    """Context manager that restores buffers, also those that were replaced, afterwards."""
-    saved = [
-        (layer, name, buffer, buffer.clone())
-        for module in modules
-        for layer in module.modules()
-        for name, buffer in layer._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for layer, name, buffer, value in saved:
-                if 0 not in buffer.stride():  # an expanded one cannot be edited
-                    buffer.copy_(value)
-                layer._buffers[name] = buffer
+def training_mode(network: nn.Module, *parts: nn.Module) -> Iterator[None]:
+    """Context manager that puts a network into training mode as a whole unless it is in it.
 
-
-@contextmanager
-def dry_run(*modules: nn.Module) -> Iterator[None]:
-    """Context manager for forwards that only look: evaluation mode, and buffers as before."""
-    with evaluation_mode(*modules), restore_buffers(*modules):
+    Args:
+        network: The network.
+        parts: Modules with layers of it, which get its mode.
+    """
+    with restore_modes(network, *parts):
+        if not network.training:
+            for module in (network, *parts):
+                module.train()
         yield
 
 

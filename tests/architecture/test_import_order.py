@@ -16,8 +16,8 @@ from hocket.methods import METHODS
 SOURCE = Path(hocket.__file__).parent
 # A room is a package or a loose module. It may import itself and rooms of earlier lines only.
 LEVELS = (
-    ("errors", "files", "modes", "random_state", "tree"),
-    ("options",),
+    ("errors", "files", "modes", "tree"),
+    ("options", "restore"),
     ("data", "distributed", "partition", "remedies", "signals", "timeline", "zoo"),
     ("checkpoint", "methods"),
     ("program", "transport"),

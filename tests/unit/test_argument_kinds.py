@@ -10,7 +10,7 @@ from torch import nn
 from contract.small import data, mlp, sgd
 from hocket import Trainer
 from hocket.errors import DataError, OptionError
-from hocket.random_state import numpy_and_python_state
+from hocket.restore import numpy_and_python_state
 
 BATCHES = data(mlp, 3)
 

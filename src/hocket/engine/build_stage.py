@@ -13,8 +13,8 @@ from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
 from hocket.errors import OptionError
 from hocket.methods.method import Method
-from hocket.modes import dry_run
 from hocket.partition.sequential import is_sequential, layers_in_order
+from hocket.restore import dry_run
 from hocket.signals import Objective
 from hocket.signals.signal import LaterLayers, Signal
 from hocket.stage.back_propagate import load_backward

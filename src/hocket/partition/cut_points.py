@@ -216,7 +216,7 @@ class _GraphBuilder:
                 recording.weights[buffer][0] < calls[mode].start
                 for mode, recording in self.recordings.items()
                 for buffer in buffers
-                if buffer in recording.weights
+                if mode in calls and buffer in recording.weights
             }
             if len(sides) > 1:
                 subject = f"module {name!r}" if name else "the network itself"

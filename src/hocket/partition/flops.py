@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hocket.modes import dry_run
 from hocket.partition.cut_graph import CutGraph
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recorder import call_network
 from hocket.partition.sequential import layers_in_order
 from hocket.partition.unfit_network import sample_error
+from hocket.restore import dry_run
 from hocket.tree import Tree, copy_tensors, tensors
 
 # Reading and writing one element takes about as long as this many operations on it, on the

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from hocket.errors import CutError
 from hocket.partition.meta_functions import META, MetaFunctions
 from hocket.partition.recording import ForwardMode
-from hocket.random_state import preserve_numpy_and_python
+from hocket.restore import changeable_weights, preserve_numpy_and_python
 from hocket.tree import flatten, unflatten
 
 # It writes a trace for each failure, which is expected here.
@@ -200,6 +200,11 @@ def _run_apart(
         with preserve_numpy_and_python(), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the module itself will be told
             replaced = {name: replace(value) for name, value in weights.items()}
+            for path, layer in module.named_modules():
+                for own, weight in changeable_weights(layer).items():
+                    if (name := f"{path}.{own}".lstrip(".")) in replaced:
+                        copy = weight.detach().clone()
+                        replaced[name] = copy.requires_grad_(weight.requires_grad)
             return functional_call(module, replaced, args, kwargs), used
     finally:
         for part, values in attributes.items():

@@ -225,8 +225,11 @@ class PartialForward:
             return call_intercepted(module, args, kwargs)
         except RuntimeError as error:
             if any(tensor.is_meta for tensor in tensor_leaves(args, kwargs)):
-                raise self._path_error(
-                    "does not have what it needs", self.frames[0].name
+                raise CutError(
+                    f"{self.span} is given a tensor without numbers: the forward took another "
+                    "path than on the sample, or keeps a tensor in an attribute from batch to "
+                    "batch; cut with a sample like the batches, let a module of its own keep "
+                    "what is kept, or cut elsewhere"
                 ) from error
             raise
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hocket.partition.copied_modules import copy_modules
 from hocket.partition.partial_module import PartialModule
-from hocket.random_state import preserve_rng
+from hocket.restore import preserve_rng
 from hocket.tree import Tree, as_leaf, copy_tensors, map_tensors, tensors
 
 

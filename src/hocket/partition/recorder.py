@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hocket.modes import restore_buffers
 from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recording import Call, Frame, Recording, TensorQuery, Value, ValueKey
 from hocket.partition.torch_functions import (
@@ -27,7 +26,7 @@ from hocket.partition.torch_functions import (
     reads_elements,
     tensor_leaves,
 )
-from hocket.random_state import numpy_and_python_state, preserve_rng
+from hocket.restore import numpy_and_python_state, preserve_rng, restore_state
 from hocket.tree import Tree, leaves
 
 # Code of `checkpoint` without the wrapper that keeps a compiler out of it.
@@ -68,8 +67,8 @@ def record_forward(
 
 @contextmanager
 def _restore_state(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores buffers and the random state afterwards."""
-    with preserve_rng(devices_of(network)), restore_buffers(network):
+    """Context manager that restores the layers and the random state afterwards."""
+    with preserve_rng(devices_of(network)), restore_state(network):
         yield
 
 
@@ -340,6 +339,10 @@ class ForwardRecorder:
             self._queries.append(query)
         elif reads_elements:
             self._weight_read = self._event
+            self._record_obstacle(
+                f"control flow depends on weights or buffers that are read before it "
+                f"({user_line()})"
+            )
 
 
 def user_line() -> str:

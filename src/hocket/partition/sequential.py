@@ -43,6 +43,8 @@ def layers_in_order(network: nn.Module) -> dict[str, nn.Module]:
 
 def is_sequential(module: nn.Module) -> bool:
     """Return True if the module only calls its children in order, without hooks."""
+    if not isinstance(module, nn.Sequential):
+        return False
     own = type(module).forward is not nn.Sequential.forward or "forward" in vars(module)
     hooked = (
         module._forward_hooks
@@ -50,7 +52,7 @@ def is_sequential(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
     )
-    return isinstance(module, nn.Sequential) and not own and not hooked
+    return not own and not hooked
 
 
 def cuts_between_layers(network: nn.Module, plan: Plan) -> bool:

@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from hocket.errors import CutError, SampleError
-from hocket.modes import restore_buffers, restore_modes
+from hocket.modes import restore_modes
 from hocket.partition.recorder import call_network, devices_of
-from hocket.random_state import preserve_rng
+from hocket.restore import preserve_rng, restore_state
 from hocket.tree import Tree, copy_tensors, tensors
 
 
@@ -42,12 +42,26 @@ def sample_error(
     return refused
 
 
+def require_unscripted(network: nn.Module) -> None:
+    """Refuse a network that was compiled as a whole by torch.jit.
+
+    Raises:
+        CutError: It was.
+    """
+    if isinstance(network, torch.jit.ScriptModule):
+        raise CutError(
+            "the network was compiled by torch.jit, which hides the calls of its modules; give "
+            "the module that it was made from"
+        )
+
+
 def require_uncompiled(network: nn.Module) -> None:
     """Refuse a network with compiled modules.
 
     Raises:
-        CutError: A module is compiled.
+        CutError: A module is compiled, or the network is scripted.
     """
+    require_unscripted(network)
     for name, module in network.named_modules():
         if getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod"):
             raise CutError(
@@ -73,7 +87,7 @@ def recording_error(network: nn.Module, sample: Tree, error: Exception) -> CutEr
     try:
         with (
             restore_modes(network),
-            restore_buffers(network),
+            restore_state(network),
             preserve_rng(devices_of(network)),
         ):
             network.train()

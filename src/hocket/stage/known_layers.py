@@ -120,6 +120,8 @@ def _is_from_torch(layer: nn.Module) -> bool:
     Not one whose forward or call was replaced, in the object or in its class.
     """
     kind = type(layer)
+    if not hasattr(kind, "forward"):  # scripted
+        return False
     own = kind.__module__.startswith("torch.nn.modules.") or _is_sequence(kind)
     ways = kind.forward, kind.__call__
     unchanged = all(way.__module__.startswith("torch.nn.modules.") for way in ways)
@@ -127,7 +129,7 @@ def _is_from_torch(layer: nn.Module) -> bool:
 
 
 def _is_sequence(kind: type[nn.Module]) -> bool:
-    inherited = kind.forward is nn.Sequential.forward
+    inherited = getattr(kind, "forward", None) is nn.Sequential.forward
     return inherited and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
 
 

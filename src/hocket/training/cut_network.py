@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hocket.errors import CutError, OptionError
-from hocket.modes import dry_run
+from hocket.modes import evaluation_mode, training_mode
 from hocket.partition import (
     Plan,
     build_stages,
@@ -17,6 +17,8 @@ from hocket.partition import (
     layers_in_order,
     require_separate,
 )
+from hocket.partition.unfit_network import require_unscripted
+from hocket.restore import restore_state
 from hocket.tree import Tree, copy_tensors
 
 Stages = int | Plan | Sequence[nn.Module]
@@ -41,11 +43,7 @@ class CutNetwork:
     """
 
     def __init__(self, network: nn.Module, stages: Stages) -> None:
-        if isinstance(network, torch.jit.ScriptModule):
-            raise CutError(
-                "the network was compiled by torch.jit, which hides the calls of its modules; "
-                "give the module that it was made from"
-            )
+        require_unscripted(network)
         if wrapped := [name for name, m in network.named_modules() if _is_distributed(m)]:
             raise CutError(
                 f"the module {wrapped[0] or 'at the top'!r} is wrapped for data-parallel "
@@ -73,23 +71,30 @@ class CutNetwork:
 
     @torch.no_grad()
     def accepts(self, sample: Tree) -> bool:
-        """Return True if the forward of the network, in evaluation mode, takes the sample.
+        """Return True if the forward of the network takes the sample, in both modes.
 
         Raises:
             OutOfMemoryError: The memory of the GPU was short.
         """
         try:
-            with dry_run(self.network, *self.modules):
-                if isinstance(self._stages, int | Plan):
-                    call_network(self.network, copy_tensors(sample))
-                else:
-                    for module in self.modules:
-                        sample = module(copy_tensors(sample))
+            for mode in (evaluation_mode, training_mode):
+                with (
+                    mode(self.network, *self.modules),
+                    restore_state(self.network, *self.modules),
+                ):
+                    self._forward(sample)
         except torch.OutOfMemoryError:
             raise
         except Exception:
             return False
         return True
+
+    def _forward(self, sample: Tree) -> None:
+        if isinstance(self._stages, int | Plan):
+            call_network(self.network, copy_tensors(sample))
+            return
+        for module in self.modules:
+            sample = module(copy_tensors(sample))
 
     def cut(self, sample: Tree) -> Sequence[nn.Module]:
         """Cut the network, if it is not cut yet; return the modules of its stages.

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.data.loader_state import preserve_loader
 from hocket.distributed.phases import Phase
 from hocket.modes import evaluation_mode
 from hocket.options import require_batches
-from hocket.random_state import preserve_rng
+from hocket.restore import preserve_rng, restore_state
 from hocket.stage.prediction import Prediction
 from hocket.training.metrics import EvaluationMeter
 from hocket.training.own_metrics import OwnMetrics
@@ -93,7 +93,8 @@ def _forward_each(
     *,
     inputs_only: bool,
 ) -> None:
-    device = session.setup.device
+    setup, device = session.setup, session.setup.device
+    losses = [f for f in (setup.loss, setup.evaluation_loss) if isinstance(f, nn.Module)]
     with session.reporting_failures(), preserve_rng([device]):
         if session.world.reads_data:
             require_batches("data", batches)
@@ -104,7 +105,8 @@ def _forward_each(
         session.reporting_failures(),
         session.world.in_phase(Phase.EVALUATING),
         preserve_rng([device]),
-        evaluation_mode(session.cut.network, *session.cut.modules),
+        evaluation_mode(session.cut.network, *session.cut.modules, *losses),
+        restore_state(*losses),
     ):
         moved = map(session.upload, pairs)
         # Replicas differ in their statistics; the first one is the network that is saved.

@@ -28,6 +28,7 @@ from hocket.training.state import (
     reshard,
     reshard_names,
     warn_of_changes,
+    warn_of_unsaved,
 )
 
 SaveCheckpoint: TypeAlias = Callable[[int | None], None]
@@ -65,6 +66,7 @@ def saving(
         raise OptionError(
             "checkpoints need what was in flight; build the trainer with resumable=True"
         )
+    warn_of_unsaved(session.setup.loss, session.cut.network)
     world = session.world
     if session.detached:  # each stage saves after ticks of its own
         folder = Path(checkpoints.folder) / str(world.process_name)

@@ -28,7 +28,7 @@ from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import NonFiniteError, OptionError
 from hocket.modes import TrainingMode
 from hocket.options import require_list
-from hocket.random_state import preserve_rng
+from hocket.restore import preserve_rng
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
 from hocket.stage.network_names import NetworkNames

@@ -273,6 +273,28 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         warnings.warn(word, stacklevel=4)
 
 
+def warn_of_unsaved(loss: object, network: nn.Module) -> None:
+    """Warn of what a checkpoint leaves out.
+
+    Args:
+        loss: Loss of the training.
+        network: The network.
+    """
+    parts = loss.modules() if isinstance(loss, nn.Module) else ()
+    own = [part for part in parts if not type(part).__module__.startswith("torch.nn.")]
+    names = [f"buffer {name!r} of the loss" for part in own for name in part._buffers] + [
+        f"the extra state of layer {name!r}"
+        for name, layer in network.named_modules()
+        if type(layer).get_extra_state is not nn.Module.get_extra_state
+    ]
+    if names:
+        warnings.warn(
+            f"checkpoints leave out {', '.join(names)}, so that a training that is resumed "
+            "begins with it as it is then; keep it in buffers of the network",
+            stacklevel=5,
+        )
+
+
 def require_matching_stages(stages: Sequence[Stage], states: Sequence[Tree]) -> None:
     """Refuse states of other layers, before anything is changed.
 

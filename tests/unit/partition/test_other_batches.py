@@ -206,5 +206,5 @@ def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
     network, ids = Steps(), torch.arange(6).view(2, 3)
     stages = cut(network, stages=Plan(layers), sample=ids)
     assert torch.equal(run_stages(stages, ids + 1), network(ids + 1))
-    with pytest.raises(CutError, match=r"(does not have|did not compute) what .* another path"):
+    with pytest.raises(CutError, match=r"another path than on the sample"):
         run_stages(stages, torch.arange(8).view(2, 4))

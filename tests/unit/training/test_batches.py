@@ -205,3 +205,20 @@ def test_a_sample_has_the_first_rows_of_what_has_a_row_for_each_sample():
     assert [tuple(sample[k].shape) for k in ("x", "scale", "table")] == [(2, 5), (), (7, 3)]
     assert sample["n"] == 4
     assert sample["x"].untyped_storage().nbytes() == 2 * 5 * 4  # the batch is not kept
+
+
+def test_a_network_that_does_not_take_two_samples_in_training_is_cut_by_the_batch():
+    class Queue(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 3)
+            self.register_buffer("queue", torch.zeros(4, 3))
+
+        def forward(self, x):
+            x = self.b(self.a(x))
+            if self.training:
+                self.queue[:4] = x.detach()
+            return x
+
+    trainer = Trainer(Queue(), method=BP(), optimizer=sgd)
+    assert trainer.step(torch.ones(4, 5), torch.zeros(4).long()) > 0

@@ -1,0 +1,125 @@
+"""Networks that keep things, decide by numbers or are scripted are cut, or refused in words."""
+
+import pytest
+import torch
+from torch import nn
+
+from contract.small import sgd
+from hocket import Plan, Trainer, cut
+from hocket.errors import CutError
+
+X = torch.eye(4)
+
+
+def test_a_tensor_that_is_kept_from_batch_to_batch_is_told():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.last, self.state = nn.GRU(4, 4), nn.Linear(4, 4), None
+
+        def forward(self, x):
+            x, state = self.cell(x, self.state)
+            self.state = state.detach()
+            return self.last(x)
+
+    stages = cut(Recurrent(), stages=Plan("last"), sample=torch.ones(3, 2, 4))
+    x = torch.ones(3, 2, 4)
+    stages[1](stages[0](x))
+    with pytest.raises(CutError, match="is given a tensor without numbers: the forward took"):
+        stages[0](x)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_features_that_a_hook_keeps_are_told():
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.head, self.kept = nn.Linear(8, 3), {}
+            for number in (0, 2):
+                self.layers[number].register_forward_hook(
+                    lambda _, inputs, output, number=number: self.keep(number, output)
+                )
+
+        def keep(self, number, output):
+            self.kept[number] = output
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x).relu()
+            return self.head(torch.cat([self.kept[0], self.kept[2]], 1))
+
+    with pytest.raises(CutError, match="the output has no numbers, as of something that is"):
+        cut(Hooked(), stages=Plan("layers.1"), sample=torch.ones(3, 4))
+
+
+def test_decisions_by_buffers_are_made_inside_modules():
+    class Scheduled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.tensor(0))
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.n += 1
+            return self.layer(x) * (1 - min(0.5, self.n.item() * 0.1))
+
+    network = nn.Sequential(*(Scheduled() for _ in range(4)))
+    for stages in (2, 3, 4):
+        assert (
+            len(cut(nn.Sequential(network, nn.Identity()), stages=stages, sample=X)) == stages
+        )
+    with pytest.raises(CutError, match=r"not before '0\.1\.layer': .*"):
+        cut(nn.Sequential(network), stages=Plan("0.1.layer"), sample=X)
+
+
+def test_decisions_by_weights_between_modules_are_told():
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            x = self.a(x)
+            return self.c(self.b(x * 2 if self.scale.item() > 0 else x))
+
+    with pytest.raises(CutError, match="control flow depends on weights or buffers that are r"):
+        cut(Reading(), stages=Plan("b"), sample=X)
+
+
+def test_experts_that_count_may_be_left_out_by_a_batch():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+            self.register_buffer("load", torch.zeros(4))
+
+        def forward(self, x):
+            chosen, out = x.argmax(1), torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                rows = torch.where(chosen == number)[0]
+                if len(rows):
+                    out[rows] = expert(x[rows])
+                    self.load[number] += len(rows)
+            return x + out
+
+    class Mixture(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.experts, self.b = nn.Linear(4, 4), Experts(), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.b(self.experts(self.a(x)))
+
+    assert len(cut(Mixture(), stages=2, sample=torch.eye(4).repeat(2, 1))) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_a_scripted_network_is_refused_and_scripted_layers_are_not():
+    layers = nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 4)
+    assert len(cut(nn.Sequential(*layers), stages=2, sample=X)) == 2
+    trainer = Trainer(nn.Sequential(*layers), method="bp", optimizer=sgd)
+    assert trainer.step(X, torch.zeros(len(X)).long()) > 0
+    with pytest.raises(CutError, match=r"was compiled by torch\.jit, which hides the calls"):
+        cut(torch.jit.script(nn.Sequential(nn.Linear(4, 4))), stages=2, sample=X)

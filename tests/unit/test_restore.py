@@ -1,0 +1,148 @@
+"""Forwards that only look leave a network as it was, whatever they change in it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization import get_default_qat_qconfig, prepare_qat
+
+from contract.small import sgd
+from hocket import Plan, Trainer, cut
+from hocket.restore import restore_state
+
+
+class ActNorm(nn.Module):
+    """Normalization whose weights are set by the first batch in training mode."""
+
+    def __init__(self, flag):
+        super().__init__()
+        self.loc, self.scale = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.ones(8))
+        self.flag = flag
+        if flag == "buffer":
+            self.register_buffer("done", torch.tensor(0))
+        else:
+            self.done = 0
+
+    def forward(self, x):
+        if self.training and not self.done:
+            with torch.no_grad():
+                self.loc.copy_(-x.mean(0))
+                self.scale.copy_(1 / (x.std(0) + 1e-6))
+            self.done = torch.tensor(1) if self.flag == "buffer" else 1
+        return self.scale * (x + self.loc)
+
+
+class Mean(nn.Module):
+    """Layer with a buffer that is None before the first forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        if self.mean is None:
+            self.mean = x.detach().mean(0)
+        return x - self.mean
+
+
+class Counting(nn.Module):
+    """Layer with numbers, a list and a dict as attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.seen, self.shapes = 0, [], {}
+
+    def forward(self, x):
+        self.steps += 1
+        self.seen.append(len(x))
+        self.shapes[len(x)] = self.last = x.shape
+        return x * self.steps
+
+
+def quantized():
+    network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    network.qconfig = get_default_qat_qconfig("fbgemm")
+    return prepare_qat(network.train())
+
+
+BETWEEN = {
+    "weights and a buffer": lambda: ActNorm("buffer"),
+    "weights and an attribute": lambda: ActNorm("attribute"),
+    "a buffer of None": Mean,
+    "attributes": Counting,
+}
+NETWORKS = {
+    name: lambda build=build: nn.Sequential(
+        nn.Linear(8, 8), build(), nn.ReLU(), nn.Linear(8, 3)
+    )
+    for name, build in BETWEEN.items()
+} | {"observers whose buffers grow": quantized}
+
+
+class Wrapped(nn.Module):
+    """Network that is no sequence."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def built(name, *, sequence):
+    torch.manual_seed(0)
+    network = NETWORKS[name]()
+    return network if sequence else Wrapped(network)
+
+
+def batches():
+    torch.manual_seed(1)
+    return [(torch.randn(16, 8), torch.randint(3, (16,))) for _ in range(3)]
+
+
+@pytest.mark.filterwarnings("ignore:.*will be deprecated", "ignore:.*is deprecated")
+@pytest.mark.parametrize("sequence", [True, False])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_that_change_in_a_forward_train_as_in_a_plain_loop(name, sequence):
+    network, trained = (built(name, sequence=sequence) for _ in range(2))
+    optimizer = sgd(network.parameters())
+    trainer = Trainer(trained, stages=2, method="bp", optimizer=sgd)
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(network(x), y)
+        loss.backward()
+        optimizer.step()
+        assert trainer.step(x, y) == loss.item()
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_a_cut_leaves_the_layers_as_they_were(name):
+    network = built(name, sequence=False)
+    layer = network.layers[1]
+    weights = {key: value.clone() for key, value in network.state_dict().items()}
+    own = {key: str(value) for key, value in vars(layer).items()}
+    cut(network, stages=Plan("layers.3"), sample=batches()[0][0])
+    assert {key: str(value) for key, value in vars(layer).items()} == own
+    state = network.state_dict()
+    assert state.keys() == weights.keys()
+    assert all(torch.equal(state[key], value) for key, value in weights.items())
+
+
+def test_layers_that_decide_their_sizes_in_a_forward_keep_them():
+    network = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+    with restore_state(network):
+        network(torch.ones(2, 3))
+    assert network[0].in_features == 3
+    assert network[1].running_mean.shape == (4,)
+
+
+def test_a_set_is_given_back_its_members():
+    layer = nn.Module()
+    layer.seen = seen = {1}
+    with restore_state(layer):
+        layer.seen.add(2)
+        layer.seen = {3}
+    assert layer.seen is seen
+    assert seen == {1}
