@@ -41,7 +41,7 @@ def training_mode(network: nn.Module, *parts: nn.Module) -> Iterator[None]:
     with restore_modes(network, *parts):
         if not network.training:
             for module in (network, *parts):
-                module.train()
+                module.train(True)
         yield
 
 

@@ -347,10 +347,10 @@ def require_functions(**given: object) -> None:
         **given: Values by the names of the arguments.
 
     Raises:
-        OptionError: A value is no function, or a class of modules, whose call builds one.
+        OptionError: A value is no function, or a class, whose call builds an object.
     """
     for name, value in given.items():
-        if isinstance(value, type) and hasattr(value, "forward"):
+        if isinstance(value, type):
             raise OptionError(
                 f"{name} is the class {value.__name__}; give an object of it, such as "
                 f"{value.__name__}()"

@@ -1,9 +1,10 @@
 """What forwards that only look change: random numbers, and the state of layers."""
 
 import random
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy
@@ -16,7 +17,7 @@ from hocket.modes import evaluation_mode
 
 _OF_EVERY_LAYER = vars(nn.Module()).keys()
 """Attributes that PyTorch keeps in each layer; none of them is the user's own."""
-_COLLECTIONS = (list, dict, set, OrderedDict, defaultdict)
+_HOOKS = [name for name in _OF_EVERY_LAYER if name.endswith("_hooks")]
 
 
 @contextmanager
@@ -57,18 +58,19 @@ def restore_state(*modules: nn.Module) -> Iterator[None]:
     """Context manager that restores buffers, weights and attributes that forwards change.
 
     A layer that decides its sizes in its first forward keeps them. Attributes are left alone if
-    a forward installs hooks, as it may note there that it has.
+    a forward makes a change that lasts: installs hooks, adds layers or weights, or edits
+    weights of PyTorch's layers. It may note there that it has.
     """
     layers = dict.fromkeys(layer for module in modules for layer in module.modules())
     states = [_LayerState(layer) for layer in layers if not _is_undecided(layer)]
     try:
         yield
     finally:
-        installed = any(state.has_new_hooks() for state in states)
+        lasting = any(state.has_lasting_change() for state in states)
         with torch.no_grad():
             for state in states:
                 state.restore_tensors()
-                if not installed:
+                if not lasting:
                     state.restore_attributes()
 
 
@@ -102,27 +104,37 @@ class _LayerState:
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
         self._buffers = dict(layer._buffers)
-        self._hooks = _count_hooks(layer)
-        weights = changeable_weights(layer).values()
-        kept = [*weights, *(b for b in self._buffers.values() if b is not None)]
-        self._values = [(tensor, tensor.detach().clone()) for tensor in kept]
+        own = changeable_weights(layer)
+        kept = [*own.values(), *(b for b in self._buffers.values() if b is not None)]
+        self._restore_kept = [_snapshot(tensor) for tensor in kept]
+        self._others = [p for name, p in layer._parameters.items() if name not in own]
+        self._lasting = self._describe_lasting()
         self._attributes = {
-            name: (value, _copy(value))
+            name: (value, _snapshot(value))
             for name, value in vars(layer).items()
             if name not in _OF_EVERY_LAYER
         }
 
-    def has_new_hooks(self) -> bool:
-        """Return True if hooks were installed or removed."""
-        return _count_hooks(self._layer) != self._hooks
+    def _describe_lasting(self) -> object:
+        layer = self._layer
+        return (
+            [len(getattr(layer, name)) for name in _HOOKS],
+            [(name, id(child)) for name, child in layer._modules.items()],
+            [(name, id(weight)) for name, weight in layer._parameters.items()],
+            [weight._version for weight in self._others if weight is not None],
+        )
+
+    def has_lasting_change(self) -> bool:
+        """Return True if hooks, layers or weights are other ones, or were edited."""
+        return self._describe_lasting() != self._lasting
 
     def restore_tensors(self) -> None:
         """Restore buffers and weights that have changed."""
-        for tensor, value in self._values:
-            _restore_tensor(tensor, value)
+        for restore in self._restore_kept:
+            restore()
         buffers = self._layer._buffers
         for name, buffer in self._buffers.items():
-            if buffers.get(name) is not buffer:
+            if name not in buffers or buffers[name] is not buffer:
                 buffers[name] = buffer
 
     def restore_attributes(self) -> None:
@@ -130,44 +142,73 @@ class _LayerState:
         own = vars(self._layer)
         for name in [n for n in own if n not in self._attributes and n not in _OF_EVERY_LAYER]:
             del own[name]
-        for name, (value, copy) in self._attributes.items():
+        for name, (value, restore) in self._attributes.items():
             if own.get(name) is not value:
                 own[name] = value
-            if type(value) in _COLLECTIONS:
-                _restore_collection(value, copy)
+            restore()
 
 
-def _count_hooks(layer: nn.Module) -> int:
-    return sum(len(value) for name, value in vars(layer).items() if name.endswith("_hooks"))
+def _snapshot(value: Any) -> Callable[[], None]:
+    """Return a function that gives a tensor, an array or a plain collection what it has now."""
+    if isinstance(value, Tensor):
+        return _snapshot_tensor(value)
+    if isinstance(value, numpy.ndarray):
+        return partial(numpy.copyto, value, value.copy())
+    if type(value) in (list, deque):
+        return partial(_restore_sequence, value, [(each, _snapshot(each)) for each in value])
+    if type(value) in (dict, OrderedDict, defaultdict):
+        members = [(key, each, _snapshot(each)) for key, each in value.items()]
+        return partial(_restore_mapping, value, members)
+    if type(value) is set:
+        return partial(_restore_set, value, value.copy())
+    return _do_nothing
 
 
-def _copy(value: Any) -> Any:
-    """Return a shallow copy of a plain collection, and anything else as it is."""
-    return value.copy() if type(value) in _COLLECTIONS else value
+def _do_nothing() -> None:
+    """Leave as it is what cannot be changed, or is an object of the user's own."""
 
 
-def _restore_collection(value: Any, copy: Any) -> None:
-    """Give a collection the members that it had.
-
-    Args:
-        value: The collection.
-        copy: A copy from before.
-    """
-    if isinstance(value, list):
-        value[:] = copy
-    else:
-        value.clear()
-        value.update(copy)
+def _snapshot_tensor(tensor: Tensor) -> Callable[[], None]:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_inference():
+        return _do_nothing
+    return partial(_restore_tensor, tensor, tensor.detach().clone(), tensor._version)
 
 
-def _restore_tensor(tensor: Tensor, value: Tensor) -> None:
+def _restore_tensor(tensor: Tensor, value: Tensor, version: int) -> None:
     """Give a tensor the numbers and the shape that it had, in place.
 
     Args:
         tensor: The tensor.
         value: A copy from before.
+        version: Its count of changes then, which an edit of its data does not raise.
     """
     if tensor.shape != value.shape:  # such as a buffer of an observer
         tensor.set_(value)  # type: ignore[call-overload]
-    elif 0 not in tensor.stride() and not torch.equal(tensor, value):
+    elif 0 not in tensor.stride() and (tensor._version != version or _differ(tensor, value)):
         tensor.copy_(value)  # an expanded one cannot be edited
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    try:
+        return not torch.equal(one, other)
+    except NotImplementedError:  # for some types of low precision
+        return True
+
+
+def _restore_sequence(value: Any, members: list[tuple[Any, Callable[[], None]]]) -> None:
+    value.clear()
+    for each, restore in members:
+        value.append(each)
+        restore()
+
+
+def _restore_mapping(value: Any, members: list[tuple[Any, Any, Callable[[], None]]]) -> None:
+    value.clear()
+    for key, each, restore in members:
+        value[key] = each
+        restore()
+
+
+def _restore_set(value: set[Any], members: set[Any]) -> None:
+    value.clear()
+    value.update(members)

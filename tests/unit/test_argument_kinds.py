@@ -1,5 +1,6 @@
 """Arguments of another kind than wanted are refused by name, with what to give."""
 
+from collections import Counter
 from functools import partial
 
 import numpy
@@ -20,6 +21,7 @@ BATCHES = data(mlp, 3)
     [
         ({"loss": "mse"}, "loss is 'mse'; give a function"),
         ({"loss": nn.MSELoss}, r"loss is the class MSELoss; give an object .*MSELoss\(\)"),
+        ({"loss": Counter}, r"loss is the class Counter; give an object of it"),
         ({"evaluation_loss": nn.MSELoss}, "evaluation_loss is the class MSELoss"),
         ({"split_batch": 3}, "split_batch is 3; give a function"),
         ({"watchers": print}, r"watchers is <.*>; give a list, such as \[<"),
@@ -110,6 +112,7 @@ def test_other_objects_that_are_as_good_are_taken():
     ):
         trainer = Trainer(mlp(2), optimizer=sgd, **options)
         assert trainer.fit(BATCHES, epochs=1, progress=False)[0].loss > 0
+    assert Trainer((module for module in mlp(3)), optimizer=sgd).stage_count == 3
     stages = dict(enumerate(mlp(2)))
     assert Trainer(stages.values(), optimizer=sgd).stage_count == 2
 

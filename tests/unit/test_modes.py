@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from hocket.modes import TrainingMode, evaluation_mode
+from hocket.modes import TrainingMode, evaluation_mode, training_mode
 
 
 def network():
@@ -92,3 +92,7 @@ def test_a_layer_may_have_a_train_that_wants_its_mode():
     built = nn.Sequential(Strict(2, 2))
     TrainingMode(built).enter()
     assert all(flags(built))
+    built[0].train(False)
+    built.training = False
+    with training_mode(built):
+        assert all(flags(built))

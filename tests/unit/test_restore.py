@@ -1,5 +1,9 @@
 """Forwards that only look leave a network as it was, whatever they change in it."""
 
+from collections import deque
+from functools import partial
+
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -146,3 +150,97 @@ def test_a_set_is_given_back_its_members():
         layer.seen = {3}
     assert layer.seen is seen
     assert seen == {1}
+
+
+class Built(nn.Module):
+    """Layer that makes a part of itself in its first forward, and notes that it has."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what, self.head, self.width, self.done = what, None, None, False
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x):
+        if not self.done:
+            self.done, self.width = True, x.shape[1]
+            if self.what == "a layer":
+                self.head = nn.Linear(self.width, 8)
+            elif self.what == "a weight":
+                self.scale = nn.Parameter(torch.full((8,), 2.0))
+            else:
+                with torch.no_grad():
+                    self.first.weight.mul_(2)
+        x = self.first(x).view(-1, self.width)
+        if self.what == "a weight":
+            return x * self.scale
+        return x if self.head is None else self.head(x)
+
+
+@pytest.mark.parametrize("what", ["a layer", "a weight", "other numbers"])
+def test_what_a_first_forward_makes_is_made_once_and_trained(what):
+    torch.manual_seed(0)
+    network = nn.Sequential(Built(what), nn.ReLU(), nn.Linear(8, 3))
+    before = network[0].first.weight.clone()
+    trainer = Trainer(network, stages=2, method="bp", optimizer=partial(sgd, lr=0.0))
+    trainer.fit(batches(), epochs=1, progress=False)
+    times = 2 if what == "other numbers" else 1
+    assert torch.equal(network[0].first.weight, before * times)
+    trained = {p for stage in trainer.stages for p in stage.updater.parameters}
+    assert trained == set(network.parameters())
+
+
+class Keeping(nn.Module):
+    """Layer with tensors, arrays and collections within collections as attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.array = torch.zeros(8), numpy.zeros(1)
+        self.recent, self.nested = deque(maxlen=9), {"a": [], "b": {"c": set()}}
+        self.use_hooks = True
+
+    def forward(self, x):
+        self.mean.add_(1)
+        self.mean.data.add_(1)
+        self.array += 1
+        self.recent.append(1)
+        self.nested["a"].append(1)
+        self.nested["b"]["c"].add(len(self.nested["a"]))
+        return x
+
+
+def test_tensors_arrays_and_nested_collections_are_restored_in_place():
+    layer = Keeping()
+    kept = layer.mean, layer.array, layer.recent, layer.nested
+    with restore_state(layer):
+        layer(torch.ones(1))
+    now = layer.mean, layer.array, layer.recent, layer.nested
+    assert all(one is other for one, other in zip(now, kept, strict=True))
+    assert not layer.mean.any()
+    assert not layer.array.any()
+    assert not layer.recent
+    assert layer.nested == {"a": [], "b": {"c": set()}}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+def test_buffers_of_any_kind_are_left_or_restored():
+    layer = nn.Module()
+    layer.register_buffer("sparse", torch.eye(2).to_sparse())
+    layer.register_buffer("half", torch.zeros(2, dtype=torch.complex32))
+    layer.register_buffer("small", torch.zeros(2).to(torch.float8_e4m3fn))
+    with torch.inference_mode():
+        layer.register_buffer("inference", torch.zeros(2))
+    with restore_state(layer):
+        layer.half.fill_(1)
+        layer.small.copy_(torch.ones(2))
+    assert not torch.view_as_real(layer.half).any()
+    assert not layer.small.float().any()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script", "ignore:.*will be deprecated")
+def test_scripted_layers_and_losses_are_left_as_they_are(tmp_path):
+    scripted = torch.jit.script(nn.Linear(8, 8))
+    network = nn.Sequential(nn.Linear(8, 8), scripted, nn.Linear(8, 3))
+    loss = torch.jit.script(nn.CrossEntropyLoss(weight=torch.ones(3)))
+    trainer = Trainer(network, stages=2, method="bp", optimizer=sgd, loss=loss, resumable=True)
+    trainer.fit(batches(), batches(), epochs=1, progress=False)
+    trainer.save(tmp_path)

@@ -65,5 +65,6 @@ def _lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         # Not only closed: workers of loaders, which were forked meanwhile, have a copy of it.
-        fcntl.flock(number, fcntl.LOCK_UN)
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_UN)
         os.close(number)

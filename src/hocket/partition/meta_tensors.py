@@ -153,7 +153,11 @@ def _run_on_numbers(
     for weight in (*module.parameters(), *module.buffers()):
         device = weight.device
 
+    own = {id(w) for layer in module.modules() for w in changeable_weights(layer).values()}
+
     def make_full(value: Any, number: int) -> Any:
+        if id(value) in own:  # which the forward may change
+            return value.detach().clone().requires_grad_(value.requires_grad)
         if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
             return value
         return torch.full(value.shape, number, dtype=value.dtype, device=device)
@@ -200,11 +204,6 @@ def _run_apart(
         with preserve_numpy_and_python(), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the module itself will be told
             replaced = {name: replace(value) for name, value in weights.items()}
-            for path, layer in module.named_modules():
-                for own, weight in changeable_weights(layer).items():
-                    if (name := f"{path}.{own}".lstrip(".")) in replaced:
-                        copy = weight.detach().clone()
-                        replaced[name] = copy.requires_grad_(weight.requires_grad)
             return functional_call(module, replaced, args, kwargs), used
     finally:
         for part, values in attributes.items():

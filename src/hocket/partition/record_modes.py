@@ -23,7 +23,7 @@ def record_modes(
     """
     recordings = {}
     if not network.training:
-        network.train()
+        network.train(True)
     for mode in samples:
         with nullcontext() if mode.training else evaluation_mode(network):
             try:

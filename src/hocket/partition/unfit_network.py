@@ -90,7 +90,7 @@ def recording_error(network: nn.Module, sample: Tree, error: Exception) -> CutEr
             restore_state(network),
             preserve_rng(devices_of(network)),
         ):
-            network.train()
+            network.train(True)
             call_network(network, copy_tensors(sample))
     except Exception:
         return sample_error(network, sample, error)

@@ -4,7 +4,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -124,11 +124,21 @@ def _problems_without_gradients(
         network: The network.
         stages: Its stages.
         sample: A batch of its inputs.
+
+    Raises:
+        OutOfMemoryError: The memory of the GPU was short.
     """
-    with evaluation_mode(network, *stages), _restore_gradients(network), suppress(Exception):
-        _run(network, [network], sample, grad=False)
+    with evaluation_mode(network, *stages), _restore_gradients(network):
+        try:
+            _run(network, [network], sample, grad=False)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            return  # it differentiates in its forward
         try:
             _run(network, stages, sample, grad=False)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             yield f"in evaluation without gradients the stages fail: {error}".partition("\n")[0]
 

@@ -33,7 +33,8 @@ class BatchSplitter:
 
     def __init__(self, network: nn.Module, split_batch: SplitBatch | None) -> None:
         self._takes_labels = LABELS in inspect.signature(network.forward).parameters
-        require_functions(split_batch=split_batch)
+        if not isinstance(split_batch, type):  # such as tuple
+            require_functions(split_batch=split_batch)
         self._split_batch = split_batch
 
     def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:

@@ -66,7 +66,8 @@ def saving(
         raise OptionError(
             "checkpoints need what was in flight; build the trainer with resumable=True"
         )
-    warn_of_unsaved(session.setup.loss, session.cut.network)
+    if session.world.is_main:
+        warn_of_unsaved(session.setup.loss, session.cut.network)
     world = session.world
     if session.detached:  # each stage saves after ticks of its own
         folder = Path(checkpoints.folder) / str(world.process_name)

@@ -281,8 +281,13 @@ def warn_of_unsaved(loss: object, network: nn.Module) -> None:
         network: The network.
     """
     parts = loss.modules() if isinstance(loss, nn.Module) else ()
-    own = [part for part in parts if not type(part).__module__.startswith("torch.nn.")]
-    names = [f"buffer {name!r} of the loss" for part in own for name in part._buffers] + [
+    names = [
+        f"buffer {name!r} of the loss"
+        for part in parts
+        if not getattr(type(part), "forward", nn.Module).__module__.startswith("torch.nn.")
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    ] + [
         f"the extra state of layer {name!r}"
         for name, layer in network.named_modules()
         if type(layer).get_extra_state is not nn.Module.get_extra_state

@@ -628,9 +628,10 @@ def _network_and_stages(
         return network, 2 if stages is None else stages
     if stages is not None:
         raise OptionError("the network is a list of stages; leave the option stages out")
-    is_list = isinstance(network, Iterable) and not isinstance(network, str | type)
-    if not is_list or not all(isinstance(stage, nn.Module) for stage in network):
+    one = isinstance(network, str | type) or not isinstance(network, Iterable)
+    modules = [] if one else list(network)
+    if one or not all(isinstance(module, nn.Module) for module in modules):
         raise OptionError(f"the network is {network!r}; give a module, or a list of modules")
-    chain = nn.Sequential(*network)
-    chain.training = any(stage.training for stage in network)
-    return chain, list(network)
+    chain = nn.Sequential(*modules)
+    chain.training = any(module.training for module in modules)
+    return chain, modules

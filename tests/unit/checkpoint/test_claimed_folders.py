@@ -91,3 +91,15 @@ def test_a_fit_that_was_refused_goes_on_from_the_checkpoint_when_it_is_corrected
     history = trainer.fit(BATCHES, epochs=3, progress=False)
     assert [epoch.number for epoch in history] == [0, 1, 2]
     assert trainer.epoch == 3
+
+
+def test_file_systems_without_locks_lose_no_descriptor(tmp_path, monkeypatch):
+    def refuse(number, how):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with ClaimedFolders().claim(tmp_path):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before

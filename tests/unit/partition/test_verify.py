@@ -9,7 +9,7 @@ from torch import nn
 
 from hocket import Plan, cut
 from hocket.errors import CutError
-from hocket.partition.verify import _both, _equal_but_for_rounding, _nearly_equal
+from hocket.partition.verify import _both, _equal_but_for_rounding, _nearly_equal, verify_stages
 
 VALUES = torch.randn(1000, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([0.0, -math.inf, 0.0])
@@ -83,3 +83,19 @@ def test_a_network_is_cut_at_a_sample_with_nan():
     network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     sample = torch.tensor([[1.0, math.nan], [1.0, 2.0]])
     assert len(cut(network, stages=Plan("2"), sample=sample)) == 2
+
+
+def test_short_memory_without_gradients_is_no_matter_of_the_cut():
+    class Short(nn.Linear):
+        def forward(self, x):
+            if not torch.is_grad_enabled():
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(x)
+
+    first, last = nn.Linear(2, 2), nn.Linear(2, 2)
+    short = Short(2, 2)
+    short.weight, short.bias = last.weight, last.bias
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        verify_stages(nn.Sequential(first, last), [first, short], torch.ones(3, 2))
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        verify_stages(nn.Sequential(first, short), [first, short], torch.ones(3, 2))

@@ -58,3 +58,12 @@ def test_an_evaluation_leaves_the_state_of_a_loss_alone():
     trainer.evaluate(BATCHES)
     assert torch.equal(loss.center, center)
     assert loss.training
+
+
+class Weighted(nn.CrossEntropyLoss):
+    """Loss of PyTorch under a name of the user's."""
+
+
+def test_constants_of_a_loss_are_not_told(tmp_path):
+    for loss in (Weighted(), Weighted(weight=torch.ones(3).double())):
+        stepped(trainer_of(mlp(2), loss=loss), BATCHES[:2]).save(tmp_path / str(id(loss)))
