@@ -225,14 +225,14 @@ def test_tensors_arrays_and_nested_collections_are_restored_in_place():
 def test_buffers_of_any_kind_are_left_or_restored():
     layer = nn.Module()
     layer.register_buffer("sparse", torch.eye(2).to_sparse())
-    layer.register_buffer("half", torch.zeros(2, dtype=torch.complex32))
+    layer.register_buffer("pairs", torch.zeros(2, dtype=torch.complex32))
     layer.register_buffer("small", torch.zeros(2).to(torch.float8_e4m3fn))
     with torch.inference_mode():
         layer.register_buffer("inference", torch.zeros(2))
     with restore_state(layer):
-        layer.half.fill_(1)
+        layer.pairs.fill_(1)
         layer.small.copy_(torch.ones(2))
-    assert not torch.view_as_real(layer.half).any()
+    assert not torch.view_as_real(layer.pairs).any()
     assert not layer.small.float().any()
 
 
