@@ -162,7 +162,11 @@ def hooked(method: str) -> nn.Module:
     ("build", "options", "said"),
     [
         (Breaking, {}, "stage 0 cannot be compiled as one graph: .*print.*leave compile out"),
-        (Listed, {}, "use the weight '0.weight' not as a parameter of theirs but from a list"),
+        (
+            Listed,
+            {},
+            "use the weight '0.0.weight' not as a parameter of theirs but from a list",
+        ),
         (Checkpointed, {"linearize": "live"}, "forwarded again inside the backward"),
         (
             partial(hooked, "register_forward_hook"),

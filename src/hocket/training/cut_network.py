@@ -71,13 +71,16 @@ class CutNetwork:
 
     @torch.no_grad()
     def accepts(self, sample: Tree) -> bool:
-        """Return True if the forward of the network takes the sample, in both modes.
+        """Return True if the forward of the network takes the sample.
+
+        In evaluation mode, and in training mode as well if it is to be recorded in both.
 
         Raises:
             OutOfMemoryError: The memory of the GPU was short.
         """
         try:
-            for mode in (evaluation_mode, training_mode):
+            recorded = not self.modules and not is_sequential(self.network)
+            for mode in (evaluation_mode, training_mode) if recorded else (evaluation_mode,):
                 with (
                     mode(self.network, *self.modules),
                     restore_state(self.network, *self.modules),
