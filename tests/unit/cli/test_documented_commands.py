@@ -46,6 +46,7 @@ STUDIES = {
     "gpt-characters-rows": "tinyshakespeare.txt",
     "gpt-characters-two-stages": "tinyshakespeare.txt",
     "resnet8-cifar10": "cifar10",
+    "resnet8-cifar10-held-out": "cifar10",
     "resnet20-cifar10": "cifar10",
 }
 # Commands that are no whole ones or need processes, and the tests that run them.
