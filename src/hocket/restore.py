@@ -1,4 +1,4 @@
-"""What forwards that only look change: random numbers, and the state of layers."""
+"""Restoration of random numbers and of layers after forwards that only look."""
 
 import random
 from collections import OrderedDict, defaultdict, deque
@@ -17,6 +17,8 @@ from hocket.modes import evaluation_mode
 
 _OF_EVERY_LAYER = vars(nn.Module()).keys()
 """Attributes that PyTorch keeps in each layer; none of them is the user's own."""
+_DEPTH = 8
+"""Collections within each other that are looked into; one may hold itself."""
 _HOOKS = [name for name in _OF_EVERY_LAYER if name.endswith("_hooks")]
 
 
@@ -148,16 +150,24 @@ class _LayerState:
             restore()
 
 
-def _snapshot(value: Any) -> Callable[[], None]:
-    """Return a function that gives a tensor, an array or a plain collection what it has now."""
+def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], None]:
+    """Return a function that gives a tensor, an array or a plain collection what it has now.
+
+    Args:
+        value: The value; an object of another kind stays as it is.
+        depth: Levels of collections to look into.
+    """
+    if depth == 0:
+        return _do_nothing
     if isinstance(value, Tensor):
         return _snapshot_tensor(value)
     if isinstance(value, numpy.ndarray):
         return partial(numpy.copyto, value, value.copy())
     if type(value) in (list, deque):
-        return partial(_restore_sequence, value, [(each, _snapshot(each)) for each in value])
+        kept = [(each, _snapshot(each, depth - 1)) for each in value]
+        return partial(_restore_sequence, value, kept)
     if type(value) in (dict, OrderedDict, defaultdict):
-        members = [(key, each, _snapshot(each)) for key, each in value.items()]
+        members = [(key, each, _snapshot(each, depth - 1)) for key, each in value.items()]
         return partial(_restore_mapping, value, members)
     if type(value) is set:
         return partial(_restore_set, value, value.copy())

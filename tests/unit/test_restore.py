@@ -244,3 +244,13 @@ def test_scripted_layers_and_losses_are_left_as_they_are(tmp_path):
     trainer = Trainer(network, stages=2, method="bp", optimizer=sgd, loss=loss, resumable=True)
     trainer.fit(batches(), batches(), epochs=1, progress=False)
     trainer.save(tmp_path)
+
+
+def test_collections_that_hold_themselves_are_restored():
+    layer = nn.Module()
+    layer.ring = ring = [1]
+    ring.append(ring)
+    with restore_state(layer):
+        ring.append(2)
+    assert len(ring) == 2
+    assert ring[1] is ring
