@@ -78,6 +78,20 @@ def test_a_run_that_died_goes_on_from_its_last_checkpoint(call, whole):
     assert [len(summary["epochs"]) for summary in summaries] == [2, 2]
 
 
+def test_a_signal_after_the_last_epoch_says_so(call, monkeypatch):
+    log_epoch = MetricsLog.log_epoch
+
+    def press(log, epoch):
+        log_epoch(log, epoch)
+        if epoch.number == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(MetricsLog, "log_epoch", press)
+    ended, told = call("train", *QUICK, "--run-dir", "last")
+    assert ended == 130
+    assert "interrupted: stopped after the last epoch; the weights reached are saved" in told
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
