@@ -48,6 +48,7 @@ STUDIES = {
     "resnet8-cifar10": "cifar10",
     "resnet8-cifar10-held-out": "cifar10",
     "resnet20-cifar10": "cifar10",
+    "resnet20-cifar10-gpu": "cifar10",
 }
 # Commands that are no whole ones or need processes, and the tests that run them.
 ELSEWHERE = {

@@ -197,7 +197,8 @@ def provenance(values: Mapping[str, Any]) -> str:
     )
     sources = [run["source"] for row in values["rows"] for run in row["runs"] if run["curve"]]
     made = dict.fromkeys(
-        f"{_code(each['commit'], each['dirty'])} with torch {each['torch']} on {each['cpu']}"
+        f"{_code(each['commit'], each['dirty'])} with torch {each['torch']} on "
+        f"{each['cpu']}{f' and {gpu}' if (gpu := each.get('gpu')) else ''}"
         for each in sources
         if each["torch"]
     )

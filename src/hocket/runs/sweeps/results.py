@@ -25,12 +25,14 @@ class RunSource:
         dirty: True if files differed from it; None outside of a checkout.
         torch: Version of PyTorch.
         cpu: Name of the processor.
+        gpu: Name of the GPU that it was trained on; None if it was trained on the processor.
     """
 
     commit: str | None = None
     dirty: bool | None = None
     torch: str = ""
     cpu: str = ""
+    gpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def read_outcome(runs: Path, run: Run, metric: str) -> RunOutcome:
         return RunOutcome(run, None, (), (), RunSource(), None)
     curve = tuple(read_curve(folder, run.config))
     errors = tuple(read_gradient_error(folder))
-    return judge_run(run, result, curve, errors, _read_source(folder), metric)
+    return judge_run(run, result, curve, errors, read_source(folder, run.config.device), metric)
 
 
 def judge_run(
@@ -102,12 +104,22 @@ def judge_run(
     return RunOutcome(run, result, curve, errors, source, last)
 
 
-def _read_source(folder: Path) -> RunSource:
-    """Return what the folder of a run says about code and machine; nothing if it does not."""
+def read_source(folder: Path, device: str) -> RunSource:
+    """Return what the folder of a run says about code and machine; nothing if it does not.
+
+    Args:
+        folder: The run folder.
+        device: Device of the run; a machine with a GPU may have trained on its processor.
+    """
     try:
         found = read_json(folder / "environment.json")
+        machine = found["machine"]
         return RunSource(
-            found["commit"], found["dirty"], found["versions"]["torch"], found["machine"]["cpu"]
+            found["commit"],
+            found["dirty"],
+            found["versions"]["torch"],
+            machine["cpu"],
+            machine["gpu"] if device.startswith("cuda") else None,
         )
     except (OSError, ValueError, TypeError, KeyError):
         return RunSource()

@@ -8,7 +8,9 @@ import pytest
 
 import hocket.runs.start
 from hocket.errors import RunFolderError
+from hocket.runs.environment import environment
 from hocket.runs.sweeps.record import SweepRecord
+from hocket.runs.sweeps.results import read_source
 from unit.runs.sweeps.in_process import pretend_runs
 from unit.runs.sweeps.test_sweep import here, rate_of, study, sweep
 
@@ -53,12 +55,26 @@ def test_the_report_names_the_code_of_each_run(tmp_path):
     sweep(study(), tmp_path)
     (row,) = SweepRecord.read(tmp_path).rows
     (run,) = row["runs"]
-    assert set(run["source"]) == {"commit", "dirty", "torch", "cpu"}
+    assert set(run["source"]) == {"commit", "dirty", "torch", "cpu", "gpu"}
+    assert run["source"]["gpu"] is None
     file = tmp_path / "record.json"
-    file.write_text(file.read_text().replace(run["source"]["torch"], "9.9"))
+    text = file.read_text().replace(run["source"]["torch"], "9.9")
+    file.write_text(text.replace('"gpu": null', '"gpu": "Large 7"'))
     shutil.rmtree(tmp_path / "runs")
     sweep(study(), tmp_path)
-    assert " with torch 9.9 on " in (tmp_path / "README.md").read_text().splitlines()[-1]
+    (made,) = (tmp_path / "README.md").read_text().splitlines()[-1:]
+    assert " with torch 9.9 on " in made
+    assert made.endswith(f" on {run['source']['cpu']} and Large 7.")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"), [("cuda", "Large 7"), ("cuda:1", "Large 7"), ("cpu", None)]
+)
+def test_a_run_names_the_gpu_that_trained_it(tmp_path, device, gpu):
+    values = environment()
+    values["machine"]["gpu"] = "Large 7"
+    (tmp_path / "environment.json").write_text(json.dumps(values))
+    assert read_source(tmp_path, device).gpu == gpu
 
 
 @pytest.mark.parametrize(
