@@ -175,10 +175,12 @@ def test_a_tick_leaves_no_tensor_on_the_gpu(name):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize("place", ["cpu", DEVICE])
 @pytest.mark.parametrize("net", [mlp, conv])
+@pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
 @pytest.mark.parametrize("name", METHODS)
-def test_no_tick_waits_for_the_gpu(name, net, place):
+def test_no_tick_waits_for_the_gpu(name, resumable, net, place):
     batches = [(x.to(place), targets.to(place)) for x, targets in data(net, 3 * TICKS)]
     options = {"optimizer": SMALL, "device": DEVICE, "check_every": 10**6}
+    options["resumable"] = resumable
     with Trainer(net(3), method=METHODS[name](), **options) as trainer:
         for batch in batches[:TICKS]:  # kernels are chosen, and masks found
             trainer.step(*batch)

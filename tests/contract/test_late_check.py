@@ -67,10 +67,12 @@ def step(trainer, batch):
     return trainer._session.step(*batch, 0)
 
 
+@pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
 @pytest.mark.parametrize("network", [mlp, conv])
 @pytest.mark.parametrize("method", WAYS)
-def test_no_tick_asks_the_device_for_a_number(method, network):
-    trainer, batches = build(method, network, check_every=NEVER), data(network, BATCHES)
+def test_no_tick_asks_the_device_for_a_number(method, network, resumable):
+    batches = data(network, BATCHES)
+    trainer = build(method, network, check_every=NEVER, resumable=resumable)
     for batch in batches:
         trainer.step(*batch)  # the first ones find out about masks
     with Reads() as reads:

@@ -45,7 +45,7 @@ class ForwardState:
 
 
 class ForwardStates:
-    """Keeps the states of forwards, which share what is the same in several of them.
+    """Keeps the states of forwards, which share the weights of a version.
 
     Args:
         copies: Copies of the weights, which graphs share as well; None if no update comes
@@ -54,7 +54,6 @@ class ForwardStates:
 
     def __init__(self, copies: VersionCopies | None) -> None:
         self._copies = copies
-        self._last_buffers: dict[str, Tensor] = {}  # of the last state
 
     def state(self, module: nn.Module) -> ForwardState:
         """Return the state to repeat the next forward from.
@@ -66,14 +65,10 @@ class ForwardStates:
         if self._copies is not None:
             trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
             weights = {name: self._copies.view(p.detach(), p) for name, p in trained}
-        # Not by version: BatchNorm's kernels change their statistics without counting it.
-        self._last_buffers = {
-            name: last
-            if (last := self._last_buffers.get(name)) is not None and torch.equal(last, buffer)
-            else buffer.clone()
-            for name, buffer in module.named_buffers()
-        }
-        return ForwardState(weights, self._last_buffers)
+        # All of them, also those that have not changed: a comparison waits for a GPU, and
+        # BatchNorm's kernels change their statistics without counting a version.
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        return ForwardState(weights, buffers)
 
 
 @contextmanager
