@@ -172,7 +172,8 @@ def count_errors(output: Tree, targets: Tree, ignored: int = IGNORED) -> tuple[i
         return None
     counted = (targets >= 0) & (targets < output.shape[dimension]) & (targets != ignored)
     wrong = counted & (output.argmax(dimension) != targets)
-    return int(wrong.sum()), int(counted.sum())
+    errors, predictions = torch.stack((wrong.sum(), counted.sum())).tolist()  # one wait
+    return errors, predictions
 
 
 def ignored_index(loss: Loss) -> int:

@@ -11,7 +11,7 @@ from hocket.signals.losses import Loss, compute_loss, count_errors, ignored_inde
 from hocket.stage.prediction import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.own_metrics import OwnMetrics
-from hocket.tree import Tree, count_samples
+from hocket.tree import count_samples
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,8 @@ class EvaluationMeter:
         output, targets = prediction.output, prediction.targets
         ignored = ignored_index(loss)
         if prediction.stage < self._last:
-            self._count(f"stage {prediction.stage}", prediction.prediction, targets, ignored)
+            counts = count_errors(prediction.prediction, targets, ignored)
+            self._count(f"stage {prediction.stage}", counts)
             return
         samples = count_samples(targets) or count_samples(output)
         if not samples:
@@ -251,8 +252,9 @@ class EvaluationMeter:
         if weight:  # else it is a mean of nothing, which PyTorch takes for NaN
             self._loss += value * weight
             self._weight += weight
-        self._count("ensemble", prediction.ensemble, targets, ignored)
-        self._countable &= self._count("network", output, targets, ignored)
+        self._count("ensemble", count_errors(prediction.ensemble, targets, ignored))
+        self._count("network", counts)
+        self._countable &= counts is not None
         self._own.update(output, targets, samples)  # at last: it may edit what it is given
 
     def values(self) -> list[Any]:
@@ -297,12 +299,8 @@ class EvaluationMeter:
             metrics=self._own_values,
         )
 
-    def _count(self, who: str, prediction: Tree, targets: Tree, ignored: int) -> bool:
-        """Count predictions of classes; return False if they are none."""
-        counts = count_errors(prediction, targets, ignored)
-        if counts is None:
-            return False
-        errors, predictions = counts
-        self._errors[who] += errors
-        self._predictions[who] += predictions
-        return True
+    def _count(self, who: str, counts: tuple[int, int] | None) -> None:
+        """Add the numbers of wrong and of all predictions, if they are of classes."""
+        if counts is not None:
+            self._errors[who] += counts[0]
+            self._predictions[who] += counts[1]
