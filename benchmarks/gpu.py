@@ -54,6 +54,7 @@ class GpuRow(NamedTuple):
         apart: True for a process for each stage, all on the same GPU.
         compile: True for compiled stages.
         streams: True for stages on streams of their own; without effect on the processor.
+        resumable: True to keep what a checkpoint needs, as `hocket train` does by default.
     """
 
     method: str
@@ -61,6 +62,7 @@ class GpuRow(NamedTuple):
     apart: bool = False
     compile: bool = False
     streams: bool = False
+    resumable: bool = False
 
 
 ROWS: Mapping[str, GpuRow] = {
@@ -68,6 +70,7 @@ ROWS: Mapping[str, GpuRow] = {
     COMPILED: GpuRow(COMPILED),
     "bp": GpuRow("bp"),
     "fdg, 2 stages": GpuRow("fdg", 2),
+    "fdg, 2 stages, resumable": GpuRow("fdg", 2, resumable=True),
     "fdg, 4 stages": GpuRow("fdg", 4),
     "ddg, 4 stages": GpuRow("ddg", 4),
     "dgl, 2 stages": GpuRow("dgl", 2),
@@ -195,7 +198,9 @@ def _trainer_step(work: Workload, row: GpuRow, device: torch.device) -> TimedSte
     """Build a step of a trainer on a device."""
     work = replace(work, compile=row.compile)
     streams = row.streams and device.type == "cuda"
-    trainer = work.build_trainer(parse_method(row.method), device=device, streams=streams)
+    trainer = work.build_trainer(
+        parse_method(row.method), device=device, streams=streams, resumable=row.resumable
+    )
     inputs, targets = map_tensors(lambda tensor: tensor.to(device), work.example_batch())
     # A tick of `fit`, which reads a loss only if a line is due; `step` reads that of each tick.
     return lambda: trainer._session.step(inputs, targets, 0)
