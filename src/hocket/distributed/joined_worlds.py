@@ -140,15 +140,18 @@ def report_failure(error: BaseException) -> bool:
     """Tell the others why this process ends; return True if it is the first that failed."""
     if isinstance(error, PeerFailedError):
         return False
-    worlds = [world for world in _joined.worlds.values() if not world.left]
+    worlds = [world for _, world in sorted(_joined.worlds.items()) if not world.left]
     firsts = [world.failures.report(error) for world in worlds]
+    # The newest world decides: an older one may have had a failure that was caught.
+    if firsts and not firsts[-1]:
+        return False  # and who was first tells those that wait in the next world
     identity = current_identity()
     if identity is None:
-        return all(firsts)
+        return True
     # Others may wait for this process to join the next world.
     message = describe_failure(f"process {identity.rank}", error)
     first, _ = ask_store(lambda: record_first_failure(_next_store(identity), message))
-    return all([*firsts, first in (None, message)])
+    return first in (None, message)
 
 
 def report_symptom(error: BaseException, text: str) -> bool:
