@@ -1,13 +1,15 @@
-"""Exceptions, one class for each failure that a caller may want to catch, and their messages.
+"""Exceptions, one class for each failure that a caller may want to catch, and warnings.
 
 Every message names the place, the value that was found, the value that was expected and the
 remedy.
 """
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from types import ModuleType
+from types import FrameType, ModuleType
 
 
 class HocketError(Exception):
@@ -175,3 +177,21 @@ def missing_extra(
         f"{needed_for} needs the package {package}, which is not installed; "
         f"pip install 'hocket[{extra}]'{advice}"
     )
+
+
+def warn(message: str) -> None:
+    """Warn, and name the innermost line of the caller's own code as the place.
+
+    Args:
+        message: Text of the warning.
+    """
+    level, frame = 2, sys._getframe(1)
+    while (outer := frame.f_back) is not None and _is_passed_through(frame):
+        level, frame = level + 1, outer
+    warnings.warn(message, stacklevel=level)
+
+
+def _is_passed_through(frame: FrameType) -> bool:
+    """Return True if a frame is of Hocket, or of what lies between it and its callers."""
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in ("hocket", "torch", "contextlib")

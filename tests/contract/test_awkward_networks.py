@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hocket
+from contract.small import LOCKSTEP, data, different, mlp
 from hocket.errors import CutError, OptionError
 
 INPUTS = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
@@ -328,6 +329,21 @@ def test_a_gpu_that_is_not_there_is_refused():
 def test_a_compiled_script_is_refused():
     with pytest.raises(CutError, match=r"compiled by torch\.jit"):
         hocket.Trainer(torch.jit.script(nn.Linear(5, 3)), stages=1, method="bp", optimizer=sgd)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+@pytest.mark.parametrize("options", [{}, {"on_nan": "skip"}, {"check_every": 3}], ids=str)
+@pytest.mark.parametrize("name", LOCKSTEP)
+def test_a_scripted_layer_learns_as_the_layer_itself(name, options):
+    left = []
+    for make in (torch.jit.script, nn.Identity()):
+        torch.manual_seed(0)
+        norm = make(nn.BatchNorm1d(6))
+        network = nn.Sequential(nn.Linear(5, 6), norm, nn.ReLU(), nn.Linear(6, 3)).double()
+        trainer = hocket.Trainer(network, stages=2, method=name, optimizer=sgd, **options)
+        trainer.fit(data(mlp, 6), epochs=2, progress=False)
+        left.append(network.state_dict().values())
+    assert not different(*left)
 
 
 class PaddedEncoder(nn.Module):

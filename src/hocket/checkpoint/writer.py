@@ -9,7 +9,6 @@ import json
 import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from hocket.checkpoint.serialize import pack
 from hocket.checkpoint.verdicts import Verdicts, complete_flag, given_up_flag
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.world import World
-from hocket.errors import CheckpointError, OptionError, format_problems
+from hocket.errors import CheckpointError, OptionError, format_problems, warn
 from hocket.options import wrong_choice
 
 OnCheckpointError = Literal["warn", "stop"]
@@ -178,17 +177,16 @@ class CheckpointWriter:
         aside, self._aside = self._aside, []
         if aside:
             names = ", ".join(repr(path.name) for path in aside)
-            warnings.warn(
+            warn(
                 f"the checkpoints after {self.last_name} are of before the training was "
                 f"continued from an earlier one; they are set aside as {names}",
-                stacklevel=2,
             )
         failure, self._failure = self._failure, None
         if failure is None:
             return
         if self._checkpoints.on_error == "stop":
             raise CheckpointError(failure)
-        warnings.warn(f"{failure}; the training goes on without it", stacklevel=2)
+        warn(f"{failure}; the training goes on without it")
 
     def _write(self, job: _Job) -> None:
         """Write a checkpoint, in a thread; `wait` reports its failure."""
@@ -242,9 +240,8 @@ class CheckpointWriter:
         try:
             self._aside += keep_newest(folder, self._checkpoints.keep, newest)
         except OSError as error:
-            warnings.warn(
+            warn(
                 f"cannot remove older checkpoints from {str(folder)!r}: {error.strerror}",
-                stacklevel=2,
             )
 
     def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:

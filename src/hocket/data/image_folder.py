@@ -3,7 +3,6 @@
 # Shapes: B batch, S side of the square images that the network receives.
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from hocket.data.augment import Normalise
 from hocket.data.batches import Batches
 from hocket.data.dataset import Data, check_targets
 from hocket.data.randomness import divide_rows
-from hocket.errors import DataError, OptionError, format_problems, import_extra
+from hocket.errors import DataError, OptionError, format_problems, import_extra, warn
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -272,8 +271,7 @@ def _warn_of_left_out(part: Path, classes: Iterable[str]) -> None:
                 left_out[suffix] += 1
     if left_out:
         found = ", ".join(f"{count} x {kind}" for kind, count in sorted(left_out.items()))
-        warnings.warn(
+        warn(
             f"{part}: these are left out: {found}; images are read from the folder of each "
             f"class, in the formats {', '.join(sorted(SUFFIXES))}",
-            stacklevel=2,
         )

@@ -12,7 +12,6 @@ import runpy
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from hocket.distributed.rejoin_files import RejoinMarkers
 from hocket.distributed.restart import RestartBudget
 from hocket.distributed.supervisor import RejoinPolicy, Supervisor, print_message
 from hocket.distributed.worker_main import STOP_SIGNALS, WorkerSpec
-from hocket.errors import OptionError, PeerLostError, format_problems
+from hocket.errors import OptionError, PeerLostError, format_problems, warn
 
 FILES, FILES_PER_PROCESS = 40, 8
 """Files and connections of a process of a launch: its own, and those for each process."""
@@ -75,10 +74,9 @@ def launch(
     _check_options(processes, threads, grace_s, timeout_s)
     cores = usable_cores()
     if threads > 1 and threads * processes > cores:
-        warnings.warn(
+        warn(
             f"{processes} processes of {threads} threads want {threads * processes} cores and "
             f"{cores} can be used, which makes them several times slower; leave threads at 0",
-            stacklevel=2,
         )
     pickled = _pickle_work(work, arguments)
     interface = loopback_interface()

@@ -6,10 +6,9 @@ does. A loss that the training did not cause is followed by a restart from the l
 
 import os
 import signal
-import warnings
 from collections.abc import Callable, Mapping
 
-from hocket.errors import HangError, PeerLostError, TransitError, WorldError
+from hocket.errors import HangError, PeerLostError, TransitError, WorldError, warn
 
 USER_STOP_CODES = tuple(128 + n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 """Exit codes of a launch that somebody has stopped."""
@@ -92,9 +91,8 @@ def retry_after_loss(start: Callable[[bool], int], budget: RestartBudget) -> int
     """
     code = start(False)
     while (loss := describe_loss(code)) is not None and budget.take():
-        warnings.warn(
+        warn(
             f"{loss}; starting the whole job again from its last checkpoint, {budget}",
-            stacklevel=2,
         )
         code = start(True)
     return code

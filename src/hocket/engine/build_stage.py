@@ -1,6 +1,5 @@
 """Stages and their signals, built from a method and the layers of each stage."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from torch import nn
 
 from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
-from hocket.errors import OptionError
+from hocket.errors import OptionError, warn
 from hocket.methods.method import Method
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
@@ -29,41 +28,37 @@ from hocket.transport.encoded import EncodedPort
 from hocket.tree import Tree, copy_tensors
 
 
-def warn_of_biased_gradients(setup: Setup, stacklevel: int) -> None:
+def warn_of_biased_gradients(setup: Setup) -> None:
     """Warn if a codec makes gradients biased.
 
     Args:
         setup: Options of the training.
-        stacklevel: Frames between this one and the user's, as for `warnings.warn`.
     """
     if setup.codec.biases_gradients and setup.method.signal.needs_gradient:
-        warnings.warn(
+        warn(
             f"the codec {setup.codec} sends other activations than method "
             f"{setup.method.name!r} back-propagates through: a stage applies the gradient at "
             "what the next one received as if it were that at its own output, so that all "
             "stages but the last learn from biased gradients; methods with local losses, such "
             "as dgl, do not",
-            stacklevel=stacklevel,
         )
 
 
-def warn_of_idle_remedies(method: Method, stages: int, stacklevel: int) -> None:
+def warn_of_idle_remedies(method: Method, stages: int) -> None:
     """Warn of remedies that change nothing, as no gradient is late enough.
 
     Args:
         method: Method of the training.
         stages: Number of stages.
-        stacklevel: Frames between this one and the user's, as for `warnings.warn`.
     """
     idle = [remedy.name for remedy in method.remedies if remedy.slows]
     if not idle or stages == 1:  # on which no remedy acts
         return
     if all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
-        warnings.warn(
+        warn(
             f"{' and '.join(idle)} changes nothing: on {stages} stages of {method.name!r} no "
             "gradient is late by more than one update in the mean; use more stages, or leave "
             "it out",
-            stacklevel=stacklevel,
         )
 
 

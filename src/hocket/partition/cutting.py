@@ -99,7 +99,7 @@ def cut(
         require_enough_layers(stages, graph)
         costs = list(measure_layers(graph).values())
         positions = fastest_cut(costs, stages, link, memory_limit_mib)
-        warn_if_uneven(graph, [cost.total_s for cost in costs], positions, stacklevel=2)
+        warn_if_uneven(graph, [cost.total_s for cost in costs], positions)
         stages = _build_plan(graph, positions)
     plan, modules = divide(network, stages, sample)
     if cuts_between_layers(network, plan):  # all others have been verified
@@ -235,7 +235,7 @@ def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
         return Plan(())
     counts = count_flops(network, sample)
     first_layers = balance(counts, stages)
-    warn_if_uneven_layers(layers, counts, first_layers, stacklevel=3)
+    warn_if_uneven_layers(layers, counts, first_layers)
     return Plan(tuple(list(layers)[first] for first in first_layers))
 
 
@@ -252,7 +252,7 @@ def balanced_cut_points(graph: CutGraph, stages: int) -> list[int]:
     counts = count_flops_between(graph)
     first_layers = balance(counts, stages, packets=[0.0, *packets])
     positions = [first - 1 for first in first_layers]
-    warn_if_uneven(graph, counts, positions, stacklevel=3)
+    warn_if_uneven(graph, counts, positions)
     return positions
 
 

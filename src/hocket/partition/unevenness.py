@@ -1,12 +1,12 @@
 """Warning of a cut whose longest stage has too much of the work, with the reasons for it."""
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from torch import nn
 
+from hocket.errors import warn
 from hocket.partition.balance import balance
 from hocket.partition.cut_graph import CutGraph
 
@@ -16,16 +16,13 @@ TOLERATED = 1.5
 LISTED = 3
 
 
-def warn_if_uneven(
-    graph: CutGraph, work: Sequence[float], positions: Sequence[int], stacklevel: int
-) -> None:
+def warn_if_uneven(graph: CutGraph, work: Sequence[float], positions: Sequence[int]) -> None:
     """Warn if the longest stage is too long because places inside it are excluded.
 
     Args:
         graph: The network and its cut points.
         work: Work of each layer between cut points, counted or measured.
         positions: Positions in ``graph.cut_points`` at which it is cut.
-        stacklevel: Level of `warnings.warn`, counted from the caller.
     """
     bounds = [0, *(position + 1 for position in positions), len(work)]
     longest, ratio = _find_longest(work, bounds)
@@ -47,7 +44,7 @@ def warn_if_uneven(
         reasons.append(f"and {len(excluded) - LISTED} more reasons")
     names = (*graph.layer_names, "(end)")
     where = f"from {names[bounds[longest]]!r} to {names[bounds[longest + 1]]!r}"
-    _warn(longest, where, ratio, reasons, stacklevel + 1)
+    _warn(longest, where, ratio, reasons)
 
 
 def format_refusal(reason: str, first: str, count: int) -> str:
@@ -69,7 +66,6 @@ def warn_if_uneven_layers(
     layers: Mapping[str, nn.Module],
     work: Sequence[float],
     first_layers: Sequence[int],
-    stacklevel: int,
 ) -> None:
     """Warn if one layer of an nn.Sequential has too much of the work and modules inside.
 
@@ -77,7 +73,6 @@ def warn_if_uneven_layers(
         layers: The layers by name.
         work: Counted work of each layer.
         first_layers: First layer of each stage but the first.
-        stacklevel: Level of `warnings.warn`, counted from the caller.
     """
     bounds = [0, *first_layers, len(work)]
     longest, ratio = _find_longest(work, bounds)
@@ -92,7 +87,7 @@ def warn_if_uneven_layers(
         f"not inside layer {name!r}, as an nn.Sequential is cut between its layers; name "
         f"modules inside it, such as Plan(({inside[len(inside) // 2]!r},))"
     )
-    _warn(longest, f"with layer {name!r}", ratio, [reason], stacklevel + 1)
+    _warn(longest, f"with layer {name!r}", ratio, [reason])
 
 
 def _find_longest(work: Sequence[float], bounds: Sequence[int]) -> tuple[int, float]:
@@ -101,14 +96,11 @@ def _find_longest(work: Sequence[float], bounds: Sequence[int]) -> tuple[int, fl
     return sums.index(max(sums)), max(sums) * len(sums) / (sum(sums) or 1)
 
 
-def _warn(
-    stage: int, where: str, ratio: float, reasons: Sequence[str], stacklevel: int
-) -> None:
+def _warn(stage: int, where: str, ratio: float, reasons: Sequence[str]) -> None:
     lines = "".join(f"\n  - {reason}" for reason in reasons)
-    warnings.warn(
+    warn(
         f"stage {stage}, {where}, has {ratio:.1f} times the mean work of a stage, so that the "
         f"others wait for it; better places were excluded:{lines}",
-        stacklevel=stacklevel + 1,
     )
 
 

@@ -2,7 +2,6 @@
 
 import math
 import random
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from hocket.errors import CutError, format_problems
+from hocket.errors import CutError, format_problems, warn
 from hocket.modes import evaluation_mode, training_mode
 from hocket.partition.recorder import call_network, devices_of
 from hocket.partition.unfit_network import sample_error
@@ -99,10 +98,9 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             problems += [f"{name} {text}" for text in found]
     problems += _problems_without_gradients(network, stages, sample)
     if rounded and not problems:
-        warnings.warn(
+        warn(
             f"cut into {len(stages)} stages, this network computes the same but for rounding, "
             f"as sums over tensors of other strides run in another order: {rounded[0]}",
-            stacklevel=3,
         )
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")

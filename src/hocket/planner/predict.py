@@ -1,13 +1,12 @@
 """Prediction of methods on a network: cut by measured times, rehearse, and forecast."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from hocket.errors import CutError, format_problems
+from hocket.errors import CutError, format_problems, warn
 from hocket.methods import parse_method
 from hocket.methods.method import Method
 from hocket.methods.registry import forwards_first
@@ -94,12 +93,12 @@ def cut_by_time(
                 too_large.append(f"{', '.join(left_out)}: {error}")
         for kind in list(cuts)[:1]:  # one warning for each number of stages
             positions = [names.index(name) - 1 for name in cuts[kind]]
-            warn_if_uneven(graph, work, positions, stacklevel=2)
+            warn_if_uneven(graph, work, positions)
         candidates.append([Candidate(m, cuts[kinds[m]]) for m in methods if kinds[m] in cuts])
     if not any(candidates):
         raise CutError(format_problems("cannot cut this network", too_large))
     for text in too_large:
-        warnings.warn(f"not planned for {text}", stacklevel=2)
+        warn(f"not planned for {text}")
     return [some for some in candidates if some]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Any
 
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import RunFolderError, missing_extra
+from hocket.errors import RunFolderError, missing_extra, warn
 from hocket.files import open_to_append
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
@@ -89,10 +88,9 @@ class MetricsLog:
             if file is not None:
                 with suppress(OSError):
                     file.close()
-            warnings.warn(
+            warn(
                 f"cannot write metrics to {str(self._path)!r}: {error.strerror or error}; the "
                 "training goes on without them",
-                stacklevel=2,
             )
 
     def __enter__(self) -> "MetricsLog":

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import shutil
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,7 @@ from hocket.distributed import identity
 from hocket.distributed.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import DataError, HocketError, OptionError, RunFolderError, SampleError
+from hocket.errors import DataError, HocketError, OptionError, RunFolderError, SampleError, warn
 from hocket.methods.method import Method
 from hocket.runs.build import (
     KEPT_PLAN,
@@ -324,5 +323,5 @@ def _read_timeline(config: RunConfig, point: ResumePoint | None) -> Timeline:
     try:
         return Timeline.read(file).before_tick(point.tick)
     except DataError as error:  # the training is worth more
-        warnings.warn(f"{error}; the timeline begins here", stacklevel=2)
+        warn(f"{error}; the timeline begins here")
         return Timeline(())

@@ -3,7 +3,6 @@
 import dataclasses
 import signal
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
-from hocket.errors import NonFiniteError, OptionError
+from hocket.errors import NonFiniteError, OptionError, warn
 from hocket.methods.method import Method
 from hocket.runs.build import build_budget
 from hocket.runs.config import RunConfig, write_json
@@ -200,7 +199,7 @@ class TrainingRun:
             save_weights(network, file)
         except OSError as error:
             message = cannot_write(file, error)
-            warnings.warn(message, stacklevel=2)
+            warn(message)
             return message
         remove_other_formats(file)
         return ""
@@ -257,7 +256,7 @@ class TrainingRun:
                 write_json(self._run_dir / SUMMARY, dataclasses.asdict(summary))
             except OSError as error:
                 message = cannot_write(self._run_dir / SUMMARY, error)
-                warnings.warn(message, stacklevel=2)
+                warn(message)
         return summary
 
     def _early_stop(self) -> str:
@@ -275,4 +274,4 @@ class TrainingRun:
                 try:
                     self._timeline_before.concatenate(timeline).write(file)
                 except OptionError as error:  # the results are worth more
-                    warnings.warn(str(error), stacklevel=2)
+                    warn(str(error))

@@ -1,12 +1,11 @@
 """Gradients where none belong: on weights of other stages, and left from before a batch."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from torch import nn
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, warn
 from hocket.stage.untrained import describe_names
 
 
@@ -61,8 +60,7 @@ def drop_gradients(weights: Iterable[nn.Parameter], names: Mapping[nn.Parameter,
     for weight in left:
         weight.grad = None
     shown = describe_names([names.get(weight, "of the signal") for weight in left])
-    warnings.warn(
+    warn(
         f"{shown} had gradients that no batch of this training made, as after a backward of "
         "your own; they are dropped, as by zero_grad before a backward",
-        stacklevel=2,
     )

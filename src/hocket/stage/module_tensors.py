@@ -8,6 +8,16 @@ LayerBuffers: TypeAlias = dict[str, Tensor | None]
 """Buffers of a layer by its own names, as they are now."""
 
 
+def present_buffer(buffers: LayerBuffers, name: str) -> Tensor | None:
+    """Return a buffer of a layer; None if it is gone.
+
+    Args:
+        buffers: The buffers; those of a scripted layer are a mapping without ``get``.
+        name: Name of the buffer in its layer.
+    """
+    return buffers[name] if name in buffers else None  # noqa: SIM401
+
+
 class ModuleTensors:
     """Weights and buffers of a module whose layers stay the same objects.
 

@@ -24,7 +24,7 @@ from hocket.stage.accumulate import (
 )
 from hocket.stage.gradient_flow import FindFlow, GradientFlow
 from hocket.stage.late_check import LateCheck
-from hocket.stage.module_tensors import LayerBuffers, ModuleTensors
+from hocket.stage.module_tensors import LayerBuffers, ModuleTensors, present_buffer
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.optimizer import Updater
 from hocket.stage.report import LazyScalar, Number
@@ -141,7 +141,7 @@ class NonFiniteCheck:
         for buffers, key, saved in self._saved_buffers:
             # As data, for graphs in flight hold the buffers and no version is to count:
             # BatchNorm's kernels change their statistics in the same way.
-            if (buffer := buffers.get(key)) is None:
+            if (buffer := present_buffer(buffers, key)) is None:
                 continue
             if buffer.shape == saved.shape and 0 not in buffer.stride():
                 buffer.data.copy_(saved)
@@ -228,14 +228,16 @@ class NonFiniteCheck:
             names = list(named)
             self._late.add(lambda: names, largest_values(list(named.values())))
             return None
-        present = [buffers.get(key) for _, buffers, key in self._finite_buffers]
+        present = [present_buffer(buffers, key) for _, buffers, key in self._finite_buffers]
         if are_finite([buffer for buffer in present if buffer is not None]):
             return None
         return first_nonfinite(self._described_buffers())
 
     def _described_buffers(self) -> dict[str, Tensor]:
         """Return the buffers in which infinity is a fault, by descriptions."""
-        present = [(name, buffers.get(key)) for name, buffers, key in self._finite_buffers]
+        present = [
+            (name, present_buffer(buffers, key)) for name, buffers, key in self._finite_buffers
+        ]
         return {f"buffer {name!r}": b for name, b in present if b is not None and is_inexact(b)}
 
     def fault_in_gradients(

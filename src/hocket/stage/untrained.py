@@ -1,11 +1,11 @@
 """Weights that get gradients, and that no optimizer has."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 
 from torch import nn
 from torch.optim import Optimizer
 
+from hocket.errors import warn
 from hocket.stage.optimizer_factory import NamedParameters
 
 MOST_NAMES = 8
@@ -37,26 +37,23 @@ class UntrainedWeights:
             return
         if names := [name for name, p in self._frozen if p.grad is not None]:
             self._frozen = [(name, p) for name, p in self._frozen if p.grad is None]
-            warnings.warn(
+            warn(
                 f"{describe_names(names)} were frozen when the optimizers were built, get "
                 "gradients now, and stay as they are; build a new trainer after unfreezing",
-                stacklevel=2,
             )
 
 
-def warn_of_untrained(names: Sequence[str], stacklevel: int) -> None:
+def warn_of_untrained(names: Sequence[str]) -> None:
     """Warn of weights that need a gradient and that nobody trains.
 
     Args:
         names: Their names; there may be none.
-        stacklevel: The level of `warnings.warn`, counted from the caller.
     """
     if names:
-        warnings.warn(
+        warn(
             f"{describe_names(names)} get gradients and have no optimizer, so they stay as "
             "they are; give them to the optimizer, or freeze them by requires_grad_(False); "
             "weights of a loss are trained if they are moved into the network",
-            stacklevel=stacklevel + 1,
         )
 
 

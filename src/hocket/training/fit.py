@@ -5,7 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from hocket.errors import DataError, OptionError
+from hocket.errors import DataError, OptionError, warn
 from hocket.training.fit_plan import FitPlan
 from hocket.training.fit_state import FitState
 from hocket.training.pacing import Detached, Pacing, Together, evaluate_unless_asked
@@ -72,8 +72,26 @@ class _Goal:
                     "ReduceLROnPlateau follows the validation loss at the end of each epoch, "
                     "and there are no validation data; give some, or another scheduler"
                 )
+            if session.world.is_main:
+                _warn_of_slow_schedule(session, plan, epochs)
             if session.detached and not plan.resumed:
                 plan.save(None)  # for a process that is killed before the first one is due
+
+
+def _warn_of_slow_schedule(session: Session, plan: FitPlan, epochs: int) -> None:
+    """Warn of a scheduler that counts epochs, and whose steps are as many as the updates."""
+    setup = session.setup
+    batches = plan.budget.batches(epochs, plan.length, setup.method.accumulate)
+    schedulers = [stage.updater.scheduler for stage in session.engine.stages]
+    steps = max((getattr(each, "total_steps", 0) for each in schedulers), default=0)
+    if setup.scheduler_unit == "epoch" and batches is not None and steps > epochs:
+        updates = batches // setup.method.accumulate
+        if steps >= updates:
+            warn(
+                f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
+                f"has {steps} steps, so the learning rate hardly changes; give "
+                "scheduler_unit='update', or a schedule of as many steps as epochs",
+            )
 
 
 def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) -> None:

@@ -25,7 +25,7 @@ from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorMeter
 from hocket.engine.unbuilt import UnbuiltEngine
-from hocket.errors import NonFiniteError, OptionError
+from hocket.errors import NonFiniteError, OptionError, warn
 from hocket.modes import TrainingMode
 from hocket.options import require_list
 from hocket.restore import preserve_rng
@@ -341,10 +341,9 @@ class Session:
             setup, modules = self.setup, self.cut.cut(sample)
         names = NetworkNames(self.cut.network)
         if (known := names.parameters) and not any(weight.requires_grad for weight in known):
-            warnings.warn(
+            warn(
                 "all weights of the network are frozen, and stay as they are; unfreeze some "
                 "with requires_grad_(True) before the first batch",
-                stacklevel=5,
             )
         parts = EngineParts(
             setup, modules, sample, self._watchers, self.world, self._meter, names
@@ -353,14 +352,14 @@ class Session:
         if self.world.replica == 0:
             self._warn_of_untrained(engine)
         if self.world.is_main:
-            warn_of_biased_gradients(setup, stacklevel=6)
-            warn_of_idle_remedies(setup.method, self.cut.count, stacklevel=6)
+            warn_of_biased_gradients(setup)
+            warn_of_idle_remedies(setup.method, self.cut.count)
             signal = setup.method.signal
             if isinstance(signal, Delayed):
                 last = self.cut.count - 1
                 shrunk = [s.updater.optimizer for s in engine.stages if s.index < last]
-                warn_if_shrink_cancels(signal.shrink, shrunk, stacklevel=5)
-                warn_if_resizing_cancels(setup.method.remedies, shrunk, stacklevel=5)
+                warn_if_shrink_cancels(signal.shrink, shrunk)
+                warn_if_resizing_cancels(setup.method.remedies, shrunk)
         return engine
 
     def _warn_of_untrained(self, engine: Engine) -> None:
@@ -368,7 +367,7 @@ class Session:
         names = [name for stage in engine.stages for name in stage.untrained.names]
         if self.world.is_main:
             names += loss_weights(self.setup.loss, self.cut.network)
-        warn_of_untrained(names, stacklevel=6)
+        warn_of_untrained(names)
 
 
 class _ReportingFailures:

@@ -4,7 +4,6 @@ A training continues exactly where it has the stages of the checkpoint. With oth
 resharded: weights and optimizer states continue under the names that the network gives them.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from hocket.checkpoint.directory import Manifest, newest_first, read_manifest, read_part
 from hocket.engine.engine import LockstepEngine
-from hocket.errors import CheckpointError, format_problems
+from hocket.errors import CheckpointError, format_problems, warn
 from hocket.stage.forward_state import set_tensors
 from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
@@ -270,7 +269,7 @@ def warn_of_changes(snapshot: Snapshot, exact: bool, newer: Sequence[str]) -> No
         if was != now
     ]
     for word in words:
-        warnings.warn(word, stacklevel=4)
+        warn(word)
 
 
 def warn_of_unsaved(loss: object, network: nn.Module) -> None:
@@ -293,10 +292,9 @@ def warn_of_unsaved(loss: object, network: nn.Module) -> None:
         if type(layer).get_extra_state is not nn.Module.get_extra_state
     ]
     if names:
-        warnings.warn(
+        warn(
             f"checkpoints leave out {', '.join(names)}, so that a training that is resumed "
             "begins with it as it is then; keep it in buffers of the network",
-            stacklevel=5,
         )
 
 

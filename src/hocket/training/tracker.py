@@ -1,8 +1,9 @@
 """Services that keep the metrics of many trainings: their protocol, and their failures."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+
+from hocket.errors import warn
 
 
 class Tracker(Protocol):
@@ -68,8 +69,7 @@ class Trackers:
 
 
 def _warn(tracker: Tracker, error: Exception) -> None:
-    warnings.warn(
+    warn(
         f"{tracker.title} no longer accepts metrics ({type(error).__name__}: {error}); the "
         "training goes on without it",
-        stacklevel=3,
     )

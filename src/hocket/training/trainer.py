@@ -1,7 +1,6 @@
 """The trainer that a user holds: a network in stages that trains on batches it is given."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from hocket.distributed.phases import Phase
 from hocket.engine.engine import Engine
 from hocket.engine.event import Event, Watcher
 from hocket.engine.gradient_error import GradientErrorListener, build_error_meter
-from hocket.errors import HocketError, OptionError
+from hocket.errors import HocketError, OptionError, warn
 from hocket.methods import FDG, as_method
 from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageTiming, build_stage_speeds
@@ -591,7 +590,7 @@ class Trainer:
         """Warn the caller of the method that calls this; do nothing if it was warned before."""
         if message not in self._warned_of:
             self._warned_of.add(message)
-            warnings.warn(message, stacklevel=3)
+            warn(message)
 
 
 def _device_here(network: nn.Module, device: torch.device | str | None) -> torch.device:

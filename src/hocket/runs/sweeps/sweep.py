@@ -1,13 +1,12 @@
 """Running of a study: what is missing, several runs at a time, and the record at the end."""
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hocket.distributed.launch import usable_cores
-from hocket.errors import OptionError, RunFolderError
+from hocket.errors import OptionError, RunFolderError, warn
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps.kept_runs import KeptRuns
 from hocket.runs.sweeps.pictures import chosen_curves, draw_curves
@@ -75,7 +74,7 @@ def _draw(record: SweepRecord) -> None:
         try:
             draw_curves(record.values, file)
         except (OptionError, ValueError) as error:  # the record matters more
-            warnings.warn(f"there is no picture of the study: {error}", stacklevel=3)
+            warn(f"there is no picture of the study: {error}")
 
 
 def orphans(study: Study, folder: Path) -> list[str]:

@@ -1,0 +1,88 @@
+"""Warnings name the line of the caller, whatever lies between."""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from torch.optim import lr_scheduler
+
+import hocket
+from contract.small import data, mlp, sgd
+from hocket import Checkpoints, Trainer
+from hocket.errors import warn
+from unit.training.test_left_out import Center
+
+BATCHES = data(mlp, 4)
+
+
+def trainer(network=None, **options):
+    return Trainer(network or mlp(2), **({"optimizer": sgd} | options))
+
+
+def frozen():
+    return [stage.requires_grad_(False) for stage in mlp(2)]
+
+
+def saved_by_fit(folder):
+    built = trainer(loss=Center(), resumable=True)
+    built.fit(BATCHES, epochs=1, progress=False, checkpoints=Checkpoints(folder))
+
+
+def saved_by_hand(folder):
+    built = trainer(loss=Center(), resumable=True)
+    built.step(*BATCHES[0])
+    built.save(folder)
+
+
+def frozen_and_stepped(folder):
+    trainer(frozen()).step(*BATCHES[0])
+
+
+def frozen_and_fitted(folder):
+    trainer(frozen()).fit(BATCHES, epochs=1, progress=False)
+
+
+def scheduled_by_epochs(folder):
+    def cycle(optimizer):
+        return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=8)
+
+    trainer(scheduler=cycle).fit(BATCHES, epochs=2, progress=False)
+
+
+TOLD = {
+    saved_by_fit: "checkpoints leave out buffer 'center'",
+    saved_by_hand: "checkpoints leave out buffer 'center'",
+    frozen_and_stepped: "all weights of the network are frozen",
+    frozen_and_fitted: "all weights of the network are frozen",
+    scheduled_by_epochs: "counts epochs, of which there are 2, and its schedule has 8 steps",
+}
+
+
+@pytest.mark.parametrize("work", TOLD, ids=lambda work: work.__name__)
+def test_a_warning_names_the_line_that_led_to_it(work, tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work(tmp_path)
+    (told,) = [each for each in caught if TOLD[work] in str(each.message)]
+    assert told.filename == __file__
+
+
+def test_a_warning_of_a_thread_of_its_own_is_told_as_well():
+    with ThreadPoolExecutor(1) as pool, pytest.warns(UserWarning, match="the disk is full"):
+        pool.submit(warn, "the disk is full").result()
+
+
+@pytest.mark.parametrize(("unit", "steps"), [("epoch", 2), ("epoch", 7), ("update", 8)])
+def test_a_schedule_that_fits_its_unit_is_not_told(unit, steps, recwarn):
+    def cycle(optimizer):
+        return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+
+    trainer(scheduler=cycle, scheduler_unit=unit).fit(BATCHES, epochs=2, progress=False)
+    assert not [each for each in recwarn if "schedule" in str(each.message)]
+
+
+def test_no_other_module_counts_frames():
+    package = Path(hocket.__file__).parent
+    own = [path for path in package.rglob("*.py") if "warnings.warn(" in path.read_text()]
+    assert own == [package / "errors.py"]
