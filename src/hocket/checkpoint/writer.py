@@ -26,6 +26,7 @@ from hocket.checkpoint.directory import (
 )
 from hocket.checkpoint.serialize import pack
 from hocket.checkpoint.verdicts import Verdicts, complete_flag, given_up_flag
+from hocket.distributed.phases import RunningClock
 from hocket.distributed.solo_world import SoloWorld
 from hocket.distributed.world import World
 from hocket.errors import CheckpointError, OptionError, format_problems, warn
@@ -251,10 +252,10 @@ class CheckpointWriter:
         if not world.is_main:
             return None
         limit_s = world.slow_timeout_s
-        end_s = time.monotonic() + limit_s
+        clock = RunningClock(most_s=1.0)
         while (reports := world.flags.values(job.flag)) is None:
             ranks = range(world.size)
-            if time.monotonic() > end_s and (
+            if clock.seconds > limit_s and (
                 late := [r for r in ranks if not world.flags.all_set(job.flag, ranks=[r])]
             ):
                 return [

@@ -11,13 +11,17 @@ that one is within the time limit of its phase: then it waits on, and asks again
 import json
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from torch.distributed.distributed_c10d import Store
 
+from hocket.distributed.first_failure import (
+    FAILURE_KEY,
+    describe_failure,
+    record_first_failure,
+)
 from hocket.distributed.phases import (
     CurrentActivity,
     LimitName,
@@ -37,7 +41,6 @@ from hocket.distributed.store_client import (
 from hocket.distributed.waits import Finish, Wait, finish_operation
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
-FAILURE_KEY = "failure"
 STATUS_REQUEST_KEY = "status-requests"
 RECORD_TIMEOUT_S = 2.5
 """Seconds in which a failure must be recorded, also by a store that is slow at the moment.
@@ -68,6 +71,7 @@ class FailureDetector:
     Attributes:
         limits: Limits of the phases.
         slice_s: Seconds after which a wait has to look again.
+        reported: The error that ended the training in this process; None if none has.
     """
 
     def __init__(
@@ -97,6 +101,8 @@ class FailureDetector:
         )
         self._closed = threading.Event()
         self._was_first = False
+        self.reported: BaseException | None = None
+        self._silent_since_s: float | None = None  # when the store did not answer
         self._known_failure: str | None = None
         self._listeners: list[Callable[[HocketError], None]] = []
         self._store.set(f"present/{rank}", "yes")
@@ -218,6 +224,8 @@ class FailureDetector:
 
     def report(self, error: BaseException) -> bool:
         """Record why this process ends; return True if it is the first that failed."""
+        if self.reported is None:
+            self.reported = error
         if not isinstance(error, PeerFailedError):
             self._record(describe_failure(self._names[self._rank], error))
         return self._was_first
@@ -277,6 +285,9 @@ class FailureDetector:
         statuses = self._request_statuses()
         if (first := self._store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
+        if statuses is None:
+            return self._wait_for_store()
+        self._silent_since_s = None
         verdict = judge(self._rank, waiting, statuses, self.limits)
         name, status = self._names[verdict.rank], verdict.status
         limit: LimitName = "timeout_s"
@@ -319,15 +330,29 @@ class FailureDetector:
         first = self._record(message)
         return HangError(message) if self._was_first else PeerFailedError(first)
 
-    def _request_statuses(self) -> dict[int, Status]:
+    def _wait_for_store(self) -> float:
+        """Return the seconds until the next question, as the store did not answer this one.
+
+        Raises:
+            HangError: It has not answered for ``timeout_s``.
+        """
+        now_s = self.running_s
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
+        if now_s - self._silent_since_s >= self.limits.timeout_s:
+            raise self.store_timed_out()
+        return self._poll_s
+
+    def _request_statuses(self) -> dict[int, Status] | None:
         """Ask every other process for its activity; return the answers by rank.
 
-        A process that is not there yet is starting.
+        A process that is not there yet is starting. None means that the store, through which
+        all of them would answer, is slow.
         """
         statuses: dict[int, Status] = {}
         number = self._store.ask(lambda store: int(store.add(STATUS_REQUEST_KEY, 1)))
         if number is None:
-            return statuses
+            return None
         pending = set(others(range(len(self._names)), self._rank))
         for rank in sorted(pending):
             if self._store.get(f"present/{rank}") is None and self._store.reachable:
@@ -342,7 +367,7 @@ class FailureDetector:
                     statuses[rank] = Status(**values[0])
                     pending.discard(rank)
             time.sleep(self._poll_s / 8)
-        return statuses
+        return statuses if self._store.reachable else None
 
     def _poll(self) -> None:
         """Answer requests for the status of this process, and pass on the first failure."""
@@ -374,14 +399,3 @@ class FailureDetector:
             self._was_first = first == message
             return first
         return message
-
-
-def describe_failure(name: str, error: BaseException) -> str:
-    """Return the text that the other processes get of an error: its message, no traceback."""
-    text = "".join(traceback.format_exception_only(error)).rstrip()
-    return f"{name} failed: {text}"
-
-
-def record_first_failure(store: Store, message: str) -> str:
-    """Record a failure unless another one was recorded before; return the first one."""
-    return str(store.compare_set(FAILURE_KEY, "", message).decode())

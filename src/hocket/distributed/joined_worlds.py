@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_ti
 from torch.distributed.rendezvous import rendezvous
 
 from hocket.distributed import network_interface
-from hocket.distributed.failures import describe_failure, record_first_failure
+from hocket.distributed.first_failure import describe_failure, record_first_failure
 from hocket.distributed.identity import ProcessIdentity, current_identity
 from hocket.distributed.last_words import flush_files, flush_streams, write_last_words
 from hocket.distributed.process_state import leave_gloo
@@ -37,11 +37,16 @@ class _Joined:
         count: Number of worlds that it has begun to join; the same in all processes.
         groups: Number of default groups that were formed for them.
         worlds: Those that are in use, by number.
+        judged: The last error that was told, or that kept this process from joining a world,
+            and True if it was the first failure there.
+        told: Messages of this process in stores of worlds that it has not begun to join.
     """
 
     count: int = 0
     groups: int = 0
     worlds: WeakValueDictionary[int, World] = field(default_factory=WeakValueDictionary)
+    judged: tuple[BaseException | None, bool] = (None, False)
+    told: set[str] = field(default_factory=set)
 
 
 _joined = _Joined()
@@ -93,10 +98,30 @@ def join_world(
         threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
     store = _next_store(identity)
     _joined.count += 1
-    world = _joined.worlds[_joined.count] = World(
-        stages, replicas, timeout_s, store, identity, slow_timeout_s
-    )
+    try:
+        world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
+    except BaseException as error:
+        _joined.judged = error, _tell_those_that_join(store, identity, error)
+        raise
+    _joined.worlds[_joined.count] = world
     return world
+
+
+def _tell_those_that_join(
+    store: Store, identity: ProcessIdentity, error: BaseException
+) -> bool:
+    """Tell the others in the store of a world why this process does not join it.
+
+    Returns:
+        True if it is the first that failed there.
+    """
+    if isinstance(error, PeerFailedError):
+        return False
+    if isinstance(error, (HangError, PeerLostError)):
+        return True  # the world has recorded it: a later one would be a PeerFailedError
+    message = describe_failure(f"process {identity.rank}", error)
+    first, _ = ask_store(lambda: record_first_failure(store, message))
+    return first in (None, message)
 
 
 def _meet() -> tuple[Store, int, int]:
@@ -140,18 +165,36 @@ def report_failure(error: BaseException) -> bool:
     """Tell the others why this process ends; return True if it is the first that failed."""
     if isinstance(error, PeerFailedError):
         return False
-    worlds = [world for _, world in sorted(_joined.worlds.items()) if not world.left]
+    if _joined.judged[0] is not error:
+        _joined.judged = error, _tell_all(error)
+    return _joined.judged[1]
+
+
+def _tell_all(error: BaseException) -> bool:
+    """Tell those that train with this process, and those that wait for it.
+
+    Returns:
+        True if this process is the first that failed.
+    """
+    worlds = [
+        world
+        for _, world in sorted(_joined.worlds.items())
+        # Not those of a training that has ended before, in good order or by a caught error.
+        if world.failures.reported is error or not (world.left or world.failures.reported)
+    ]
     firsts = [world.failures.report(error) for world in worlds]
-    # The newest world decides: an older one may have had a failure that was caught.
+    # The newest world decides. Who was first there tells those that wait in the next one.
     if firsts and not firsts[-1]:
-        return False  # and who was first tells those that wait in the next world
+        return False
     identity = current_identity()
     if identity is None:
         return True
     # Others may wait for this process to join the next world.
     message = describe_failure(f"process {identity.rank}", error)
     first, _ = ask_store(lambda: record_first_failure(_next_store(identity), message))
-    return first in (None, message)
+    if first in (None, message):
+        _joined.told.add(message)
+    return first is None or first in _joined.told
 
 
 def report_symptom(error: BaseException, text: str) -> bool:

@@ -22,7 +22,12 @@ from hocket.distributed.launch_folder import LaunchFolder
 from hocket.distributed.phases import RunningClock
 from hocket.distributed.process_state import process_state
 from hocket.distributed.rejoin_files import RejoinMarkers
-from hocket.distributed.restart import RENDEZVOUS_LOST, RestartBudget, signal_name
+from hocket.distributed.restart import (
+    RENDEZVOUS_LOST,
+    RestartBudget,
+    describe_loss,
+    signal_name,
+)
 from hocket.distributed.worker_main import PEER_FAILED, STOP_SIGNALS
 from hocket.errors import HangError, PeerLostError
 
@@ -78,6 +83,7 @@ class Supervisor:
         self._failure_code = 0  # exit code of the first process that failed
         self._has_cause = False  # True once a process has reported why it failed
         self._signal_code = 0  # exit code of the signal that stopped the launch
+        self._interrupt_code = 0  # exit code of a Ctrl-C that was passed on
         self._folder = folder
         self._rejoin = rejoin
 
@@ -106,8 +112,7 @@ class Supervisor:
             left_s = max(0.0, deadline - self._clock.seconds)
             ready = connection.wait([*self._running, signal_pipe], min(left_s, POLL_S))
             if signal_pipe in ready:
-                for number in os.read(signal_pipe, 4096):
-                    self._handle_signal(number)
+                self._read_signals(signal_pipe)
             codes = self._collect_exit_codes(ready)
             if any(codes.values()):
                 # A process that failed because another one was killed may be noticed first.
@@ -120,8 +125,17 @@ class Supervisor:
                 self._kill_late()
             if self._running and not self._failure_code:
                 self._kill_without_rendezvous()
+        if self._failure_code and connection.wait([signal_pipe], 0):  # of its last moment
+            self._read_signals(signal_pipe)
         self._explain_failure()
+        if describe_loss(self._failure_code) is not None:
+            # A job whose end somebody has asked for is not started again after a loss.
+            return self._signal_code or self._interrupt_code or self._failure_code
         return self._signal_code or self._failure_code
+
+    def _read_signals(self, signal_pipe: int) -> None:
+        for number in os.read(signal_pipe, 4096):
+            self._handle_signal(number)
 
     def _collect_exit_codes(self, ready: Sequence[object]) -> dict[int, int]:
         """Return the exit codes, by rank, of the processes that have ended."""
@@ -139,11 +153,14 @@ class Supervisor:
         if number == signal.SIGINT:
             first = not self._signal_code and not self._was_sent(number)
             if first and 0 in self._running.values() and self._has_begun():
+                self._interrupt_code = 128 + number
                 self._send_to([0], signal.SIGINT)
             else:
                 self._signal_code = self._signal_code or 128 + number
                 self._send_to(self._running.values(), signal.SIGKILL)
-        elif number in STOP_SIGNALS and not self._signal_code:
+        elif number in STOP_SIGNALS and self._signal_code:
+            self._send_to(self._running.values(), signal.SIGKILL)
+        elif number in STOP_SIGNALS:
             self._signal_code = 128 + number
             self._send_to(self._running.values(), signal.SIGTERM)
             self._end_others(f"the launcher received {signal.Signals(number).name}")

@@ -22,7 +22,7 @@ from hocket.distributed.failures import FailureDetector
 from hocket.distributed.flags import StoreFlags
 from hocket.distributed.identity import ProcessIdentity
 from hocket.distributed.membership import Group, Membership
-from hocket.distributed.phases import Phase
+from hocket.distributed.phases import Phase, others
 from hocket.distributed.process_groups import GroupPool, ProcessGroups, Shape
 from hocket.distributed.strangers import form_behind_closed_door
 from hocket.distributed.waits import Finish
@@ -164,8 +164,12 @@ class World:
         self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
         self.failures.wait_for_all()
-        while (offers := self.flags.values("groups")) is None:
-            time.sleep(0.01)  # a store that was slow to take an offer has it in the end
+        activity = "waiting for what the others know of process groups"
+        ranks = others(range(self.size), self.rank)
+        with self.failures.waiting_for(activity, ranks, "all processes to join") as wait:
+            while (offers := self.flags.values("groups")) is None:
+                wait.look()  # a store that was slow to take an offer has it in the end
+                time.sleep(0.01)
         taken = partial(_pool.take, shape, [json.loads(offer) for offer in offers])
         door = PrefixStore("door", self._store)
         return form_behind_closed_door(

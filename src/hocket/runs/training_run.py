@@ -10,6 +10,7 @@ from torch import nn
 
 from hocket.checkpoint import Checkpoints
 from hocket.data import Data
+from hocket.distributed.joined_worlds import report_failure
 from hocket.errors import NonFiniteError, OptionError, warn
 from hocket.methods.method import Method
 from hocket.runs.build import build_budget
@@ -208,8 +209,11 @@ class TrainingRun:
         """Return the request to restart from the last checkpoint and skip the batch.
 
         Raises:
-            NonFiniteError: There is no checkpoint, or a restart would not help.
+            NonFiniteError: There is no checkpoint, or a restart would not help; or another
+                process was the first to find something, and notes the batch.
         """
+        if not report_failure(error):
+            raise error
         if not has_checkpoints(self._run_dir, self._config.stages):
             raise NonFiniteError(f"{error}; there is no checkpoint yet to restore") from error
         return note_skipped_batch(self._run_dir, error, self._config.max_restores)

@@ -95,15 +95,14 @@ class Interrupt:
             try:
                 try:
                     self._reading = shared is None
+                    if self._reading and self.asked:  # during the tick before
+                        return
                     batch = next(iterator)
                 finally:
                     self._reading = False
             except (StopIteration, _ReadingGivenUpError):
                 return
-            if shared is None:
-                if self.asked:
-                    return
-            else:
+            if shared is not None:
                 if self.asked:
                     shared.compare_set("stop", "", str(number + AHEAD))
                 if shared.check(["stop"]) and number >= int(shared.get("stop")):

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
+from hocket.distributed import phases
 from hocket.distributed.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
 from hocket.methods import BP, FDG
@@ -190,6 +192,24 @@ def test_a_missing_part_ends_in_a_timeout(tmp_path):
     ):
         saver.wait()
     assert newest_first(tmp_path) == []
+
+
+def test_a_suspension_does_not_count_as_time_in_which_a_part_is_late(tmp_path, monkeypatch):
+    store, real, late = HashStore(), time.monotonic, [0.0]
+    monkeypatch.setattr(phases.time, "monotonic", lambda: real() + late[0])
+    savers = [
+        writer.CheckpointWriter(Checkpoints(tmp_path, on_error="stop"), PatientWorld(r, store))
+        for r in range(2)
+    ]
+    for rank, saver in enumerate(savers):
+        saver.save("tick", {f"stage{rank}.pt": {}}, Manifest(1, [], 1, {}, {}, 1, {}, {}))
+        if rank == 0:
+            time.sleep(0.2)  # it waits for the other part
+            late[0] = 2 * PatientWorld.slow_timeout_s
+            time.sleep(0.2)
+    for saver in savers:
+        saver.wait()
+    assert (tmp_path / "tick").is_dir()
 
 
 def test_a_part_that_is_written_after_rank_0_has_given_up_is_removed(tmp_path, monkeypatch):

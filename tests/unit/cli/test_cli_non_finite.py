@@ -110,6 +110,16 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to(call):
     assert "there is no checkpoint yet to restore" in said
 
 
+def test_only_the_process_that_was_the_first_to_find_it_notes_the_batch(call, monkeypatch):
+    """Others that find the same at the same time would take the batch for a skipped one."""
+    monkeypatch.setattr("hocket.runs.training_run.report_failure", lambda error: False)
+    code, said = call("--checkpoint-every", 5, "--on-nan", "restore")
+    assert code == 2
+    assert "the output became nan" in said
+    assert "restoring" not in said
+    assert read_skipped_batches(Path("run")) == []
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

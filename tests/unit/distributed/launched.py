@@ -260,11 +260,14 @@ def signal_launcher_and_save(launcher, folder):
         Path(folder, f"saved-{rank()}").touch()
 
 
-def signal_launcher_and_ignore(launcher):
+def signal_launcher_and_ignore(launcher, times=1):
+    """Send SIGTERM to the launcher so many times; all processes ignore it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     distributed.barrier()
     if rank() == 1:
-        os.kill(launcher, signal.SIGTERM)
+        for _ in range(times):
+            os.kill(launcher, signal.SIGTERM)
+            time.sleep(0.5)  # else the two would be one signal
     hang()
 
 

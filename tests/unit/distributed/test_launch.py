@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -208,15 +209,48 @@ def test_a_death_by_signal_is_the_cause_of_a_failure_at_the_same_time(tmp_path):
     os.close(writing)
 
 
-class EndedProcess:
-    """A process that has already ended when the supervisor first looks."""
+def test_a_signal_of_the_moment_in_which_the_last_process_ends_is_heard(tmp_path):
+    """Else a job that somebody has stopped would be started again."""
+    reading, writing = os.pipe()
+    with Supervisor(grace_s=0, folder=LaunchFolder(tmp_path)) as supervising:
+        late = partial(os.write, writing, bytes([signal.SIGTERM]))
+        supervising.add(EndedProcess(-signal.SIGKILL, late))
+        assert supervising.wait(reading) == 128 + signal.SIGTERM
+    os.close(reading)
+    os.close(writing)
 
-    def __init__(self, code):
+
+@pytest.mark.parametrize(
+    ("code", "found"), [(-signal.SIGKILL, 130), (HangError.exit_code, 130), (1, 1)]
+)
+def test_what_is_lost_after_ctrl_c_is_not_started_again(tmp_path, code, found):
+    folder = LaunchFolder(tmp_path)
+    folder.mark_joined(0)
+    reading, writing = os.pipe()
+    os.write(writing, bytes([signal.SIGINT]))
+    with Supervisor(grace_s=0, folder=folder) as supervising:
+        supervising.add(EndedProcess(code))
+        assert supervising.wait(reading) == found
+    os.close(reading)
+    os.close(writing)
+
+
+class EndedProcess:
+    """A process that has already ended when the supervisor first looks.
+
+    Args:
+        code: Its exit code.
+        meanwhile: Called while the supervisor asks for it.
+    """
+
+    def __init__(self, code, meanwhile=lambda: None):
         self.code = code
+        self.meanwhile = meanwhile
         self.sentinel, other = os.pipe()
         os.close(other)
 
     def wait(self):
+        self.meanwhile()
         return self.code
 
     def send(self, number):
@@ -331,6 +365,12 @@ def test_processes_may_save_before_they_end(folder):
     work = launched.signal_launcher_and_save
     assert launch(work, os.getpid(), str(folder), processes=2, grace_s=60) == 143
     assert sorted(file.name for file in folder.glob("saved-*")) == ["saved-0", "saved-1"]
+
+
+def test_a_second_sigterm_ends_all_at_once(capfd):
+    work = launched.signal_launcher_and_ignore
+    assert launch(work, os.getpid(), 2, processes=2, grace_s=3600) == 143
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(capfd):

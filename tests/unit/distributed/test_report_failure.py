@@ -6,32 +6,52 @@ import pytest
 from torch.distributed import HashStore
 
 from hocket.distributed import joined_worlds
-from hocket.distributed.failures import FAILURE_KEY
+from hocket.distributed.first_failure import FAILURE_KEY
 from hocket.distributed.identity import ProcessIdentity
-from hocket.errors import PeerFailedError
+from hocket.errors import HangError, PeerFailedError, WorldError
 
 
 class Process:
-    """A process in worlds, given by the messages that were recorded there before its own."""
+    """A process in worlds, given by the rank that has failed first in each.
 
-    def __init__(self, monkeypatch, rank, store, *worlds):
+    Args:
+        monkeypatch: Replaces what is known of the process.
+        rank: Its rank.
+        store: Store of all processes.
+        worlds: The worlds that it is in.
+        caught: Numbers of those with a failure that it has caught.
+    """
+
+    def __init__(self, monkeypatch, rank, store, *worlds, caught=()):
         self._monkeypatch = monkeypatch
         self._identity = ProcessIdentity(rank, 2, store)
-        self._worlds = {
-            number: SimpleNamespace(left=False, failures=self._failures(rank, world))
-            for number, world in enumerate(worlds, 1)
-        }
+        self._joined = joined_worlds._Joined(
+            count=1,
+            worlds={
+                number: SimpleNamespace(
+                    left=False, failures=self._failures(rank, world, number in caught)
+                )
+                for number, world in enumerate(worlds, 1)
+            },
+        )
 
     @staticmethod
-    def _failures(rank, world):
-        return SimpleNamespace(report=lambda error: world.setdefault("first", rank) == rank)
+    def _failures(rank, world, caught):
+        return SimpleNamespace(
+            report=lambda error: world.setdefault("first", rank) == rank,
+            reported=KeyError("caught") if caught else None,
+        )
 
-    def fails(self):
-        """True if this process is to tell why it ends."""
-        joined = joined_worlds._Joined(count=1, worlds=self._worlds)
-        self._monkeypatch.setattr(joined_worlds, "_joined", joined)
+    def enter(self):
+        """Let this process be the present one."""
+        self._monkeypatch.setattr(joined_worlds, "_joined", self._joined)
         self._monkeypatch.setattr(joined_worlds, "current_identity", lambda: self._identity)
-        return joined_worlds.report_failure(ValueError(f"of rank {self._identity.rank}"))
+
+    def fails(self, error=None):
+        """True if this process is to tell why it ends."""
+        self.enter()
+        error = error or ValueError(f"of rank {self._identity.rank}")
+        return joined_worlds.report_failure(error)
 
 
 @pytest.fixture
@@ -55,6 +75,42 @@ def test_a_failure_of_an_older_world_that_was_caught_hides_no_other(monkeypatch,
     caught, world = {"first": 0}, {}
     assert Process(monkeypatch, 1, store, caught, world).fails()
     assert not Process(monkeypatch, 0, store, caught, world).fails()
+
+
+def test_a_failure_that_was_caught_decides_nothing_before_the_next_world(monkeypatch, store):
+    caught = {"first": 0}
+    assert Process(monkeypatch, 1, store, caught, caught=[1]).fails()
+    assert "ValueError: of rank 1" in next_failure(store)
+    assert not Process(monkeypatch, 0, store, caught, caught=[1]).fails()
+
+
+def test_a_process_may_tell_more_after_it_was_the_first(monkeypatch, store):
+    """As the request to restore a checkpoint, which follows the report of a NaN."""
+    world, process = {}, Process(monkeypatch, 0, store)
+    assert process.fails()
+    assert process.fails(KeyError("that follows"))
+    assert not Process(monkeypatch, 1, store, world).fails()
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [(WorldError("2 stages"), True), (HangError("late"), True), (PeerFailedError("1"), False)],
+)
+def test_a_failure_to_join_is_told_in_the_world_that_others_join(
+    monkeypatch, store, error, first
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(joined_worlds, "World", fail)
+    caught = {"first": 1}
+    process = Process(monkeypatch, 0, store, caught)
+    process.enter()
+    entered = joined_worlds._next_store(process._identity)
+    with pytest.raises(type(error)):
+        joined_worlds.join_world(2, 1, 60.0, 1800.0)
+    assert process.fails(error) == first
+    assert entered.check([FAILURE_KEY]) == isinstance(error, WorldError)
 
 
 def test_a_process_without_a_world_tells_those_that_wait_for_it(monkeypatch, store):

@@ -117,6 +117,20 @@ def test_a_batch_that_is_being_read_is_given_up(heard):
     assert heard == []
 
 
+def test_no_batch_is_begun_after_a_signal(heard):
+    """Reading it may take longer than the process has."""
+
+    def batches():
+        yield 0
+        pytest.fail("another batch was read")
+
+    with Interrupt() as interrupt:
+        read = interrupt.until_asked(batches())
+        assert next(read) == 0
+        signal.raise_signal(signal.SIGINT)
+        assert list(read) == []
+
+
 def test_replicas_read_a_batch_to_its_end(heard):
     """They have to stop at the same one."""
 
