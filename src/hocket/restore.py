@@ -171,6 +171,8 @@ def _snapshot(value: Any, depth: int = _DEPTH) -> Callable[[], None]:
         return partial(_restore_mapping, value, members)
     if type(value) is set:
         return partial(_restore_set, value, value.copy())
+    if isinstance(value, torch.Generator):
+        return partial(_restore_generator, value, value.get_state())
     return _do_nothing
 
 
@@ -217,6 +219,10 @@ def _restore_mapping(value: Any, members: list[tuple[Any, Any, Callable[[], None
     for key, each, restore in members:
         value[key] = each
         restore()
+
+
+def _restore_generator(value: torch.Generator, state: Tensor) -> None:
+    value.set_state(state)
 
 
 def _restore_set(value: set[Any], members: set[Any]) -> None:

@@ -336,10 +336,8 @@ class FailureDetector:
         Raises:
             HangError: It has not answered for ``timeout_s``.
         """
-        now_s = self.running_s
-        if self._silent_since_s is None:
-            self._silent_since_s = now_s
-        if now_s - self._silent_since_s >= self.limits.timeout_s:
+        self._silent_since_s = self._silent_since_s or self.running_s
+        if self.running_s - self._silent_since_s >= self.limits.timeout_s:
             raise self.store_timed_out()
         return self._poll_s
 

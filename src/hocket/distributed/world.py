@@ -164,9 +164,8 @@ class World:
         self.flags.set("groups", json.dumps(_pool.offer(shape)))
         # Forming a group would hang if another process did not arrive.
         self.failures.wait_for_all()
-        activity = "waiting for what the others know of process groups"
-        ranks = others(range(self.size), self.rank)
-        with self.failures.waiting_for(activity, ranks, "all processes to join") as wait:
+        awaited, ranks = "what all processes offer", others(range(self.size), self.rank)
+        with self.failures.waiting_for(f"waiting for {awaited}", ranks, awaited) as wait:
             while (offers := self.flags.values("groups")) is None:
                 wait.look()  # a store that was slow to take an offer has it in the end
                 time.sleep(0.01)

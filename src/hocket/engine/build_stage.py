@@ -12,6 +12,7 @@ from hocket.distributed.gradient_sync import GradientSync
 from hocket.distributed.world import World
 from hocket.errors import OptionError, warn
 from hocket.methods.method import Method
+from hocket.partition.partial_module import PartialModule
 from hocket.partition.sequential import is_sequential, layers_in_order
 from hocket.restore import dry_run
 from hocket.signals import Objective
@@ -146,7 +147,8 @@ def build_signals(
     dtypes: list[torch.dtype] = []
     hidden: list[list[tuple[int, ...]]] = []
     value = sample
-    with dry_run(*modules):
+    networks_cut = {m.network for m in modules if isinstance(m, PartialModule)}
+    with dry_run(*modules, *networks_cut):  # a part repeats the forward of its whole network
         for k, module in enumerate(modules):
             value, outputs = _forward_by_layers(module, copy_tensors(value))
             hidden.append(outputs)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy
 import torch
@@ -48,7 +49,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     """Check that stages in sequence compute the same as the network.
 
     Both run on the sample in training mode and in evaluation, with the same random state. In
-    evaluation without gradients the stages only have to run, if the network does.
+    training mode they forward it once more, as a network may keep something from batch to
+    batch. In evaluation without gradients the stages only have to run, if the network does.
     Layers in evaluation mode stay in it in a network that is in training mode, as in `fit`.
     Gradients, buffers and random state are restored afterwards. On a CPU, results that are not
     equal bit by bit but within the rounding of a sum are warned of: a gradient that crosses a
@@ -97,11 +99,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                 rounded += _differences(expected, actual, torch.equal)
             problems += [f"{name} {text}" for text in found]
     problems += _problems_without_gradients(network, stages, sample)
-    if rounded and not problems:
-        warn(
-            f"cut into {len(stages)} stages, this network computes the same but for rounding, "
-            f"as sums over tensors of other strides run in another order: {rounded[0]}",
-        )
+    compare = _nearly_equal if on_gpu else _equal_but_for_rounding
+    problems = problems or [*_problems_of_a_second_batch(network, stages, sample, compare)]
     if problems:
         problems.append("cut elsewhere, or give the stages as a list of modules")
         raise CutError(
@@ -109,6 +108,78 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                 f"cut into {len(stages)} stages, this network computes something else", problems
             )
         )
+    _warn_of_rounding(rounded, len(stages))
+
+
+def _warn_of_rounding(rounded: Sequence[str], stages: int) -> None:
+    """Warn of results that are equal but for rounding, if there are any."""
+    if rounded:
+        warn(
+            f"cut into {stages} stages, this network computes the same but for rounding, "
+            f"as sums over tensors of other strides run in another order: {rounded[0]}"
+        )
+
+
+def _problems_of_a_second_batch(
+    network: nn.Module, stages: Sequence[nn.Module], sample: Tree, compare: Compare
+) -> Iterator[str]:
+    """Yield a difference that only the second of two forwards shows.
+
+    Each stage repeats what the forward of a divided module does with its attributes, so one
+    that counts its forwards counts as many for each batch as there are stages.
+
+    Args:
+        network: The network.
+        stages: Its stages.
+        sample: A batch of its inputs.
+        compare: Function that returns True for two tensors that are equal.
+
+    Raises:
+        OutOfMemoryError: The memory of the GPU was short.
+    """
+    with training_mode(network, *stages):
+        expected, attributes = _forward_twice(network, [network], sample)
+        try:
+            actual, _ = _forward_twice(network, stages, sample)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            yield f"in training mode the stages fail with a second batch: {error}".partition(
+                "\n"
+            )[0]
+            return
+    if len(expected) != len(actual) or not all(map(partial(_both, compare), expected, actual)):
+        kept = f" in the attribute {' and '.join(attributes)}" if attributes else ""
+        yield (
+            "in training mode the outputs for a second batch differ, as the forward of a "
+            f"divided module keeps something from batch to batch{kept}, and each stage repeats "
+            "that; keep it in a buffer, or in a module of its own that uses it"
+        )
+
+
+def _forward_twice(
+    network: nn.Module, stages: Sequence[nn.Module], sample: Tree
+) -> tuple[tuple[Tensor, ...], list[str]]:
+    """Return the output of a second forward, and the names of attributes that changed."""
+    with _same_state(network, grad=True):
+        before = _plain_attributes(network)
+        for _ in range(2):
+            value: Tree = copy_tensors(sample)
+            for number, stage in enumerate(stages):
+                inputs = map_tensors(as_leaf, value) if number else value
+                value = call_network(stage, inputs) if stage is network else stage(inputs)
+        changed = dict(_plain_attributes(network) - before)
+    return tuple(o.detach().clone() for o in tensors(value)), sorted(map(repr, changed))
+
+
+def _plain_attributes(network: nn.Module) -> set[tuple[str, Any]]:
+    """Return the numbers and texts among the attributes of all modules, by name."""
+    return {
+        (f"{path}.{name}".lstrip("."), value)
+        for path, module in network.named_modules()
+        for name, value in vars(module).items()
+        if type(value) in (bool, int, float, str)
+    }
 
 
 def _problems_without_gradients(
@@ -152,6 +223,25 @@ def _restore_gradients(network: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
+@contextmanager
+def _same_state(network: nn.Module, *, grad: bool) -> Iterator[None]:
+    """Context manager that begins with the same random numbers, and restores the network.
+
+    Args:
+        network: The network.
+        grad: False for forwards without graphs.
+    """
+    with (
+        restore_state(network),
+        preserve_rng(devices_of(network)),
+        torch.set_grad_enabled(grad),
+    ):
+        torch.manual_seed(SEED)
+        random.seed(SEED)
+        numpy.random.seed(SEED)
+        yield
+
+
 def _run(
     network: nn.Module, stages: Sequence[nn.Module], sample: Tree, *, grad: bool = True
 ) -> _Pass:
@@ -164,14 +254,7 @@ def _run(
         grad: False for a forward alone, without graphs.
     """
     network.zero_grad(set_to_none=True)
-    with (
-        restore_state(network),
-        preserve_rng(devices_of(network)),
-        torch.set_grad_enabled(grad),
-    ):
-        torch.manual_seed(SEED)
-        random.seed(SEED)
-        numpy.random.seed(SEED)
+    with _same_state(network, grad=grad):
         value: Tree = copy_tensors(sample)
         passed: list[tuple[Tree, Tree]] = []
         for number, stage in enumerate(stages):

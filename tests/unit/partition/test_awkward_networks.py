@@ -1,5 +1,7 @@
 """Networks that keep things, decide by numbers or are scripted are cut, or refused in words."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -22,11 +24,68 @@ def test_a_tensor_that_is_kept_from_batch_to_batch_is_told():
             self.state = state.detach()
             return self.last(x)
 
-    stages = cut(Recurrent(), stages=Plan("last"), sample=torch.ones(3, 2, 4))
-    x = torch.ones(3, 2, 4)
-    stages[1](stages[0](x))
-    with pytest.raises(CutError, match="is given a tensor without numbers: the forward took"):
-        stages[0](x)
+    told = "with a second batch: the stage from 'the start' to 'last' is given a tensor without"
+    with pytest.raises(CutError, match=told):
+        cut(Recurrent(), stages=Plan("last"), sample=torch.ones(3, 2, 4))
+
+
+class Annealed(nn.Module):
+    """A network that divides by something which it changes in each forward."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.last, self.kind, self.steps, self.seen = *twice(), kind, 0, []
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += 1
+        self.seen.append(1)
+        self.count += 1
+        divisor = {"number": self.steps, "list": len(self.seen), "buffer": self.count, "": 1}
+        return self.last(self.first(x) / divisor[self.kind])
+
+
+def twice():
+    return nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"), [("number", " in the attribute 'steps',"), ("list", ",")]
+)
+def test_a_count_that_each_stage_would_repeat_is_refused(kind, named):
+    torch.manual_seed(0)
+    told = f"keeps something from batch to batch.*{named} and each stage repeats that; keep it"
+    with pytest.raises(CutError, match=told):
+        cut(Annealed(kind), stages=Plan("last"), sample=X)
+
+
+@pytest.mark.parametrize("kind", ["buffer", ""])
+def test_a_count_in_a_buffer_or_that_nothing_depends_on_is_no_obstacle(kind):
+    torch.manual_seed(0)
+    network = Annealed(kind)
+    stages = cut(network, stages=Plan("last"), sample=X)
+    assert (network.steps, network.seen, float(network.count)) == (0, [], 0)
+    expected = copy.deepcopy(network)
+    for _ in range(3):
+        assert torch.equal(stages[1](stages[0](X)), expected(X))
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_trainer_begins_with_attributes_and_generators_as_they_were(stages):
+    class Noisy(Annealed):
+        def __init__(self, kind):
+            super().__init__(kind)
+            self.generator = torch.Generator().manual_seed(3)
+
+        def forward(self, x):
+            return super().forward(x + torch.rand(x.shape, generator=self.generator))
+
+    network = Noisy("number" if stages == 1 else "")
+    state = network.generator.get_state()
+    with Trainer(network, stages=stages, method="bp", optimizer=sgd) as trainer:
+        trainer.prepare(X)
+        assert (network.steps, network.seen) == (0, [])
+        assert torch.equal(network.generator.get_state(), state)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
