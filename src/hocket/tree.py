@@ -32,6 +32,56 @@ def count_samples(tree: Tree) -> int:
     return next((len(tensor) for tensor in tensors(tree) if tensor.dim()), 0)
 
 
+def count_batch(targets: Tree, values: Tree) -> int:
+    """Return the number of samples of a batch; 0 if nothing shows it.
+
+    It is that of the targets, unless these are several tensors of different lengths, or of one
+    that nothing else has, as boxes in each of several images.
+
+    Args:
+        targets: Targets of the batch, with tensors of shape (B, ...) if there are any.
+        values: Inputs or outputs, with tensors of shape (B, ...).
+
+    >>> import torch
+    >>> boxes = [torch.zeros(50, 4), torch.zeros(1, 4)]
+    >>> count_batch(boxes, torch.zeros(2, 3)), count_batch(torch.zeros(8), torch.zeros(2, 3))
+    (2, 8)
+    """
+    lengths = [len(tensor) for tensor in tensors(targets) if tensor.dim()]
+    samples = count_samples(values)
+    if not lengths or not samples:
+        return lengths[0] if lengths else samples
+    same = lengths.count(lengths[0]) == len(lengths)
+    known = any(lengths[0] in value.shape[:2] for value in tensors(values))
+    return lengths[0] if len(lengths) == 1 or (same and known) else samples
+
+
+def take_samples(tree: Tree, part: slice, batch: int) -> Tree:
+    """Return a part of a batch: of each tensor (B, ...), and of lists with an entry a sample.
+
+    Args:
+        tree: The batch.
+        part: Its samples.
+        batch: Number of samples, B. A list of B tensors that all have the length B is taken
+            for B tensors of whole batches.
+
+    >>> import torch
+    >>> take_samples((torch.arange(2), [torch.zeros(3), torch.ones(1)]), slice(1, 2), 2)
+    (tensor([1]), [tensor([1.])])
+    """
+    if isinstance(tree, Tensor):
+        return tree[part] if tree.dim() and len(tree) == batch else tree
+    if isinstance(tree, list | tuple):
+        lengths = {len(tensor) for tensor in tensors(tree) if tensor.dim()}
+        if isinstance(tree, list) and len(tree) == batch and lengths != {batch}:
+            return tree[part]
+        members = [take_samples(member, part, batch) for member in tree]
+        return type(tree)(*members) if hasattr(tree, "_fields") else type(tree)(members)
+    if isinstance(tree, dict):
+        return {key: take_samples(value, part, batch) for key, value in tree.items()}
+    return map_tensors(lambda tensor: take_samples(tensor, part, batch), tree)
+
+
 def leaves(tree: Tree) -> list[Any]:
     """Return all leaves, in the order of the structure.
 

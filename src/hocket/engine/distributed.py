@@ -6,8 +6,6 @@ and waits only where an action needs a packet that is not there yet.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from torch import Tensor
-
 from hocket.distributed.world import World
 from hocket.engine.engine import Batch
 from hocket.engine.event import Event, Watcher
@@ -22,7 +20,7 @@ from hocket.stage.stage import Stage
 from hocket.transport.connection import Connection
 from hocket.transport.connection_ports import Lookahead
 from hocket.transport.source import Source
-from hocket.tree import Tree, count_samples, map_tensors
+from hocket.tree import Tree, count_samples, take_samples, tensors
 
 
 class DistributedEngine:
@@ -164,7 +162,8 @@ class DistributedEngine:
         fraction is that of the class indices that are not ignored, or else of the samples.
 
         Raises:
-            DataError: The batch has fewer samples than there are replicas.
+            DataError: The batch has fewer samples than there are replicas, or its targets
+                cannot be divided.
         """
         replica, replicas = self._world.replica, self._world.replicas
         if replicas == 1:
@@ -177,11 +176,12 @@ class DistributedEngine:
             )
         first, last = (whole * r // replicas for r in (replica, replica + 1))
 
-        def part(tensor: Tensor) -> Tensor:
-            shared = tensor.dim() and len(tensor) == whole
-            return tensor[first:last] if shared else tensor
-
-        own = map_tensors(part, batch)
+        own = take_samples(batch, slice(first, last), whole)
+        if tensors(batch[1]) and _shapes(own[1]) == _shapes(batch[1]):
+            raise DataError(
+                f"replicas cannot divide the targets of a batch of {whole}: none of their "
+                f"tensors has that length, and no list that many entries: {_shapes(batch[1])}"
+            )
         ignored = self.stages[0].ignored_target
         counted, all_counted = (count_targets(each[1], ignored) for each in (own, batch))
         if counted is not None and all_counted:
@@ -201,3 +201,7 @@ class DistributedEngine:
             self._executed.add(action.kind)
         failures.set_activity(f"between tick {tick} and the next one", slow=True)
         return events
+
+
+def _shapes(tree: Tree) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in tensors(tree)]

@@ -267,7 +267,8 @@ def require_enough_layers(stages: int, graph: CutGraph) -> None:
 
 def _require_enough(stages: int, layers: int, reasons: Sequence[str]) -> None:
     if not 1 <= stages <= layers:
-        problem = f"it has {layers} layers; ask for 1 to {layers} stages"
+        most = f"1 to {layers} stages" if layers > 1 else "1 stage"
+        problem = f"it has {layers} layers at which a stage can begin; ask for {most}"
         title = f"cannot cut this network into {stages} stages"
         message = (
             format_problems(title, [problem, *reasons]) if reasons else f"{title}: {problem}"

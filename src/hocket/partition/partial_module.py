@@ -93,6 +93,7 @@ class PartialModule(nn.Module):
         """
         network = self.network
         if self._span.begin is None and self._span.end is not None:
+            received = _in_order_of(self._sample, received)
             self._require_same_constants(received)
         training = self.training and network.training
         count = self._find_batch_size(received)
@@ -139,8 +140,9 @@ class PartialModule(nn.Module):
         )
         if structure != known:
             raise CutError(
-                f"the inputs of the network have another structure than in the sample it was "
-                f"cut with ({structure}; {known}); {advice}"
+                f"the inputs of the network {_describe_structure(inputs, self._sample)} the "
+                "sample it was cut with; give all batches the same form, also those to predict "
+                "(targets among inputs may be zeros there), or let split_batch do so"
             )
         for value, sample in zip(now, then, strict=True):
             if not _is_same(value, sample):
@@ -254,6 +256,32 @@ class PartialModule(nn.Module):
         finally:
             for module in changed:
                 module.training = True
+
+
+def _in_order_of(sample: Tree, inputs: Tree) -> Tree:
+    """Return a mapping of inputs in the order of the sample's; other inputs as they are."""
+    if not isinstance(sample, dict) or not isinstance(inputs, dict):
+        return inputs
+    return {key: inputs[key] for key in sample if key in inputs} | inputs
+
+
+def _describe_structure(inputs: Tree, sample: Tree) -> str:
+    """Describe how inputs differ from a sample; what they differ from follows."""
+    if not isinstance(sample, dict) or not isinstance(inputs, dict):
+        return f"are {_describe_form(inputs)}, and were {_describe_form(sample)} in"
+    lacking, new = sample.keys() - inputs.keys(), inputs.keys() - sample.keys()
+    words = [
+        f"{verb} {' and '.join(sorted(map(repr, keys)))}"
+        for verb, keys in (("lack", lacking), ("have", new))
+        if keys
+    ]
+    return f"{' and '.join(words) or 'have a member of another form'}, other than"
+
+
+def _describe_form(value: Tree) -> str:
+    if isinstance(value, tuple | list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "a tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _is_same(value: object, sample: object) -> bool:

@@ -19,6 +19,7 @@ from hocket.partition.intercept import Function, call_intercepted, intercept
 from hocket.partition.recording import Call, Frame, Recording, TensorQuery, Value, ValueKey
 from hocket.partition.torch_functions import (
     METADATA_FUNCTIONS,
+    QUERY_REMEDIES,
     RANDOM_FUNCTIONS,
     function_name,
     is_discrete,
@@ -219,7 +220,7 @@ class ForwardRecorder:
                         value.mutations.append(self._event)
                         value.origin = origin
         if varies and (reads or not (results or mutated or name in METADATA_FUNCTIONS)):
-            self._record_query(frame, operands, reads_elements=reads)
+            self._record_query(frame, name, operands, reads_elements=reads)
         return output
 
     def finish(self, output: Any) -> Recording:
@@ -324,16 +325,16 @@ class ForwardRecorder:
         self._queries.append(TensorQuery(frame, self._event, reason, True, ()))
 
     def _record_query(
-        self, frame: Frame, operands: list[Tensor], *, reads_elements: bool
+        self, frame: Frame, name: str, operands: list[Tensor], *, reads_elements: bool
     ) -> None:
-        """Record a query of these tensors."""
+        """Record a query of these tensors by a function of PyTorch."""
         if reads_elements:
             self._use(operands)
             self._decided |= self._common_origin(operands) or frozenset()
         known = list(self._values)
         indices = tuple(known.index(id(t)) for t in operands if id(t) in self._values)
         if indices:
-            where = user_line()
+            where = "; ".join((f"{name} in {user_line()}", *QUERY_REMEDIES.get(name, ())))
             reason = f"control flow depends on tensor values computed before it ({where})"
             query = TensorQuery(frame.name, self._event, reason, reads_elements, indices)
             self._queries.append(query)

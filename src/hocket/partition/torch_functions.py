@@ -10,6 +10,14 @@ from torch import Tensor
 from hocket import tree
 
 # Functions whose result depends on neither the elements nor the shape of a tensor.
+QUERY_REMEDIES = {
+    "_pack_padded_sequence": ("pack, run and unpack in a module of its own",),
+    "_nested_tensor_from_mask_left_aligned": (
+        "build the encoder with enable_nested_tensor=False, or set use_nested_tensor = False "
+        "on that of an nn.Transformer",
+    ),
+}
+"""Remedies for functions whose results depend on the numbers in a tensor."""
 METADATA_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",

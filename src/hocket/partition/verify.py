@@ -25,7 +25,7 @@ ROUNDING = 64
 """Machine epsilons by which norms may differ, relatively, if a sum runs in another order."""
 NO_NUMBERS = (
     "the output has no numbers, as of something that is kept in a module or by a hook, and "
-    "read from there later; let the forward return it"
+    "read from there later; let the module that computes it return it"
 )
 Compare = Callable[[Tensor, Tensor], bool]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.signals.targets import label_error
-from hocket.tree import Tree, count_samples
+from hocket.tree import Tree, count_batch
 
 IGNORED = -100
 """Class index of a prediction that is not asked for: the default of PyTorch's losses."""
@@ -208,7 +208,7 @@ def count_averaged(targets: Tree, inputs: Tree, ignored: int = IGNORED) -> int |
     counted = count_targets(targets, ignored)
     if counted is not None:
         return counted
-    return count_samples(targets) or count_samples(inputs)
+    return count_batch(targets, inputs)
 
 
 def may_draw(loss: Loss) -> bool:

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
 
 from hocket.errors import DataError
 from hocket.options import require_functions
@@ -49,17 +51,15 @@ class BatchSplitter:
     def inputs(self, batches: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
         """Yield the inputs of each batch, and None for its targets.
 
-        A batch may be inputs alone, as a tensor or a mapping without labels, or have targets
-        that are not used. A pair of tensors counts as inputs and targets.
+        A batch may be inputs alone, as a tensor, a list of one tensor or a mapping without
+        labels, or have targets that are not used. A pair of tensors counts as inputs and
+        targets.
 
         Raises:
             DataError: A batch cannot be split, or its inputs have no tensors.
         """
         for number, batch in enumerate(batches):
-            alone = isinstance(batch, Tensor) or (
-                isinstance(batch, Mapping) and LABELS not in batch
-            )
-            pair = (batch, None) if alone and self._split_batch is None else batch
+            pair = batch if self._split_batch is not None else _without_targets(batch)
             yield self._split(pair, f"batch {number}")[0], None
 
     def _split(self, batch: Any, where: str) -> tuple[Tree, Tree]:
@@ -87,6 +87,14 @@ class BatchSplitter:
         return as_inputs(inputs, where), as_tree(targets)
 
 
+def _without_targets(batch: Any) -> Any:
+    """Return a pair with no targets if a batch is inputs alone, and the batch if not."""
+    if isinstance(batch, list | tuple) and len(batch) == 1:  # as of a TensorDataset
+        return batch[0], None
+    alone = isinstance(batch, Tensor) or (isinstance(batch, Mapping) and LABELS not in batch)
+    return (batch, None) if alone else batch
+
+
 def as_tree(values: Tree) -> Tree:
     """Return values in which a mapping of any class, such as a BatchEncoding, is a dict."""
     if isinstance(values, Tensor):  # as nearly always, and in a fraction of the time
@@ -110,6 +118,11 @@ def as_inputs(values: Tree, where: str) -> Tree:
             f"{where} has no tensors as inputs: it has {_describe(values)}; convert other "
             "arrays with torch.as_tensor, and leave out batches without inputs"
         )
+    if any(isinstance(each, PackedSequence) for each in _unpacked_leaves(inputs)):
+        raise DataError(
+            f"{where} has a PackedSequence among its inputs; give the padded tensor and the "
+            "lengths, and pack them in a module of the network"
+        )
     for value in tensors(inputs):
         if value.layout != torch.strided or value.is_nested:
             raise DataError(
@@ -117,6 +130,12 @@ def as_inputs(values: Tree, where: str) -> Tree:
                 "values as dense tensors, or let a module keep it as a buffer"
             )
     return inputs
+
+
+def _unpacked_leaves(inputs: Tree) -> list[Any]:
+    if isinstance(inputs, Tensor):  # as nearly always, and in a fraction of the time
+        return []
+    return pytree.tree_leaves(inputs, is_leaf=lambda each: isinstance(each, PackedSequence))
 
 
 def first_samples(inputs: Tree, count: int) -> Tree:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hocket.data.loader_state import preserve_loader
 from hocket.distributed.phases import Phase
+from hocket.errors import DataError
 from hocket.modes import evaluation_mode
 from hocket.options import require_batches
 from hocket.restore import preserve_rng, restore_state
@@ -49,7 +50,16 @@ def predict(session: Session, batches: Iterable[Any]) -> list[Tree]:
     Args:
         session: The network and its engine.
         batches: Inputs, with or without targets.
+
+    Raises:
+        DataError: The batches are one tensor.
     """
+    if isinstance(batches, Tensor):
+        with session.reporting_failures():
+            raise DataError(
+                f"the batches are a tensor of shape {tuple(batches.shape)}, each row of which "
+                "would be a batch; give a list of batches, [x] for one"
+            )
     outputs: list[Tree] = []
     last = session.cut.count - 1
 

@@ -11,7 +11,7 @@ from hocket.signals.losses import Loss, compute_loss, count_errors, ignored_inde
 from hocket.stage.prediction import Prediction
 from hocket.stage.report import ActionReport
 from hocket.training.own_metrics import OwnMetrics
-from hocket.tree import count_samples
+from hocket.tree import count_batch
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class EvaluationMeter:
             counts = count_errors(prediction.prediction, targets, ignored)
             self._count(f"stage {prediction.stage}", counts)
             return
-        samples = count_samples(targets) or count_samples(output)
+        samples = count_batch(targets, output)
         if not samples:
             raise DataError(
                 "samples cannot be counted: neither the targets nor the network's outputs "

@@ -548,7 +548,8 @@ class Trainer:
 
         Args:
             batches: Batches of the forms that ``fit`` takes, whose targets are not used, or
-                inputs alone: tensors, or mappings without ``labels``.
+                inputs alone: tensors, or mappings without ``labels``. A network of several
+                stages takes inputs of the form that it was cut with.
 
         Returns:
             The output for each batch, in order, as the network returns it, with tensors

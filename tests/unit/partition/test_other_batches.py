@@ -51,7 +51,10 @@ def test_inputs_that_stay_as_they_are_need_not_be_tensors(sample):
         ({"scale": 2.0}, {"scale": 2}, "is 2, and was 2.0 in the sample"),
         ({"shift": None}, {"shift": X}, "is a tensor, and was None in the sample"),
         ({"shift": X}, {"shift": None}, "is None, and was a tensor in the sample"),
-        ({"scale": 2.0}, {}, "have another structure than in the sample"),
+        ({"scale": 2.0}, {}, "lack 'scale', other than the sample it was cut with; give all"),
+        ({}, {"scale": 2.0}, "have 'scale', other than the sample"),
+        ({"scale": 2.0}, {"shift": X}, "lack 'scale' and have 'shift', other than"),
+        ({"shift": X}, {"shift": [X]}, "have a member of another form, other than the sample"),
         (
             {"options": object()},
             {"options": object()},
@@ -63,6 +66,19 @@ def test_inputs_without_tensors_that_change_are_refused(sample, batch, told):
     stages = cut(Scaled(), stages=2, sample={"x": X, **sample})
     with pytest.raises(CutError, match=re.escape(told)):
         stages[0]({"x": X, **batch})
+
+
+def test_inputs_of_another_form_are_refused():
+    stages = cut(Scaled(), stages=2, sample=X)
+    with pytest.raises(CutError, match="network are a tuple of 2, and were a tensor in the sa"):
+        stages[0]((X, X))
+
+
+def test_keys_may_come_in_any_order():
+    network = Scaled()
+    stages = cut(network, stages=2, sample={"x": X, "shift": X})
+    batch = {"shift": X + 1, "x": X}
+    assert torch.equal(run_stages(stages, batch), network(**batch))
 
 
 def test_a_trainer_refuses_them_too():

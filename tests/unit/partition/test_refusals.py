@@ -172,7 +172,8 @@ def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, whe
 @pytest.mark.parametrize("stages", [0, 30])
 def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
     with pytest.raises(
-        CutError, match=f"into {stages} stages: it has 5 layers; ask for 1 to 5"
+        CutError,
+        match=f"into {stages} stages: it has 5 layers at which a stage can begin; ask",
     ):
         cut(Glued(), stages=stages, sample=torch.randn(2, 1, 8, 8))
 

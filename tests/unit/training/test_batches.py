@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from contract.small import data, different, mlp, sgd
@@ -80,6 +81,10 @@ def test_other_batches_are_split_by_a_function():
         ((None, None), "batch 0 has no tensors as inputs: it has a NoneType; convert other"),
         ((np.zeros((4, 5)), Y), "has a ndarray; convert other arrays with torch.as_tensor"),
         ({"labels": Y}, "has a dict with the keys none"),
+        (
+            (pack_sequence([X]), Y),
+            "batch 0 has a PackedSequence among its inputs; give the padded tensor and the",
+        ),
         (
             (X.to_sparse(), Y),
             "batch 0 has a sparse or nested tensor among its inputs;",

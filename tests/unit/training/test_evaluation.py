@@ -29,13 +29,14 @@ class Pair(nn.Module):
 
 
 @pytest.mark.parametrize("stages", [1, 3])
-@pytest.mark.parametrize("form", ["pairs", "inputs", "no targets"])
+@pytest.mark.parametrize("form", ["pairs", "inputs", "lists", "no targets"])
 def test_predictions_are_the_outputs_of_the_network_in_order(stages, form):
     trainer = Trainer(nn.Sequential(*mlp(stages, dropout=0.5)), optimizer=sgd, stages=stages)
     trainer.fit(BATCHES, epochs=1, progress=False)
     make = {
         "pairs": lambda x, y: (x, y),
         "inputs": lambda x, y: x,
+        "lists": lambda x, y: [x],
         "no targets": lambda x, y: (x, None),
     }
     before = trainer.state_dict()
@@ -166,3 +167,28 @@ def test_an_evaluation_on_the_training_data_leaves_their_order():
 
     alone = trained(lambda trainer, loader: None)
     assert different(alone, trained(lambda trainer, loader: trainer.evaluate(loader))) == []
+
+
+def test_one_tensor_is_no_list_of_batches():
+    with pytest.raises(DataError, match=r"a tensor of shape \(6, 5\), each row .*, \[x\] for"):
+        Trainer(mlp(2), optimizer=sgd).predict(torch.zeros(6, 5).double())
+
+
+BOXES = [
+    (torch.zeros(2, 5).double(), {"boxes": [torch.zeros(50, 3), torch.zeros(1, 3)]}),
+    (torch.zeros(2, 5).double(), {"boxes": [torch.full((1, 3), 10.0)] * 2}),
+]
+
+
+def distance_to_boxes(output, targets):
+    pairs = zip(output, targets["boxes"], strict=True)
+    return torch.stack([(o - boxes.mean(0)).abs().mean() for o, boxes in pairs]).mean()
+
+
+def test_images_count_the_same_however_many_boxes_they_have():
+    trainer = Trainer(mlp(2), optimizer=sgd, loss=distance_to_boxes)
+    found = trainer.evaluate(BOXES)
+    (epoch,) = trainer.fit(BOXES, epochs=1, progress=False)
+    each = [trainer.evaluate([batch]).loss for batch in BOXES]
+    assert found.samples == epoch.samples == 4
+    assert trainer.evaluate(BOXES).loss == pytest.approx(sum(each) / 2)

@@ -1,0 +1,47 @@
+"""Replicas take their parts of batches of any form, or refuse them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hocket.engine.distributed import DistributedEngine
+from hocket.errors import DataError
+
+X = torch.arange(4.0).reshape(4, 1)
+IMAGES = [torch.full((n, 2), float(n)) for n in (1, 2, 3, 5)]
+
+
+def shares(inputs, targets, replicas=2):
+    """Fraction and part of each replica."""
+    found = []
+    for replica in range(replicas):
+        engine = SimpleNamespace(
+            _world=SimpleNamespace(replica=replica, replicas=replicas),
+            stages=[SimpleNamespace(ignored_target=-100)],
+        )
+        found.append(DistributedEngine._share(engine, (inputs, targets)))
+    return found
+
+
+@pytest.mark.parametrize("targets", [{"boxes": IMAGES}, (IMAGES, X)])
+def test_a_list_with_an_entry_for_each_sample_is_divided(targets):
+    parts = shares(X, targets)
+    assert [fraction for fraction, _ in parts] == [0.5, 0.5]
+    boxes = [own["boxes"] if isinstance(own, dict) else own[0] for _, (_, own) in parts]
+    assert [[len(image) for image in part] for part in boxes] == [[1, 2], [3, 5]]
+
+
+def test_a_list_of_whole_tensors_is_divided_within():
+    (_, (_, first)), _ = shares(X, [X, X, X, X])
+    assert [len(tensor) for tensor in first] == [2, 2, 2, 2]
+
+
+def test_a_batch_without_targets_is_divided():
+    assert [len(inputs) for _, (inputs, _) in shares(X, None)] == [2, 2]
+
+
+def test_targets_that_cannot_be_divided_are_refused():
+    told = r"cannot divide the targets of a batch of 4: none of their tensors .* \[\(7, 2\)\]"
+    with pytest.raises(DataError, match=told):
+        shares(X, {"boxes": torch.zeros(7, 2)})
