@@ -37,6 +37,17 @@ class UserNetwork:
     module: str
     function: Named
 
+    @property
+    def file(self) -> Path:
+        """File of the module; one that does not exist if it is not found or is no file."""
+        if self.module.endswith(".py"):
+            return Path(self.module)
+        try:
+            spec = importlib.util.find_spec(self.module)
+        except (ImportError, ValueError):  # of a package above it
+            spec = None
+        return Path(self.module if spec is None or spec.origin is None else spec.origin)
+
     @staticmethod
     def parse(text: str) -> "UserNetwork | None":
         """Parse ``module:function``; None if the text is of the form ``name:option=value``.

@@ -89,7 +89,7 @@ def test_results_without_a_row_are_counted(call, tmp_path):
 
 
 def test_runs_that_somebody_else_stopped_are_told(call, monkeypatch):
-    def stop(self, config, output):
+    def stop(self, config, files, output):
         self.returncode = -signal.SIGTERM
 
     monkeypatch.setattr(HereProcess, "__init__", stop)
@@ -99,7 +99,7 @@ def test_runs_that_somebody_else_stopped_are_told(call, monkeypatch):
 
 
 def test_failures_are_named(call, monkeypatch):
-    def die(self, config, output):
+    def die(self, config, files, output):
         output.write(b"MemoryError: none left\n")
         self.returncode = 1
 
@@ -113,7 +113,7 @@ def test_failures_are_named(call, monkeypatch):
 
 
 def test_a_sweep_that_was_stopped_says_how_to_go_on(call, monkeypatch):
-    def stop(self, config, output):
+    def stop(self, config, files, output):
         signal.raise_signal(signal.SIGTERM)
         self.returncode = -signal.SIGTERM
 

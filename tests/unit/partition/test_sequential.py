@@ -86,7 +86,7 @@ def test_a_network_without_layers_is_refused():
 
 @pytest.mark.parametrize("stages", [0, -1, 7])
 def test_more_stages_than_layers_or_less_than_one_are_refused(stages):
-    text = rf"into {stages} stages: it has 6 layers( at which a .* begin)?; ask for 1 to 6 stages"
+    text = rf"into {stages} stages: it has 6 layers( at which a .* begin)?; ask for 1 to 6"
     with pytest.raises(CutError, match=text):
         Trainer(network(), stages=stages, optimizer=sgd)
     with pytest.raises(CutError, match=text):

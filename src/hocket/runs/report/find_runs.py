@@ -1,6 +1,7 @@
 """Runs below the paths that a user names: run folders, folders of them, and studies."""
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hocket.runs.sweeps.curve import Point
 from hocket.runs.sweeps.record import FILE, SweepRecord
 from hocket.runs.sweeps.rows import DEFAULTS, with_learning_rate
 from hocket.runs.sweeps.selection import is_chosen
+from hocket.runs.sweeps.sweep import RUNS
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,12 @@ def _read_path(path: Path) -> Iterator[ReportedRun | str]:
             yield read_run(path)
         elif (path / FILE).is_file():
             yield from _read_study(path)
-        elif inner := sorted(file.parent for file in path.glob("*/run.json")):
+        elif inner := sorted(
+            # Of a folder of runs, or of a study without a record yet.
+            file.parent
+            for pattern in ("*/run.json", f"{RUNS}/*/run.json")
+            for file in path.glob(pattern)
+        ):
             for folder in inner:
                 yield from _read_path(folder)
         else:
@@ -89,7 +96,11 @@ def _read_study(folder: Path) -> Iterator[ReportedRun | str]:
                 if is_chosen(row, run):
                     yield from _read_study_run(folder, row, run)
             if row["learning_rate"] is None and row["sweep"]:
-                yield f"row {row['row']!r} of {str(folder)!r} has no best learning rate yet"
+                over = all(tried.get("diverged") for tried in row["sweep"])
+                missing = (
+                    "learning rate without divergence" if over else "best learning rate yet"
+                )
+                yield f"row {row['row']!r} of {str(folder)!r} has no {missing}"
     except DAMAGED as error:
         raise RunFolderError(
             f"the record {str(folder / FILE)!r} is none of `hocket sweep` "
@@ -149,7 +160,9 @@ def _data_dir(folder: Path, row: dict[str, Any]) -> str | None:
         if file.is_file():
             found = RunConfig.read(file).data_dir
             return None if found is None else str(found)
-    return None
+    # Rows of several places name theirs, and must not be taken for runs of one.
+    named = re.search(r"data dir (\S+)", row["row"])
+    return None if named is None else named[1]
 
 
 def _mean_gradient_error(errors: Sequence[dict[str, Any]]) -> BatchMetrics:

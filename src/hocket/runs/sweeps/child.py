@@ -17,6 +17,7 @@ from hocket.runs.skipped_batches import RestoreRequest, retry_skipping
 from hocket.runs.start import train_in_process
 from hocket.runs.summary import Summary
 from hocket.runs.sweeps.curve import METRICS, metric_rows
+from hocket.runs.sweeps.rows import file_digests
 from hocket.runs.sweeps.run_folder import RunResult, write_result
 
 LOCK_TIMEOUT_S = 60.0
@@ -28,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     """Train in the folder of a run, from its last checkpoint if there is any.
 
     Args:
-        words: The configuration as JSON.
+        words: The configuration, and the digests of the files that it was named for, as JSON.
 
     Returns:
         The exit code.
@@ -37,6 +38,12 @@ def main(words: Sequence[str]) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if config.run_dir is not None:
         _wait_for_lock(config.run_dir)
+    if json.loads(words[1]) != file_digests(config.network, config.plan):
+        reason = (
+            "the file of its network or of its plan has changed since the sweep began; call "
+            "the sweep again"
+        )
+        return report(config, RunFolderError(reason))
     defer_compiler()
     return retry_skipping(lambda _: train_in_process(config, True, report))
 

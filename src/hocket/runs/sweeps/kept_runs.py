@@ -1,5 +1,6 @@
 """Results that the record of a study keeps for runs whose folders are gone."""
 
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -56,7 +57,7 @@ class KeptRuns:
             return judge_run(
                 run,
                 result,
-                tuple(Point(**point) for point in values["curve"]),
+                tuple(map(_point, values["curve"])),
                 tuple(StageError(**each) for each in values["gradient_error"]),
                 RunSource(**values["source"]),
                 self._metric,
@@ -78,6 +79,12 @@ class KeptRuns:
             f"cannot read the runs of {str(self._file)!r}: {type(error).__name__}: {error}; "
             "move it away to run them again"
         )
+
+
+def _point(values: Mapping[str, Any]) -> Point:
+    """Return an evaluation; a record has no infinity, and null for it beside an error."""
+    diverged = values["test_loss"] is None and values["test_error"] is not None
+    return Point(**{**values, "test_loss": math.inf if diverged else values["test_loss"]})
 
 
 def _has_ended(run: Mapping[str, Any]) -> bool:

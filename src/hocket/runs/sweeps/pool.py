@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import FileIO
@@ -94,7 +94,7 @@ class Pool:
             ) from error
         with log as output:
             start = os.fstat(output.fileno()).st_size
-            process = start_process(config, output)
+            process = start_process(config, run.files, output)
         self.running.append(RunningRun(run, folder, process, start))
 
     def ended(self) -> Iterator[tuple[Run, RunResult | None]]:
@@ -123,16 +123,19 @@ class Pool:
                 each.process.wait()
 
 
-def start_process(config: RunConfig, output: FileIO) -> "subprocess.Popen[bytes]":
+def start_process(
+    config: RunConfig, files: Mapping[str, str], output: FileIO
+) -> "subprocess.Popen[bytes]":
     """Start the process of a run.
 
     Args:
         config: Configuration of the run, with its folder.
+        files: Digests of the files that it was named for.
         output: File for what it prints.
     """
     program = _PROGRAM.format(path=sys.path)
     return subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(config.as_dict())],
+        [sys.executable, "-c", program, json.dumps(config.as_dict()), json.dumps(dict(files))],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,

@@ -60,7 +60,8 @@ class SweepRecord:
     def failures(self) -> list[str]:
         """Descriptions of the runs that failed for another reason than divergence."""
         return [
-            f"{row['row']}, seed {run['seed']}: {run['message']} (see {run['folder']})"
+            f"{row['row']}{_rate(run)}, seed {run['seed']}: {run['message']} "
+            f"(see {self.folder / run['folder']})"
             for row in self.rows
             for run in row["runs"]
             if run["state"] == "failed"
@@ -98,6 +99,10 @@ class SweepRecord:
             return SweepRecord(Path(folder), read_json(file))
         except (OSError, ValueError) as error:
             raise RunFolderError(f"cannot read the record {str(file)!r}: {error}") from error
+
+
+def _rate(run: Mapping[str, Any]) -> str:
+    return "" if run["learning_rate"] is None else f", lr {run['learning_rate']:g}"
 
 
 def cannot_write_study(folder: Path, error: OSError) -> str:

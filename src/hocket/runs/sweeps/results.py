@@ -101,6 +101,8 @@ def judge_run(
             result = RunResult("failed", f"it ended without a {metric} to compare")
         elif math.isinf(last):
             result = RunResult("diverged", NOT_FINITE.format(metric))
+        elif math.isinf(curve[-1].test_loss or 0.0):  # such as one of an error all the same
+            last, result = math.inf, RunResult("diverged", NOT_FINITE.format("test_loss"))
     return RunOutcome(run, result, curve, errors, source, last)
 
 

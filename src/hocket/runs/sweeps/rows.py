@@ -91,6 +91,7 @@ class Run:
         seed: Its seed.
         name: Name of its folder, which is the same as long as its configuration is, and the
             files of its plan and of a network of the user's.
+        files: Digests of these files when the study was read, by what they are.
     """
 
     label: str
@@ -98,14 +99,17 @@ class Run:
     rate: float | None
     seed: int
     name: str = field(init=False)
+    files: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         method = Named(normalize_method(self.config.method)).slug[:40]
         rate = Named.parse(self.config.optimizer).options.get("lr")
-        decisive = choices(self.config) | _file_digests(self.config)
+        files = file_digests(self.config.network, self.config.plan)
+        decisive = choices(self.config) | files
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
         place = f"{method}-stages-{self.config.stages}-lr-{rate}-seed-{self.config.seed}"
         object.__setattr__(self, "name", f"{place}-{digest.hexdigest()[:8]}")
+        object.__setattr__(self, "files", files)
 
     @property
     def title(self) -> str:
@@ -115,13 +119,17 @@ class Run:
         return f"{self.label}{rate}, seed {self.seed}{held_out}"
 
 
-def _file_digests(config: RunConfig) -> dict[str, str]:
-    """Return the digests of the files that the options of a run name, but for its data."""
-    own = UserNetwork.parse(config.network)
-    named = {"network file": own.module if own is not None else "", "plan file": config.plan}
-    files = {
-        kind: Path(text) for kind, text in named.items() if text.endswith((".py", ".json"))
-    }
+def file_digests(network: str, plan: str) -> dict[str, str]:
+    """Return the digests of the files that the options of a run name, but for its data.
+
+    Args:
+        network: The network; one of the user's own has a file.
+        plan: The plan, perhaps a file.
+    """
+    own = UserNetwork.parse(network)
+    files = {} if own is None else {"network file": own.file}
+    if plan.endswith(".json"):
+        files["plan file"] = Path(plan)
     return {
         kind: hashlib.sha256(file.read_bytes()).hexdigest()
         for kind, file in files.items()

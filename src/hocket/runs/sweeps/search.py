@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import OptionError, RunFolderError, import_extra
-from hocket.runs.config import parse_config
+from hocket.runs.config import RunConfig, parse_config
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps.pool import POLL_S, Pool
 from hocket.runs.sweeps.progress import SweepProgress
 from hocket.runs.sweeps.results import RunOutcome, read_outcome
-from hocket.runs.sweeps.rows import DEFAULTS, WITHOUT_EFFECT_ON_RESULTS, Row, Run
+from hocket.runs.sweeps.rows import (
+    DEFAULTS,
+    WITHOUT_EFFECT_ON_RESULTS,
+    Row,
+    Run,
+    file_digests,
+)
 from hocket.runs.sweeps.run_folder import check_is_run
 from hocket.runs.sweeps.search_record import SearchRecord, Trial, build_search_record
 from hocket.runs.sweeps.space import RATE, Choice, Dimension, Interval, parse_space, with_values
@@ -115,7 +121,10 @@ class StoredTrials:
         options = sorted(
             item for item in row.options.items() if item[0] not in WITHOUT_EFFECT_ON_RESULTS
         )
-        digest = hashlib.sha256(repr((options, space, objective)).encode())
+        named = {**vars(RunConfig()), **row.options}
+        files = sorted(file_digests(named["network"], named["plan"]).items())
+        words = repr((options, space, objective) + ((files,) if files else ()))
+        digest = hashlib.sha256(words.encode())
         # Other processes begin with other values.
         sampler = self.optuna.samplers.TPESampler(constant_liar=True)
         return self.optuna.create_study(

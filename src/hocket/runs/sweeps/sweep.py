@@ -1,7 +1,7 @@
 """Running of a study: what is missing, several runs at a time, and the record at the end."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class _Runs:
     def __init__(self, study: Study, folder: Path) -> None:
         self._study = study
         self._runs = folder / RUNS
-        self._outcomes: dict[str, RunOutcome] = {}
+        self._outcomes: dict[Hashable, RunOutcome] = {}
         self._tried: set[str] = set()
         self._kept = KeptRuns(folder / FILE, study.metric)
         for run in study.runs():
@@ -114,12 +114,15 @@ class _Runs:
             outcome = read_outcome(self._runs, run, study.metric)
             if outcome.last is None:
                 outcome = self._kept.find(run) or outcome
-            self._outcomes[run.name] = outcome
+            self._outcomes[_place(run)] = outcome
 
     def rows(self) -> list[RowResults]:
         """Return the results of all rows, as far as they are known."""
         rows = self._study.rows
-        return [RowResults(self._study, row, lambda r: self._outcomes[r.name]) for row in rows]
+        return [
+            RowResults(self._study, row, lambda run: self._outcomes[_place(run)])
+            for row in rows
+        ]
 
     def kept(self) -> list[Mapping[str, Any]]:
         """Return the runs of the last record that no row needs now, as they are there."""
@@ -155,7 +158,7 @@ class _Runs:
         some = False
         for run, result in pool.ended():
             outcome = read_outcome(self._runs, run, self._study.metric)
-            self._outcomes[run.name] = outcome
+            self._outcomes[_place(run)] = outcome
             bar.set_total(self._total())
             bar.end(outcome if result is not None else None, run)
             some = True
@@ -184,3 +187,8 @@ class _Runs:
             len(row.outcomes) + (later if row.best is None and not row.is_over else 0)
             for row in self.rows()
         )
+
+
+def _place(run: Run) -> Hashable:
+    """Return the place of a run in its study; its name changes with a network's file."""
+    return run.label, run.rate, run.seed, run.config.hold_out

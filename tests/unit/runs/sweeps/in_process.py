@@ -16,7 +16,7 @@ class HereProcess:
     stdin = None
     started = 0
 
-    def __init__(self, config, output):
+    def __init__(self, config, files, output):
         type(self).started += 1
         self.returncode = retry_skipping(lambda _: train_in_process(config, True, report))
 

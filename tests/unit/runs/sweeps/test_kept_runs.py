@@ -97,7 +97,7 @@ def test_a_record_that_cannot_be_read_is_refused_before_anything_runs(done, here
     assert here.started == 3
 
 
-def test_a_run_that_counts_as_diverged_by_one_metric_is_judged_again_by_another(
+def test_a_run_whose_last_test_loss_is_not_finite_has_diverged_by_any_metric(
     tmp_path, here, monkeypatch
 ):
     def evaluate(config, *, resume):
@@ -114,6 +114,7 @@ def test_a_run_that_counts_as_diverged_by_one_metric_is_judged_again_by_another(
     (row,) = sweep(study(), tmp_path).rows
     assert [run["state"] for run in row["runs"]] == ["diverged"]
     shutil.rmtree(tmp_path / "runs")
-    (row,) = sweep(study(select="test_error"), tmp_path).rows
-    assert [run["state"] for run in row["runs"]] == ["finished"]
+    for metric in ("test_loss", "test_error", "train_loss"):
+        (row,) = sweep(study(select=metric), tmp_path).rows
+        assert [run["state"] for run in row["runs"]] == ["diverged"]
     assert here.started == 1
