@@ -227,7 +227,7 @@ class Updater:
         """
         if self.optimizer is not None:
             states = {n: state for n, state in enumerate(remembered) if state is not None}
-            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})
+            _load(self.optimizer, self.optimizer.state_dict() | {"state": states})
         self._epoch, self.version = epoch, updates
         counted = updates - self._scheduler_start
         for _ in range(epoch if self._scheduler_unit == "epoch" else counted):
@@ -268,12 +268,40 @@ class Updater:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of an updater of the same weights."""
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+            _load(self.optimizer, state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self._accumulator.load_state_dict(state["gathered"])
         self._epoch, self.version = state["epoch"], state["version"]
         self._losses = {epoch: loss for epoch, loss in state["losses"]}
+
+
+def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load the state of an optimizer, whose scalars keep their type and their device.
+
+    PyTorch gives all but one of them those of their weight: `NAdam` then multiplies in another
+    precision than before, and asks the GPU for each product.
+
+    Args:
+        optimizer: The optimizer.
+        state: State of such an optimizer, as its ``state_dict`` returns it.
+    """
+    optimizer.load_state_dict(state)
+    if "param_groups" not in state:
+        return  # of a form of its own
+    weights = [
+        (weight, group) for group in optimizer.param_groups for weight in group["params"]
+    ]
+    for number, values in state["state"].items():
+        weight, group = weights[number]
+        if group.get("capturable") or group.get("fused"):
+            continue  # all of its scalars are on the device of the weight
+        now = optimizer.state[weight]
+        now |= {
+            name: value.clone()
+            for name, value in values.items()
+            if isinstance(value, Tensor) and not value.dim() and name != "step"
+        }
 
 
 def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:

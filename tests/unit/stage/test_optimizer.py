@@ -1,5 +1,6 @@
 """Gradients become updates at the learning rate of their own epoch; nothing else moves."""
 
+import copy
 import inspect
 import warnings
 from functools import partial
@@ -22,6 +23,42 @@ from hocket.errors import CheckpointError, OptionError
 from hocket.methods import ADL, BP, DDG, FDG, FR, METHODS
 from hocket.stage.accumulate import GradientAccumulator, total_norm
 from hocket.stage.optimizer import Updater
+
+OPTIMIZERS = {
+    name: kind
+    for name, kind in vars(torch.optim).items()
+    if inspect.isclass(kind)
+    and issubclass(kind, torch.optim.Optimizer)
+    and name not in ("Optimizer", "LBFGS", "SparseAdam")  # closures; sparse gradients
+}
+
+
+@pytest.mark.parametrize("way", ["load_state_dict", "adopt_state"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_goes_on_with_the_bits_of_one_that_never_stopped(name, dtype, way):
+    def build(weight):
+        optimizer = OPTIMIZERS[name]([weight], lr=0.1)
+        return weight, Updater([weight], optimizer)
+
+    def train(weight, updater, steps):
+        for n in steps:
+            weight.grad = torch.sin(weight.detach() * 7 + n)
+            updater.accumulate()
+            updater.update(epoch=0)
+
+    torch.manual_seed(0)
+    weight, updater = build(nn.Parameter(torch.randn(5, 4, dtype=dtype)))
+    train(weight, updater, range(6))
+    again, resumed = build(nn.Parameter(weight.detach().clone()))
+    state = copy.deepcopy(updater.state_dict())
+    if way == "adopt_state":
+        resumed.adopt_state([state["optimizer"]["state"].get(0)], epoch=0, updates=6)
+    else:
+        resumed.load_state_dict(state)
+    for each in ((weight, updater), (again, resumed)):
+        train(*each, range(6, 16))
+    assert torch.equal(weight, again)
 
 
 def parameter(*values: float) -> nn.Parameter:
