@@ -90,7 +90,10 @@ class GradientSync:
         self._next += 1
         # Data may decide which parameters are used: where one has no gradient here, zeros fill
         # its slot, and a flag for each tells whether any replica has one.
-        used = bucket[0].new_tensor([p.grad is not None for p in bucket])
+        used = bucket[0].new_ones(len(bucket))  # no copy from the host, which would wait
+        for number, parameter in enumerate(bucket):
+            if parameter.grad is None:
+                used[number] = 0
         parts = [
             (torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).flatten()
             for p in bucket

@@ -64,9 +64,7 @@ class Clipping:
         if not present:
             return gradients
         scale = (self.norm / (total_norm(present) + _EPSILON)).clamp(max=1.0)
-        scaled = [gradient.clone() for gradient in present]
-        torch._foreach_mul_(scaled, scale)
-        remaining = iter(scaled)
+        remaining = iter(torch._foreach_mul(present, scale))
         return [None if gradient is None else next(remaining) for gradient in gradients]
 
 

@@ -27,15 +27,15 @@ class Upload:
         return map_tensors(self._move, values)
 
     def _move(self, value: Tensor) -> Tensor:
-        if self._channels_last and value.dim() == 4:
-            value = value.to(memory_format=torch.channels_last)
-        if value.device == self._device:
-            return value
+        images = self._channels_last and value.dim() == 4
+        memory_format = torch.channels_last if images else torch.preserve_format
         on_host = value.device.type == "cpu" and value.layout == torch.strided
         if self._stream is None or not on_host:
-            return value.to(self._device)
+            moved = value.to(self._device)
+            return moved.to(memory_format=memory_format) if images else moved
         # A copy, as a loader may fill its memory again; PyTorch keeps it until it is read.
-        pinned = torch.empty_like(value, pin_memory=True).copy_(value)
+        pinned = torch.empty_like(value, memory_format=memory_format, pin_memory=True)
+        pinned.copy_(value)
         user = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             moved = pinned.to(self._device, non_blocking=True)

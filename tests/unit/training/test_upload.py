@@ -55,7 +55,7 @@ def test_a_copy_to_a_gpu_has_memory_and_a_stream_of_its_own(monkeypatch):
             calls.append(f"copy to {device}, waits: {not non_blocking}")
             return Recorded("batch", calls)
 
-    monkeypatch.setattr(torch, "empty_like", lambda value, pin_memory: Pinned())
+    monkeypatch.setattr(torch, "empty_like", lambda value, pin_memory, memory_format: Pinned())
     Upload(torch.device("cuda", 0), channels_last=False)._move(values)
     assert calls == [
         "pinned",
