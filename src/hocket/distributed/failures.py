@@ -285,9 +285,9 @@ class FailureDetector:
         statuses = self._request_statuses()
         if (first := self._store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
-        if statuses is None:
-            return self._wait_for_store()
-        self._silent_since_s = None
+        if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
+            return self._poll_s  # the others may well have answered
+        self._silent_since_s, statuses = None, statuses or {}
         verdict = judge(self._rank, waiting, statuses, self.limits)
         name, status = self._names[verdict.rank], verdict.status
         limit: LimitName = "timeout_s"
@@ -330,16 +330,10 @@ class FailureDetector:
         first = self._record(message)
         return HangError(message) if self._was_first else PeerFailedError(first)
 
-    def _wait_for_store(self) -> float:
-        """Return the seconds until the next question, as the store did not answer this one.
-
-        Raises:
-            HangError: It has not answered for ``timeout_s``.
-        """
+    def _silence_of_store_s(self) -> float:
+        """Return the seconds since the store first did not answer."""
         self._silent_since_s = self._silent_since_s or self.running_s
-        if self.running_s - self._silent_since_s >= self.limits.timeout_s:
-            raise self.store_timed_out()
-        return self._poll_s
+        return self.running_s - self._silent_since_s
 
     def _request_statuses(self) -> dict[int, Status] | None:
         """Ask every other process for its activity; return the answers by rank.

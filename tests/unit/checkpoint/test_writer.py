@@ -209,6 +209,7 @@ def test_a_suspension_does_not_count_as_time_in_which_a_part_is_late(tmp_path, m
             time.sleep(0.2)
     for saver in savers:
         saver.wait()
+        saver.close()
     assert (tmp_path / "tick").is_dir()
 
 
