@@ -1,6 +1,6 @@
 """Trees: a tensor, or nested tuples, lists and dicts of tensors, as stages exchange them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from torch import Tensor
@@ -63,7 +63,7 @@ def take_samples(tree: Tree, part: slice, batch: int) -> Tree:
         tree: The batch.
         part: Its samples.
         batch: Number of samples, B. A list of B tensors that all have the length B is taken
-            for B tensors of whole batches.
+            for B tensors of whole batches, one of B mappings for one of a sample each.
 
     >>> import torch
     >>> take_samples((torch.arange(2), [torch.zeros(3), torch.ones(1)]), slice(1, 2), 2)
@@ -71,15 +71,14 @@ def take_samples(tree: Tree, part: slice, batch: int) -> Tree:
     """
     if isinstance(tree, Tensor):
         return tree[part] if tree.dim() and len(tree) == batch else tree
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, list) and len(tree) == batch:
         lengths = {len(tensor) for tensor in tensors(tree) if tensor.dim()}
-        if isinstance(tree, list) and len(tree) == batch and lengths != {batch}:
+        if lengths != {batch} or all(isinstance(member, Mapping) for member in tree):
             return tree[part]
-        members = [take_samples(member, part, batch) for member in tree]
-        return type(tree)(*members) if hasattr(tree, "_fields") else type(tree)(members)
-    if isinstance(tree, dict):
-        return {key: take_samples(value, part, batch) for key, value in tree.items()}
-    return map_tensors(lambda tensor: take_samples(tensor, part, batch), tree)
+    members, structure = pytree.tree_flatten(tree, is_leaf=lambda each: each is not tree)
+    if structure.is_leaf():
+        return tree  # an object without tensors
+    return unflatten([take_samples(member, part, batch) for member in members], structure)
 
 
 def leaves(tree: Tree) -> list[Any]:

@@ -73,12 +73,20 @@ def test_a_warning_of_a_thread_of_its_own_is_told_as_well():
         pool.submit(warn, "the disk is full").result()
 
 
-@pytest.mark.parametrize(("unit", "steps"), [("epoch", 2), ("epoch", 7), ("update", 8)])
-def test_a_schedule_that_fits_its_unit_is_not_told(unit, steps, recwarn):
+@pytest.mark.parametrize(
+    ("unit", "steps", "batches"),
+    [("epoch", 2, 4), ("epoch", 7, 4), ("update", 8, 4), ("epoch", 3, 1), ("epoch", None, 4)],
+)
+def test_a_schedule_that_fits_its_unit_is_not_told(unit, steps, batches, recwarn):
     def cycle(optimizer):
+        if steps is None:
+            schedule = lr_scheduler.ConstantLR(optimizer)
+            schedule.total_steps = None  # as a scheduler of the user's own may have it
+            return schedule
         return lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
 
-    trainer(scheduler=cycle, scheduler_unit=unit).fit(BATCHES, epochs=2, progress=False)
+    built = trainer(scheduler=cycle, scheduler_unit=unit)
+    built.fit(BATCHES[:batches], epochs=2, progress=False)
     assert not [each for each in recwarn if "schedule" in str(each.message)]
 
 

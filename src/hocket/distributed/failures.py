@@ -20,6 +20,8 @@ from torch.distributed.distributed_c10d import Store
 from hocket.distributed.first_failure import (
     FAILURE_KEY,
     describe_failure,
+    is_marked,
+    mark,
     record_first_failure,
 )
 from hocket.distributed.phases import (
@@ -71,7 +73,7 @@ class FailureDetector:
     Attributes:
         limits: Limits of the phases.
         slice_s: Seconds after which a wait has to look again.
-        reported: The error that ended the training in this process; None if none has.
+        has_ended: True once this process has reported an error of the training.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class FailureDetector:
         )
         self._closed = threading.Event()
         self._was_first = False
-        self.reported: BaseException | None = None
+        self.has_ended, self._mark = False, object()
         self._silent_since_s: float | None = None  # when the store did not answer
         self._known_failure: str | None = None
         self._listeners: list[Callable[[HocketError], None]] = []
@@ -222,10 +224,15 @@ class FailureDetector:
         """Delete the record that an earlier process of this rank has reached a barrier."""
         self._store.ask(lambda store: store.delete_key(f"arrived/{barrier}/{self._rank}"))
 
+    def has_ended_by(self, error: BaseException) -> bool:
+        """Return True for the error that was reported first, and for what follows from it."""
+        return is_marked(error, self._mark)
+
     def report(self, error: BaseException) -> bool:
         """Record why this process ends; return True if it is the first that failed."""
-        if self.reported is None:
-            self.reported = error
+        if not self.has_ended:
+            mark(error, self._mark)
+        self.has_ended = True
         if not isinstance(error, PeerFailedError):
             self._record(describe_failure(self._names[self._rank], error))
         return self._was_first

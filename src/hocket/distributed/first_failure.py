@@ -1,4 +1,8 @@
-"""The first failure of a training, in the store that all its processes read."""
+"""The first failure of a training, in the store that all its processes read.
+
+What is known of an error is kept with the error: it holds the frames that raised it, and with
+them all that is trained there.
+"""
 
 import traceback
 
@@ -6,6 +10,7 @@ from torch.distributed.distributed_c10d import Store
 
 FAILURE_KEY = "failure"
 """Key of the text of the first failure."""
+_MARKS = "_hocket_marks"
 
 
 def describe_failure(name: str, error: BaseException) -> str:
@@ -17,3 +22,23 @@ def describe_failure(name: str, error: BaseException) -> str:
 def record_first_failure(store: Store, message: str) -> str:
     """Record a failure unless another one was recorded before; return the first one."""
     return str(store.compare_set(FAILURE_KEY, "", message).decode())
+
+
+def mark(error: BaseException, mark: object) -> None:
+    """Mark an error."""
+    vars(error).setdefault(_MARKS, []).append(mark)
+
+
+def is_marked(error: BaseException | None, mark: object) -> bool:
+    """Return True if an error has a mark, or one from which it follows."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if any(known is mark for known in vars(each).get(_MARKS, ())):
+            return True
+        waiting += [each.__cause__, each.__context__]
+    return False

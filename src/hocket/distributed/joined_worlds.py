@@ -14,7 +14,12 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_ti
 from torch.distributed.rendezvous import rendezvous
 
 from hocket.distributed import network_interface
-from hocket.distributed.first_failure import describe_failure, record_first_failure
+from hocket.distributed.first_failure import (
+    describe_failure,
+    is_marked,
+    mark,
+    record_first_failure,
+)
 from hocket.distributed.identity import ProcessIdentity, current_identity
 from hocket.distributed.last_words import flush_files, flush_streams, write_last_words
 from hocket.distributed.process_state import leave_gloo
@@ -37,19 +42,16 @@ class _Joined:
         count: Number of worlds that it has begun to join; the same in all processes.
         groups: Number of default groups that were formed for them.
         worlds: Those that are in use, by number.
-        judged: The last error that was told, or that kept this process from joining a world,
-            and True if it was the first failure there.
-        told: Messages of this process in stores of worlds that it has not begun to join.
     """
 
     count: int = 0
     groups: int = 0
     worlds: WeakValueDictionary[int, World] = field(default_factory=WeakValueDictionary)
-    judged: tuple[BaseException | None, bool] = (None, False)
-    told: set[str] = field(default_factory=set)
 
 
 _joined = _Joined()
+_VERDICTS = (object(), object())
+"""Marks of errors that were told: of one that was no first failure, and of one that was."""
 
 
 def join_world(
@@ -101,7 +103,7 @@ def join_world(
     try:
         world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)
     except BaseException as error:
-        _joined.judged = error, _tell_those_that_join(store, identity, error)
+        mark(error, _VERDICTS[_tell_those_that_join(store, identity, error)])
         raise
     _joined.worlds[_joined.count] = world
     return world
@@ -165,9 +167,12 @@ def report_failure(error: BaseException) -> bool:
     """Tell the others why this process ends; return True if it is the first that failed."""
     if isinstance(error, PeerFailedError):
         return False
-    if _joined.judged[0] is not error:
-        _joined.judged = error, _tell_all(error)
-    return _joined.judged[1]
+    for first, verdict in enumerate(_VERDICTS):
+        if is_marked(error, verdict):
+            return bool(first)
+    first = _tell_all(error)
+    mark(error, _VERDICTS[first])
+    return first
 
 
 def _tell_all(error: BaseException) -> bool:
@@ -180,7 +185,7 @@ def _tell_all(error: BaseException) -> bool:
         world
         for _, world in sorted(_joined.worlds.items())
         # Not those of a training that has ended before, in good order or by a caught error.
-        if world.failures.reported is error or not (world.left or world.failures.reported)
+        if world.failures.has_ended_by(error) or not (world.left or world.failures.has_ended)
     ]
     firsts = [world.failures.report(error) for world in worlds]
     # The newest world decides. Who was first there tells those that wait in the next one.
@@ -192,9 +197,7 @@ def _tell_all(error: BaseException) -> bool:
     # Others may wait for this process to join the next world.
     message = describe_failure(f"process {identity.rank}", error)
     first, _ = ask_store(lambda: record_first_failure(_next_store(identity), message))
-    if first in (None, message):
-        _joined.told.add(message)
-    return first is None or first in _joined.told
+    return first in (None, message)
 
 
 def report_symptom(error: BaseException, text: str) -> bool:

@@ -176,7 +176,10 @@ class DistributedEngine:
             )
         first, last = (whole * r // replicas for r in (replica, replica + 1))
 
-        own = take_samples(batch, slice(first, last), whole)
+        inputs, targets = batch
+        if isinstance(targets, tuple) and len(targets) == whole:
+            targets = list(targets)  # perhaps one of each sample, as of zip(*samples)
+        own = take_samples((inputs, targets), slice(first, last), whole)
         if tensors(batch[1]) and _shapes(own[1]) == _shapes(batch[1]):
             raise DataError(
                 f"replicas cannot divide the targets of a batch of {whole}: none of their "

@@ -268,7 +268,10 @@ def _in_order_of(sample: Tree, inputs: Tree) -> Tree:
 def _describe_structure(inputs: Tree, sample: Tree) -> str:
     """Describe how inputs differ from a sample; what they differ from follows."""
     if not isinstance(sample, dict) or not isinstance(inputs, dict):
-        return f"are {_describe_form(inputs)}, and were {_describe_form(sample)} in"
+        now, then = _describe_form(inputs), _describe_form(sample)
+        if now == then:
+            return "have a member of another form than in"
+        return f"are {now}, and were {then} in"
     lacking, new = sample.keys() - inputs.keys(), inputs.keys() - sample.keys()
     words = [
         f"{verb} {' and '.join(sorted(map(repr, keys)))}"

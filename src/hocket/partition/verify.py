@@ -166,7 +166,8 @@ def _forward_twice(
         for _ in range(2):
             value: Tree = copy_tensors(sample)
             for number, stage in enumerate(stages):
-                inputs = map_tensors(as_leaf, value) if number else value
+                # Copies, because a stage may change its input in place.
+                inputs = copy_tensors(map_tensors(as_leaf, value)) if number else value
                 value = call_network(stage, inputs) if stage is network else stage(inputs)
         changed = dict(_plain_attributes(network) - before)
     return tuple(o.detach().clone() for o in tensors(value)), sorted(map(repr, changed))

@@ -42,9 +42,10 @@ class UserNetwork:
         """File of the module; one that does not exist if it is not found or is no file."""
         if self.module.endswith(".py"):
             return Path(self.module)
+        self._let_import()
         try:
             spec = importlib.util.find_spec(self.module)
-        except (ImportError, ValueError):  # of a package above it
+        except Exception:  # of a package above it, which is imported
             spec = None
         return Path(self.module if spec is None or spec.origin is None else spec.origin)
 
@@ -129,12 +130,16 @@ class UserNetwork:
             )
         return function
 
-    def _import_module(self) -> ModuleType:
+    def _let_import(self) -> None:
+        """Let modules of its folder be found, as if it were run as a script."""
         file = Path(self.module)
-        # The file can import its neighbours, as if it were run as a script.
         folder = str(file.parent.resolve() if file.suffix == ".py" else Path.cwd())
         if folder not in sys.path:
             sys.path.insert(0, folder)
+
+    def _import_module(self) -> ModuleType:
+        file = Path(self.module)
+        self._let_import()
         if file.suffix != ".py":
             return importlib.import_module(self.module)
         spec = importlib.util.spec_from_file_location(file.stem, file)

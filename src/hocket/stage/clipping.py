@@ -64,7 +64,10 @@ class Clipping:
         if not present:
             return gradients
         scale = (self.norm / (total_norm(present) + _EPSILON)).clamp(max=1.0)
-        remaining = iter(torch._foreach_mul(present, scale))
+        products = torch._foreach_mul(present, scale)
+        # A gradient of one number would take the type of the scale.
+        scaled = [p.to(g.dtype) for p, g in zip(products, present, strict=True)]
+        remaining = iter(scaled)
         return [None if gradient is None else next(remaining) for gradient in gradients]
 
 

@@ -277,31 +277,25 @@ class Updater:
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of an optimizer, whose scalars keep their type and their device.
+    """Load the state of an optimizer, whose scalars keep their type.
 
-    PyTorch gives all but one of them those of their weight: `NAdam` then multiplies in another
-    precision than before, and asks the GPU for each product.
+    PyTorch gives all but one of them that of their weight: `NAdam` then multiplies in another
+    precision than before. It also moves its product to the GPU, which is asked for it then.
 
     Args:
         optimizer: The optimizer.
         state: State of such an optimizer, as its ``state_dict`` returns it.
     """
     optimizer.load_state_dict(state)
-    if "param_groups" not in state:
-        return  # of a form of its own
-    weights = [
-        (weight, group) for group in optimizer.param_groups for weight in group["params"]
-    ]
-    for number, values in state["state"].items():
-        weight, group = weights[number]
-        if group.get("capturable") or group.get("fused"):
-            continue  # all of its scalars are on the device of the weight
-        now = optimizer.state[weight]
-        now |= {
-            name: value.clone()
-            for name, value in values.items()
-            if isinstance(value, Tensor) and not value.dim() and name != "step"
-        }
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    saved = state.get("state", {})  # some optimizers have a state of a form of their own
+    for number, weight in enumerate(weights):
+        now = optimizer.state.get(weight, {}) if weight.dim() and number in saved else {}
+        for name, loaded in list(now.items()):
+            value = saved[number].get(name)
+            if isinstance(value, Tensor) and not value.dim() and name != "step":
+                on_host = name == "mu_product" and not optimizer.defaults.get("capturable")
+                now[name] = value.to("cpu" if on_host else loaded.device, copy=True)
 
 
 def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:

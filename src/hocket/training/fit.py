@@ -83,10 +83,11 @@ def _warn_of_slow_schedule(session: Session, plan: FitPlan, epochs: int) -> None
     setup = session.setup
     batches = plan.budget.batches(epochs, plan.length, setup.method.accumulate)
     schedulers = [stage.updater.scheduler for stage in session.engine.stages]
-    steps = max((getattr(each, "total_steps", 0) for each in schedulers), default=0)
-    if setup.scheduler_unit == "epoch" and batches is not None and steps > epochs:
+    totals = [getattr(each, "total_steps", None) for each in schedulers]
+    steps = max((total for total in totals if isinstance(total, int)), default=0)
+    if setup.scheduler_unit == "epoch" and batches is not None:
         updates = batches // setup.method.accumulate
-        if steps >= updates:
+        if steps >= updates > 2 * epochs:
             warn(
                 f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
                 f"has {steps} steps, so the learning rate hardly changes; give "

@@ -1,11 +1,13 @@
 """Of processes that fail at the same time exactly one tells why."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore
 
 from hocket.distributed import joined_worlds
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.first_failure import FAILURE_KEY
 from hocket.distributed.identity import ProcessIdentity
 from hocket.errors import HangError, PeerFailedError, WorldError
@@ -39,7 +41,8 @@ class Process:
     def _failures(rank, world, caught):
         return SimpleNamespace(
             report=lambda error: world.setdefault("first", rank) == rank,
-            reported=KeyError("caught") if caught else None,
+            has_ended=caught,
+            has_ended_by=lambda error: False,
         )
 
     def enter(self):
@@ -86,10 +89,40 @@ def test_a_failure_that_was_caught_decides_nothing_before_the_next_world(monkeyp
 
 def test_a_process_may_tell_more_after_it_was_the_first(monkeypatch, store):
     """As the request to restore a checkpoint, which follows the report of a NaN."""
-    world, process = {}, Process(monkeypatch, 0, store)
-    assert process.fails()
-    assert process.fails(KeyError("that follows"))
-    assert not Process(monkeypatch, 1, store, world).fails()
+    process, error, request = (
+        Process(monkeypatch, 0, store),
+        ValueError("nan"),
+        KeyError("skip"),
+    )
+    request.__cause__ = error
+    assert process.fails(error)
+    assert process.fails(request)
+    assert not Process(monkeypatch, 1, store).fails()
+
+
+def test_what_follows_from_the_failure_of_another_process_is_no_first_one(monkeypatch, store):
+    """Although it may come to the next store before the process with the cause does."""
+    world = HashStore()
+    seen, own = (FailureDetector(world, ["a", "b"], rank, 60.0) for rank in (1, 0))
+    cause, symptom, wrapped = ValueError("cause"), PeerFailedError("a failed"), KeyError("mine")
+    wrapped.__context__ = symptom
+    assert own.report(cause)
+    seen.report(symptom)
+    for rank, detector, error, first in ((1, seen, wrapped, False), (0, own, cause, True)):
+        process = Process(monkeypatch, rank, store)
+        process._joined.worlds[1] = SimpleNamespace(left=True, failures=detector)
+        assert process.fails(error) == first
+        detector.close()
+
+
+def test_a_detector_keeps_no_error():
+    """Nor the frames that raised it, which hold all that was trained there."""
+    detector, error = FailureDetector(HashStore(), ["a"], 0, 60.0), ValueError("mine")
+    detector.report(error)
+    assert detector.has_ended_by(error)
+    assert not detector.has_ended_by(ValueError("mine"))
+    assert not [each for each in gc.get_referrers(error) if each is vars(detector)]
+    detector.close()
 
 
 @pytest.mark.parametrize(

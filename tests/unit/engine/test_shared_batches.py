@@ -1,12 +1,15 @@
 """Replicas take their parts of batches of any form, or refuse them."""
 
+from collections import OrderedDict
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from hocket.engine.distributed import DistributedEngine
 from hocket.errors import DataError
+from hocket.tree import flatten, tensors
 
 X = torch.arange(4.0).reshape(4, 1)
 IMAGES = [torch.full((n, 2), float(n)) for n in (1, 2, 3, 5)]
@@ -45,3 +48,29 @@ def test_targets_that_cannot_be_divided_are_refused():
     told = r"cannot divide the targets of a batch of 4: none of their tensors .* \[\(7, 2\)\]"
     with pytest.raises(DataError, match=told):
         shares(X, {"boxes": torch.zeros(7, 2)})
+
+
+BOXES = [{"boxes": torch.full((n, 2), float(n))} for n in (4, 4, 1, 5)]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_mappings_of_each_sample_are_divided_whatever_lengths_they_have(kind):
+    parts = [own for _, (_, own) in shares(X, kind(BOXES))]
+    assert [[len(each["boxes"]) for each in part] for part in parts] == [[4, 4], [1, 5]]
+
+
+def test_a_tuple_with_an_entry_for_each_sample_is_divided():
+    parts = [own for _, (_, own) in shares(X, tuple(IMAGES))]
+    assert [[len(each) for each in part] for part in parts] == [[1, 2], [3, 5]]
+
+
+def test_structures_stay_what_they_are():
+    inputs = X, OrderedDict(m=X), Named(X, "name")
+    for _, (own, _) in shares(inputs, None):
+        assert flatten(own)[1] == flatten(inputs)[1]
+        assert [len(tensor) for tensor in tensors(own)] == [2, 2, 2]
+
+
+class Named(NamedTuple):
+    x: torch.Tensor
+    name: str

@@ -182,3 +182,19 @@ def test_a_scripted_network_is_refused_and_scripted_layers_are_not():
     assert trainer.step(X, torch.zeros(len(X)).long()) > 0
     with pytest.raises(CutError, match=r"was compiled by torch\.jit, which hides the calls"):
         cut(torch.jit.script(nn.Sequential(nn.Linear(4, 4))), stages=2, sample=X)
+
+
+@pytest.mark.parametrize("ahead", ["relu", "2"])
+def test_a_stage_may_begin_with_a_layer_that_works_in_place(ahead):
+    class Inplace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = twice()
+            self.relu = nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            return self.last(self.relu(self.first(x)))
+
+    layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Linear(4, 4)
+    network = Inplace() if ahead == "relu" else nn.Sequential(*layers)
+    assert len(cut(network, stages=Plan(ahead), sample=X)) == 2

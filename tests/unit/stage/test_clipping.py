@@ -102,6 +102,13 @@ def test_every_type_keeps_its_own(dtype):
     assert gradients[1].item() == 4.0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_gradient_of_one_number_keeps_its_type_beside_wider_ones(dtype):
+    gradients = [torch.tensor(3.0, dtype=dtype), torch.ones(4, dtype=torch.float64)]
+    clipped = Clipping(0.1).of_update(gradients)
+    assert [gradient.dtype for gradient in clipped] == [dtype, torch.float64]
+
+
 def test_sparse_gradients_are_clipped():
     embedding = nn.Embedding(4, 2, sparse=True)
     embedding(torch.tensor([1, 1])).sum().backward()

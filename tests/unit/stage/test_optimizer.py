@@ -61,6 +61,37 @@ def test_an_optimizer_goes_on_with_the_bits_of_one_that_never_stopped(name, dtyp
     assert torch.equal(weight, again)
 
 
+class OwnForm(torch.optim.SGD):
+    """An optimizer with a state of its own form, as those that wrap another one."""
+
+    def state_dict(self):
+        return {"inner": super().state_dict(), "param_groups": self.param_groups}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state["inner"])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_states_of_other_forms_are_loaded_as_their_optimizer_does(own):
+    def build():
+        weights = [nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(3))]
+        kind = OwnForm if own else torch.optim.SGD
+        optimizer = kind(weights, lr=0.1, momentum=0.9)
+        if not own:
+            optimizer.state["calls"] = 7  # of no weight
+        return weights, Updater(weights, optimizer)
+
+    weights, updater = build()
+    for each in weights:
+        each.grad = torch.full_like(each, 2.0)
+    updater.accumulate()
+    updater.update(epoch=0)
+    again, resumed = build()
+    resumed.load_state_dict(copy.deepcopy(updater.state_dict()))
+    buffers = [resumed.optimizer.state[each]["momentum_buffer"] for each in again]
+    assert [buffer.tolist() for buffer in buffers] == [2.0, [2.0] * 3]
+
+
 def parameter(*values: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor(values, dtype=torch.double))
 
