@@ -121,8 +121,7 @@ class StoredTrials:
         options = sorted(
             item for item in row.options.items() if item[0] not in WITHOUT_EFFECT_ON_RESULTS
         )
-        named = {**vars(RunConfig()), **row.options}
-        files = sorted(file_digests(named["network"], named["plan"]).items())
+        files = sorted(_files(row).items())
         words = repr((options, space, objective) + ((files,) if files else ()))
         digest = hashlib.sha256(words.encode())
         # Other processes begin with other values.
@@ -133,6 +132,12 @@ class StoredTrials:
             study_name=digest.hexdigest(),
             load_if_exists=True,
         )
+
+
+def _files(row: Row) -> dict[str, str]:
+    """Return the digests of the files that the options of a row name."""
+    named = {**vars(RunConfig()), **row.options}
+    return file_digests(named["network"], named["plan"])
 
 
 class RowSearch:
@@ -156,6 +161,19 @@ class RowSearch:
         self._states = stored.optuna.trial.TrialState
         objective = study.metric, study.sweep_seeds[0], *_held_out(study).items()
         self._stored = stored.of(row, self._space, objective)
+        self._files = _files(row)
+
+    def require_same_files(self) -> None:
+        """Refuse to go on with other code than that of the trials before.
+
+        Raises:
+            RunFolderError: The file of the network or of the plan has changed.
+        """
+        if _files(self.row) != self._files:
+            raise RunFolderError(
+                f"row {self.row.label!r}: the file of its network or of its plan has changed "
+                "since the search began; call it again, for trials of the file as it is now"
+            )
 
     @property
     def count(self) -> int:
@@ -287,6 +305,7 @@ class _Trials:
         # A trial whose values another process chooses just now is not abandoned.
         with in_turn(self._folder):
             for row in self._rows:
+                row.require_same_files()
                 for number, run in row.running():
                     if self._claim(row, number, run):
                         pool.start(run)

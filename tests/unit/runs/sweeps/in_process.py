@@ -23,6 +23,15 @@ class HereProcess:
     def poll(self):
         return self.returncode
 
+    def send_signal(self, number):
+        """Do nothing, as it has ended."""
+
+    def kill(self):
+        """Do nothing, as it has ended."""
+
+    def wait(self, timeout_s=None):
+        return self.returncode
+
 
 def run_here(monkeypatch):
     """Let runs happen in this process; return what counts them."""

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from hocket import Study, sweep
+from hocket.errors import RunFolderError
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps import child
 from hocket.runs.sweeps.rows import DEFAULTS, Run, file_digests
 from hocket.runs.sweeps.run_folder import read_result
-from hocket.runs.sweeps.search import StoredTrials
+from hocket.runs.sweeps.search import StoredTrials, search_study
 from unit.runs.sweeps.in_process import pretend_runs, run_here
 
 NETWORK = """
@@ -84,3 +85,17 @@ def test_trials_of_another_file_are_no_trials_of_this_one(file):
     assert stored.of(row, "space", "objective").study_name == before
     file.write_text(NETWORK + "# changed\n")
     assert stored.of(row, "space", "objective").study_name != before
+
+
+def test_a_search_does_not_go_on_with_another_file(file, monkeypatch):
+    run_here(monkeypatch)
+
+    def metrics(config):
+        file.write_text(NETWORK + "# changed\n")
+        return 1.0
+
+    pretend_runs(monkeypatch, metrics)
+    space = {"learning_rate": {"low": 0.01, "high": 0.1}}
+    told = r"row 'bp': the file of its network .* has changed since the search began; call it"
+    with pytest.raises(RunFolderError, match=told):
+        search_study(own_study("watched_nets.py:build", search=space), 2, "out", progress=False)
