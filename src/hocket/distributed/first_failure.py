@@ -24,13 +24,13 @@ def record_first_failure(store: Store, message: str) -> str:
     return str(store.compare_set(FAILURE_KEY, "", message).decode())
 
 
-def mark(error: BaseException, mark: object) -> None:
-    """Mark an error."""
-    vars(error).setdefault(_MARKS, []).append(mark)
+def mark(error: BaseException, token: object) -> None:
+    """Mark an error with an object."""
+    vars(error).setdefault(_MARKS, []).append(token)
 
 
-def is_marked(error: BaseException | None, mark: object) -> bool:
-    """Return True if an error has a mark, or one from which it follows."""
+def is_marked(error: BaseException | None, token: object) -> bool:
+    """Return True if an error is marked with an object, or one from which it follows."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -38,7 +38,7 @@ def is_marked(error: BaseException | None, mark: object) -> bool:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        if any(known is mark for known in vars(each).get(_MARKS, ())):
+        if any(known is token for known in vars(each).get(_MARKS, ())):
             return True
         waiting += [each.__cause__, each.__context__]
     return False

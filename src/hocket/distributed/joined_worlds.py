@@ -121,6 +121,11 @@ def _tell_those_that_join(
         return False
     if isinstance(error, (HangError, PeerLostError)):
         return True  # the world has recorded it: a later one would be a PeerFailedError
+    return _is_first(store, identity, error)
+
+
+def _is_first(store: Store, identity: ProcessIdentity, error: BaseException) -> bool:
+    """Record an error in the store of a world; return True if no other one was there."""
     message = describe_failure(f"process {identity.rank}", error)
     first, _ = ask_store(lambda: record_first_failure(store, message))
     return first in (None, message)
@@ -195,9 +200,7 @@ def _tell_all(error: BaseException) -> bool:
     if identity is None:
         return True
     # Others may wait for this process to join the next world.
-    message = describe_failure(f"process {identity.rank}", error)
-    first, _ = ask_store(lambda: record_first_failure(_next_store(identity), message))
-    return first in (None, message)
+    return _is_first(_next_store(identity), identity, error)
 
 
 def report_symptom(error: BaseException, text: str) -> bool:

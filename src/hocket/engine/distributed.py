@@ -177,9 +177,12 @@ class DistributedEngine:
         first, last = (whole * r // replicas for r in (replica, replica + 1))
 
         inputs, targets = batch
-        if isinstance(targets, tuple) and len(targets) == whole:
-            targets = list(targets)  # perhaps one of each sample, as of zip(*samples)
-        own = take_samples((inputs, targets), slice(first, last), whole)
+        is_tuple = type(targets) is tuple  # perhaps of each sample, as of zip(*samples)
+        own = take_samples(
+            (inputs, list(targets) if is_tuple else targets), slice(first, last), whole
+        )
+        if is_tuple:
+            own = own[0], tuple(own[1])
         if tensors(batch[1]) and _shapes(own[1]) == _shapes(batch[1]):
             raise DataError(
                 f"replicas cannot divide the targets of a batch of {whole}: none of their "

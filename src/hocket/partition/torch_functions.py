@@ -9,7 +9,6 @@ from torch import Tensor
 
 from hocket import tree
 
-# Functions whose result depends on neither the elements nor the shape of a tensor.
 QUERY_REMEDIES = {
     "_pack_padded_sequence": ("pack, run and unpack in a module of its own",),
     "_nested_tensor_from_mask_left_aligned": (
@@ -18,6 +17,7 @@ QUERY_REMEDIES = {
     ),
 }
 """Remedies for functions whose results depend on the numbers in a tensor."""
+# Functions whose result depends on neither the elements nor the shape of a tensor.
 METADATA_FUNCTIONS = frozenset(
     re.findall(
         r"\w+",

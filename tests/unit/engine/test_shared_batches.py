@@ -56,6 +56,7 @@ BOXES = [{"boxes": torch.full((n, 2), float(n))} for n in (4, 4, 1, 5)]
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_mappings_of_each_sample_are_divided_whatever_lengths_they_have(kind):
     parts = [own for _, (_, own) in shares(X, kind(BOXES))]
+    assert all(type(part) is kind for part in parts)
     assert [[len(each["boxes"]) for each in part] for part in parts] == [[4, 4], [1, 5]]
 
 
@@ -66,9 +67,10 @@ def test_a_tuple_with_an_entry_for_each_sample_is_divided():
 
 def test_structures_stay_what_they_are():
     inputs = X, OrderedDict(m=X), Named(X, "name")
-    for _, (own, _) in shares(inputs, None):
-        assert flatten(own)[1] == flatten(inputs)[1]
-        assert [len(tensor) for tensor in tensors(own)] == [2, 2, 2]
+    for _, pair in shares(inputs, inputs):
+        for own in pair:
+            assert flatten(own)[1] == flatten(inputs)[1]
+            assert [len(tensor) for tensor in tensors(own)] == [2, 2, 2]
 
 
 class Named(NamedTuple):

@@ -99,7 +99,7 @@ class Run:
     rate: float | None
     seed: int
     name: str = field(init=False)
-    files: Mapping[str, str] = field(init=False)
+    files: Mapping[str, str] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         method = Named(normalize_method(self.config.method)).slug[:40]

@@ -41,6 +41,7 @@ def test_the_name_of_a_run_follows_the_file_of_its_network(file, network):
     config = RunConfig(network=network)
     before = Run("own", config, None, 0)
     assert set(before.files) == {"network file"}
+    assert len({before, Run("own", config, None, 0)}) == 1
     file.write_text(NETWORK + "# changed\n")
     assert Run("own", config, None, 0).name != before.name
 
