@@ -1,10 +1,10 @@
 """Measure how far delayed gradients are from the exact ones, and what shrinking them does.
 
-What to learn: `gradient_error_every` computes for every n-th batch the exact gradient at the
-present weights as well, and compares. The cosine of the angle between the two measures the
-error of the direction; the ratio of their norms shows the shrink factor, once for every edge
-that the gradient has crossed. The gradient of the last stage is not late and still not exact,
-because its inputs come from older weights of the stages before it.
+What to learn: `gradient_error_every` computes for every n-th batch the exact gradient as well,
+at the weights that all stages have when the tick begins, and compares. The cosine of the angle
+between the two measures the error of the direction; the ratio of their norms shows the shrink
+factor, once for every edge that the gradient has crossed. The gradient of the last stage is not
+late and still not exact, because its inputs come from older weights of the stages before it.
 """
 
 from collections import defaultdict

@@ -73,6 +73,34 @@ def test_a_warning_of_a_thread_of_its_own_is_told_as_well():
         pool.submit(warn, "the disk is full").result()
 
 
+def warmed_up(optimizer):
+    parts = [lr_scheduler.LinearLR(optimizer), lr_scheduler.CosineAnnealingLR(optimizer, 5)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [3])
+
+
+@pytest.mark.parametrize(
+    ("build", "steps"),
+    [
+        (lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 8), 8),
+        (lambda optimizer: lr_scheduler.PolynomialLR(optimizer, 9), 9),
+        (lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [4, 8]), 8),
+        (lambda optimizer: lr_scheduler.ChainedScheduler([warmed_up(optimizer)]), 8),
+        (warmed_up, 8),
+    ],
+)
+def test_a_schedule_of_as_many_steps_as_updates_is_told(build, steps):
+    with pytest.warns(UserWarning, match=f"its schedule has {steps} steps"):
+        trainer(scheduler=build).fit(BATCHES[:4], epochs=2, progress=False)
+
+
+def test_a_schedule_of_a_longer_training_is_not_told(recwarn):
+    def cosine(optimizer):
+        return lr_scheduler.CosineAnnealingLR(optimizer, 300)
+
+    trainer(scheduler=cosine).fit(BATCHES[:4], epochs=2, progress=False)
+    assert not [each for each in recwarn if "schedule" in str(each.message)]
+
+
 @pytest.mark.parametrize(
     ("unit", "steps", "batches"),
     [("epoch", 2, 4), ("epoch", 7, 4), ("update", 8, 4), ("epoch", 3, 1), ("epoch", None, 4)],

@@ -5,8 +5,9 @@ random state, and batches that the network was already trained on are skipped.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -105,25 +106,48 @@ def _restore_own(loader: object, state: dict[str, Any]) -> None:
         loader.epoch = epoch
 
 
-def remaining_batches(loader: Iterable[T], first: int) -> Iterator[T]:
+def remaining_batches(
+    loader: Iterable[T], first: int, count: Callable[[T], int], samples: int
+) -> Iterator[T]:
     """Return the batches of the next epoch from number `first` on.
 
+    Args:
+        loader: The loader.
+        first: Number of the first batch; those before it are read and dropped, unless the
+            loader is an `EpochLoader`.
+        count: Returns the number of samples of a batch.
+        samples: Samples of the batches before.
+
     Raises:
-        DataError: The epoch has fewer than `first` batches.
+        DataError: The epoch has fewer than `first` batches, or they have other numbers of
+            samples.
     """
     if first and isinstance(loader, EpochLoader):
         loader.epoch += 1
         return loader.serve(loader.epoch - 1, first)
-    return _skip(iter(loader), first)
+    return _skip(iter(loader), first, count, samples)
 
 
-def _skip(batches: Iterator[T], first: int) -> Iterator[T]:
-    for number in range(first):
-        if next(batches, None) is None:
-            raise DataError(
-                f"the training data have {number} batches, and the training is to go on after "
-                f"batch {first} of the epoch; give the data that it began with"
-            )
+def _skip(
+    batches: Iterator[T], first: int, count: Callable[[T], int], samples: int
+) -> Iterator[T]:
+    """Yield the batches from number `first` on; the arguments are those of the caller.
+
+    Raises:
+        DataError: The batches before are too few, or have other numbers of samples.
+    """
+    skipped = list(map(count, islice(batches, first)))
+    if len(skipped) < first:
+        raise DataError(
+            f"the training data have {len(skipped)} batches, and the training is to go on "
+            f"after batch {first} of the epoch; give the data that it began with"
+        )
+    if sum(skipped) != samples:
+        raise DataError(
+            f"the first {first} batches of the training data have {sum(skipped)} samples, and "
+            f"had {samples} before the checkpoint; give the data and the batch size that the "
+            "training began with"
+        )
     yield from batches
 
 

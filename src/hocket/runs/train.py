@@ -161,7 +161,9 @@ def _train_in(
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
             if point is not None and not method.free_running:  # whose epochs are repeated
-                build_budget(config).require_ahead(len(point.history), point.updates)
+                build_budget(config).require_ahead(
+                    len(point.history), point.updates, begun=point.batch > 0
+                )
             _restore_logs(trainer, previous_dir, point)
         is_new = previous_dir is None or not previous_dir.exists()
         own_dir = config.run_dir

@@ -62,6 +62,14 @@ class BatchSplitter:
             pair = batch if self._split_batch is not None else _without_targets(batch)
             yield self._split(pair, f"batch {number}")[0], None
 
+    def count_samples(self, batch: Any) -> int:
+        """Return the number of samples of one batch.
+
+        Raises:
+            DataError: The batch cannot be split.
+        """
+        return count_samples(self._split(batch, "a batch")[0])
+
     def _split(self, batch: Any, where: str) -> tuple[Tree, Tree]:
         """Return the inputs and targets of one batch.
 

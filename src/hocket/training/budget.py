@@ -74,22 +74,24 @@ class Budget:
             return updates >= self.updates
         return self.epochs is not None and epochs >= self.epochs
 
-    def require_ahead(self, epochs: int, updates: int) -> None:
+    def require_ahead(self, epochs: int, updates: int, *, begun: bool = False) -> None:
         """Refuse an end that a resumed training has passed already.
 
         Args:
             epochs: Number of epochs done.
             updates: Number of updates done.
+            begun: True if batches of a further epoch have entered, which it will complete.
 
         Raises:
             OptionError: It has done more than it is to have.
         """
         unit, done, wanted = "epochs", epochs, self.epochs
         if self.updates is not None:
-            unit, done, wanted = "updates", updates, self.updates
-        if wanted is not None and done > wanted:
+            unit, done, wanted, begun = "updates", updates, self.updates, False
+        if wanted is not None and done + begun > wanted:
+            progress = f"done {done} {unit}" + begun * " and begun another one"
             raise OptionError(
-                f"the training has done {done} {unit}, and is to have {wanted}; give {unit} "
+                f"the training has {progress}, and is to have {wanted}; give {unit} "
                 f"(--{unit} on the command line) of {done + 1} or more, or begin a new one"
             )
 

@@ -5,6 +5,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from torch.optim import lr_scheduler
+
 from hocket.errors import DataError, OptionError, warn
 from hocket.training.fit_plan import FitPlan
 from hocket.training.fit_state import FitState
@@ -83,16 +85,28 @@ def _warn_of_slow_schedule(session: Session, plan: FitPlan, epochs: int) -> None
     setup = session.setup
     batches = plan.budget.batches(epochs, plan.length, setup.method.accumulate)
     schedulers = [stage.updater.scheduler for stage in session.engine.stages]
-    totals = [getattr(each, "total_steps", None) for each in schedulers]
-    steps = max((total for total in totals if isinstance(total, int)), default=0)
+    steps = max(map(_count_steps, schedulers))
     if setup.scheduler_unit == "epoch" and batches is not None:
         updates = batches // setup.method.accumulate
-        if steps >= updates > 2 * epochs:
+        if 2 * epochs < updates <= steps <= 2 * updates:  # more are a training cut short
             warn(
                 f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
                 f"has {steps} steps, so the learning rate hardly changes; give "
                 "scheduler_unit='update', or a schedule of as many steps as epochs",
             )
+
+
+def _count_steps(scheduler: object) -> int:
+    """Return the steps of one of PyTorch's schedules; 0 if it has no end that is known."""
+    parts: list[object] = getattr(scheduler, "_schedulers", [])
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        return int(scheduler._milestones[-1]) + _count_steps(parts[-1])
+    numbers = [
+        getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")
+    ]
+    milestones = getattr(scheduler, "milestones", ())
+    known: list[int] = [*(n for n in numbers if isinstance(n, int)), *milestones]
+    return max([0, *known, *map(_count_steps, parts)])
 
 
 def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) -> None:
@@ -104,8 +118,9 @@ def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) 
     """
     free, number = session.setup.method.free_running, state.epoch
     session.training_mode.enter()
-    data = state.remaining_batches(plan.train)
-    if session.world.reads_data:
+    reads = session.world.reads_data
+    data = state.remaining_batches(plan.train, session.splitter.count_samples, reads=reads)
+    if reads:
         data = plan.interrupt.until_asked(data, session.world.agreement_store())
     batches = session.prepared_by(data)
     if plan.interrupt.asked and not session.prepared:
@@ -113,7 +128,7 @@ def _train_epoch(session: Session, state: FitState, plan: FitPlan, goal: _Goal) 
     goal.set()
     while _train_until_stop(session, state, plan, batches):
         pass
-    expected = session.world.reads_data and not plan.interrupt.asked
+    expected = reads and not plan.interrupt.asked
     if state.samples == 0 and expected and not (free and session.engine.finished):
         raise DataError(
             f"epoch {number}: the training data have no batches; an iterator can be used "
@@ -148,9 +163,9 @@ def _train_until_stop(
     missing = count
     shown = None if method.free_running else state.epoch
     for inputs, targets in session.engine.ticks(islice(batches, count)):
-        state.enter(method.accumulate)
+        state.enter(method.accumulate, count_samples(inputs))
         events = session.step(inputs, targets, state.epoch)
-        state.add(events, count_samples(inputs))
+        state.meter.add(events)
         plan.progress.batch(partial(state.newest, shown))
         plan.on_step(events)
         plan.save(session.engine.tick_count)

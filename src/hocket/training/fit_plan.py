@@ -129,6 +129,7 @@ def opened(
 
     Raises:
         CheckpointError: One cannot be written, and the training is to stop for that.
+        DataError: They are not the data that the present epoch began with.
         OptionError: Checkpoints are wanted, and the trainer is not resumable.
         KeyboardInterrupt: A single process was asked to stop when all was done.
     """
@@ -151,6 +152,8 @@ def opened(
         Interrupt(signals if session.world.size > 1 else heard(signals)) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):
+        if session.world.is_main:
+            state.require_same_length(request.length)
         state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
         plan = FitPlan(
             train=request.train,

@@ -1,13 +1,20 @@
 """Counters and results of a ``fit``: epochs done, and what of the present one is."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from hocket.data.loader_state import loader_state, remaining_batches, restore_loader
-from hocket.engine.event import Event
+from hocket.data.loader_state import (
+    EpochLoader,
+    loader_state,
+    remaining_batches,
+    restore_loader,
+)
+from hocket.errors import DataError, warn
+from hocket.training.batches import length_of
+from hocket.training.budget import Budget
 from hocket.training.callback import CallbackList
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
 from hocket.training.progress_bar import Newest
@@ -27,6 +34,7 @@ class FitState:
         updates: Updates of a stage that the batches of this ``fit`` lead to.
         evaluated: The same number, at the last evaluation within an epoch.
         samples: Samples of these batches; 0 in a process that reads no data.
+        length: Batches in an epoch, before a restart; None if unknown.
         meter: Losses and staleness of the present epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
             meter, samples and seconds of each.
@@ -40,6 +48,7 @@ class FitState:
         self.epoch = epoch
         self.history: list[EpochResult] = []
         self.batches = self.samples = 0
+        self.length: int | None = None
         self.updates = self.evaluated = 0
         self.meter = TrainingMeter()
         self.rows: list[Any] = []
@@ -89,22 +98,62 @@ class FitState:
         yield
         self._start = time.perf_counter()
 
-    def remaining_batches(self, train: Iterable[Any]) -> Iterator[Any]:
-        """Return the batches of the present epoch that have not entered."""
+    def remaining_batches(
+        self, train: Iterable[Any], count: Callable[[Any], int], *, reads: bool
+    ) -> Iterator[Any]:
+        """Return the batches of the present epoch that have not entered.
+
+        Args:
+            train: The training data.
+            count: Returns the number of samples of a batch.
+            reads: True if this process reads the data; else there are no batches, and a
+                loader starts no workers for them.
+
+        Raises:
+            DataError: They are not the data that the epoch began with.
+        """
         if self._loader_state is not None:
             restore_loader(self._loader_state, train)
         else:
             self._loader_state = loader_state(train)
         self._start = time.perf_counter()
-        return remaining_batches(train, self.batches)
+        if not reads and not isinstance(train, EpochLoader):  # which counts its epochs
+            return iter(())
+        return remaining_batches(train, self.batches, count, self.samples)
 
-    def enter(self, accumulate: int) -> None:
+    def require_ahead(self, budget: Budget) -> None:
+        """Refuse a budget that was passed before a restart.
+
+        Raises:
+            OptionError: More has been done, or begun, than there is to do.
+        """
+        budget.require_ahead(len(self.history), self.updates, begun=self.batches > 0)
+
+    def require_same_length(self, length: int | None) -> None:
+        """Refuse data of another length within an epoch, and warn of them between two.
+
+        Args:
+            length: Batches in an epoch now; None if unknown.
+
+        Raises:
+            DataError: The present epoch was begun with another number of batches.
+        """
+        if None in (self.length, length) or self.length == length:
+            return
+        change = f"an epoch had {self.length} batches before the checkpoint, and has {length}"
+        if self.batches:
+            raise DataError(f"{change}; give the data that the training began with")
+        warn(f"{change} from now on")
+
+    def enter(self, accumulate: int, samples: int) -> None:
         """Count a batch that enters.
 
         Args:
             accumulate: Batches in an update.
+            samples: Samples of the batch; 0 in a process that reads no data.
         """
         self.batches += 1
+        self.samples += samples
         self.ungathered += 1
         if self.ungathered == accumulate:
             self.updates, self.ungathered = self.updates + 1, 0
@@ -132,11 +181,6 @@ class FitState:
             accumulate: Batches in an update.
         """
         return updates * accumulate - self.ungathered
-
-    def add(self, events: Sequence[Event], samples: int) -> None:
-        """Count a tick at which a batch entered."""
-        self.meter.add(events)
-        self.samples += samples
 
     def end_epoch(self, result: EpochResult) -> None:
         """End the present epoch."""
@@ -167,6 +211,7 @@ class FitState:
         return {
             "meter": self.meter.values(stage),
             "loader_state": state,
+            "length": length_of(train),
             "rows": list(self.rows),
         }
 
@@ -199,6 +244,7 @@ class FitState:
         self.updates, self.ungathered, self.evaluated = summary["updates"]
         self.callbacks = CallbackList(states=summary["callbacks"])
         self._loader_state = first["loader_state"]
+        self.length = first["length"]
         self.rows = [list(row) for row in first["rows"]]
         for values in meters:
             self.meter.merge(values)

@@ -14,6 +14,7 @@ from hocket.distributed.world import World
 from hocket.engine.engine import LockstepEngine
 from hocket.errors import CheckpointError, HocketError, OptionError, PeerLostError
 from hocket.training.callback import CallbackList
+from hocket.training.changed_choices import settings_of, warn_of_changed_choices
 from hocket.training.fit_state import FitState
 from hocket.training.session import Session
 from hocket.training.setup_choices import require_same_setup
@@ -189,6 +190,7 @@ def _write(
         | reshard_names(stage, session.cut.network)
         | {"fit": state.state_dict(stage.index, train), "note": note, "sample": session.sample}
         | {"callbacks": state.callbacks.stage_tensors(stage)}
+        | {"settings": settings_of(stage, session.cut.network, session.setup.loss)}
         for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
     }
     manifest = build_manifest(
@@ -239,7 +241,10 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
     if exact:
         states = [snapshot.parts[name] for name in local_parts]
-        require_matching_stages(engine.stages, states)
+        require_matching_stages(engine.stages, states, session.cut.network)
+        for stage, stage_state in zip(engine.stages, states, strict=True):
+            now = settings_of(stage, session.cut.network, session.setup.loss)
+            warn_of_changed_choices(stage, stage_state, now)
         engine.load_state_dict(states)
     elif not isinstance(engine, LockstepEngine):
         raise CheckpointError(

@@ -113,7 +113,7 @@ class Session:
         self.cut = CutNetwork(network, stages)
         self.whole_ticks = WholeTicks(holds_batches=setup.method.flight(self.cut.count) > 0)
         self.training_mode = TrainingMode(network)
-        self._splitter = BatchSplitter(network, split_batch)
+        self.splitter = BatchSplitter(network, split_batch)
         self.world = join_world(
             self.cut.count, setup.replicas, setup.timeout_s, setup.slow_timeout_s
         )
@@ -165,7 +165,7 @@ class Session:
             inputs_only: Accept batches that are inputs without targets.
         """
         reads = self.world.reads_data
-        split = self._splitter.inputs if inputs_only else self._splitter.pairs
+        split = self.splitter.inputs if inputs_only else self.splitter.pairs
         pairs = split(self._read(iter(batches))) if reads else iter(())
         if self.prepared:
             return pairs

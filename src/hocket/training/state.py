@@ -7,6 +7,7 @@ resharded: weights and optimizer states continue under the names that the networ
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -72,6 +73,7 @@ PART_FORM = {
     "trained": list,
     "fit": dict,
     "callbacks": dict,
+    "settings": dict,
 }
 """Types of the entries of a part that are read before a stage is."""
 WantedFiles: TypeAlias = Callable[[Manifest], Iterable[str]]
@@ -298,14 +300,28 @@ def warn_of_unsaved(loss: object, network: nn.Module) -> None:
         )
 
 
-def require_matching_stages(stages: Sequence[Stage], states: Sequence[Tree]) -> None:
+def require_matching_stages(
+    stages: Sequence[Stage], states: Sequence[Tree], network: nn.Module
+) -> None:
     """Refuse states of other layers, before anything is changed.
+
+    Args:
+        stages: The stages.
+        states: The state of each.
+        network: The network, which names the weights.
 
     Raises:
         CheckpointError: With everything that does not match.
     """
-    pairs = zip(stages, states, strict=True)
-    problems = [problem for stage, state in pairs for problem in stage.mismatches(state)]
+    problems = []
+    for stage, state in zip(stages, states, strict=True):
+        problems += stage.mismatches(state) or [
+            f"stage {stage.index}: weight {number} of the optimizer was {was!r}, and is {now!r}"
+            for number, (was, now) in enumerate(
+                zip_longest(state["trained"], reshard_names(stage, network)["trained"])
+            )
+            if was != now
+        ]
     if problems:
         raise CheckpointError(format_problems("the checkpoint is of another network", problems))
 

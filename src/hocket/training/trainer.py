@@ -30,7 +30,7 @@ from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
 from hocket.stage.setup import BatchNorm, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.batches import SplitBatch, length_of
+from hocket.training.batches import SplitBatch, as_tree, length_of
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
 from hocket.training.cut_network import Stages, count_stages, find_device
@@ -45,7 +45,7 @@ from hocket.training.session import Session
 from hocket.training.session_life import SessionLife
 from hocket.training.state import ResumePoint
 from hocket.transport.codecs import Codec, Exact, as_codec
-from hocket.tree import Tree
+from hocket.tree import Tree, count_samples
 
 
 class Trainer:
@@ -344,7 +344,8 @@ class Trainer:
             )
         session.prepare(inputs)
         with session.reporting_failures():
-            self._fit_state.enter(session.setup.method.accumulate)
+            samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
+            self._fit_state.enter(session.setup.method.accumulate, samples)
             events = session.step(inputs, targets, self.epoch)
         last = self.stage_count - 1
         losses = [
@@ -427,7 +428,7 @@ class Trainer:
         if not self._resumed:
             self._fit_state = FitState(self.epoch, self._fit_state.ungathered)
         if not self._session.setup.method.free_running:  # whose epochs are repeated
-            budget.require_ahead(len(self._fit_state.history), self._fit_state.updates)
+            self._fit_state.require_ahead(budget)
         request = FitRequest(
             train=train,
             validation=validation,
@@ -581,6 +582,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and statistics of all stages, under the names of the network.
 
+        Its tensors are those of the network: clone or save them to keep them from later steps.
         Among several processes all must call it, and all get all of it.
         """
         self.collect()

@@ -192,13 +192,19 @@ class Connection:
         Raises:
             HocketError: The neighbour failed, was lost or did not respond in time.
             OutOfMemoryError: The memory of this process's GPU was short.
+            RuntimeError: A worker of this process's DataLoader ended.
         """
         try:
             with self._world.failures.waiting_for(activity, [self.rank], wanted) as wait:
                 yield wait
         except (HocketError, torch.OutOfMemoryError):
             raise
-        except (RuntimeError, OSError) as error:
+        except RuntimeError as error:
+            # PyTorch raises this one in whatever line the process is when the worker ends.
+            if str(error).startswith("DataLoader worker"):
+                raise
+            raise self._lost_error(str(error)) from None
+        except OSError as error:
             raise self._lost_error(str(error)) from None
 
     def _encode(

@@ -58,23 +58,34 @@ def drawing_rows():
     return RandomSampler(ROWS, generator=torch.Generator().manual_seed(1))
 
 
+def remaining_from(loader, first):
+    """Return the batches of an epoch from one on, each of which counts as one sample."""
+    return remaining_batches(loader, first, lambda batch: 1, first)
+
+
 @pytest.mark.parametrize("first", [0, 1, 4])
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 def test_this_epoch_and_the_next_are_the_same_after_a_resume(make, first):
     loader = make()
-    list(remaining_batches(loader, 0))  # an epoch before
+    list(remaining_from(loader, 0))  # an epoch before
     state = loader_state(loader)
-    whole = list(remaining_batches(loader, 0))
-    after = list(remaining_batches(loader, 0))
+    whole = list(remaining_from(loader, 0))
+    after = list(remaining_from(loader, 0))
     another = make()
     restore_loader(state, another)
-    assert str(list(remaining_batches(another, first))) == str(whole[first:])
-    assert str(list(remaining_batches(another, 0))) == str(after)
+    assert str(list(remaining_from(another, first))) == str(whole[first:])
+    assert str(list(remaining_from(another, 0))) == str(after)
 
 
 def test_epochs_that_are_too_short_are_refused():
     with pytest.raises(DataError, match=r"have 2 batches, and .* after batch 3 of the epoch"):
-        list(remaining_batches([1, 2], 3))
+        list(remaining_from([1, 2], 3))
+
+
+def test_batches_of_another_size_are_refused():
+    batches = remaining_batches([torch.zeros(4, 1)] * 3, 2, len, 16)
+    with pytest.raises(DataError, match=r"first 2 batches of .* have 8 samples, and had 16"):
+        list(batches)
 
 
 def test_batches_that_are_skipped_are_not_transformed():
@@ -85,7 +96,7 @@ def test_batches_that_are_skipped_are_not_transformed():
         return inputs
 
     rows = torch.arange(6.0)
-    list(remaining_batches(Batches(InMemory(rows, rows, record), 2), 2))
+    list(remaining_from(Batches(InMemory(rows, rows, record), 2), 2))
     assert transformed == [[4.0, 5.0]]
 
 

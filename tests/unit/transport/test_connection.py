@@ -236,3 +236,9 @@ def test_short_memory_of_the_gpu_is_not_the_loss_of_a_neighbour():
         raise torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(AssertionError, match="the connection is gone: reset"), waiting():
         raise RuntimeError("reset")
+
+
+def test_a_worker_of_the_loader_that_is_killed_is_not_the_loss_of_a_neighbour():
+    waiting = connect(Pipe())._waiting_for_peer("receiving", "a packet")
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .* is killed"), waiting:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")

@@ -1,0 +1,154 @@
+"""Choices that a checkpoint does not refuse, compared with those of the training that resumes.
+
+The numbers of optimizers and schedulers are part of a checkpoint, so those that are given now
+have no effect. Layers and losses are code, of which only the settings can be compared.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from hocket.errors import format_problems, warn
+from hocket.stage.stage import Stage
+from hocket.tree import Tree
+
+_OF_SCHEDULES = (
+    "T_max", "T_0", "T_mult", "eta_min", "gamma", "step_size", "milestones", "total_steps",
+    "total_iters", "start_factor", "end_factor", "power", "factor", "patience",
+)  # fmt: skip
+"""Attributes of PyTorch's schedulers that do not change in a training."""
+
+
+def layer_settings(stage: Stage, network: nn.Module) -> dict[str, str]:
+    """Return the settings of PyTorch's own layers in a stage, by their names in the network."""
+    names = {id(layer): name for name, layer in network.named_modules()}
+    return {
+        names[id(layer)]: f"{type(layer).__name__}({layer.extra_repr()})"
+        for layer in stage.module.modules()
+        if id(layer) in names and type(layer).__module__.startswith("torch.nn.")
+    }
+
+
+def loss_settings(loss: object) -> str:
+    """Return the name of a loss, with its plain settings.
+
+    >>> loss_settings(nn.CrossEntropyLoss(label_smoothing=0.1))
+    'CrossEntropyLoss(reduction=mean, ignore_index=-100, label_smoothing=0.1)'
+    >>> loss_settings(partial(nn.functional.huber_loss, delta=2.0))
+    'huber_loss(delta=2.0)'
+    """
+    if isinstance(loss, partial):
+        return f"{_name_of(loss.func)}({_plain_settings(loss.keywords)})"
+    if isinstance(loss, nn.Module):
+        return f"{_name_of(type(loss))}({_plain_settings(vars(loss))})"
+    return _name_of(loss if hasattr(loss, "__qualname__") else type(loss))
+
+
+def _name_of(value: Any) -> str:
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _plain_settings(values: Mapping[str, object]) -> str:
+    """Return the numbers and texts among values by name, but for names that begin with _."""
+    return ", ".join(
+        f"{name}={value}"
+        for name, value in values.items()
+        if isinstance(value, int | float | str) and name[0] != "_" and name != "training"
+    )
+
+
+def settings_of(stage: Stage, network: nn.Module, loss: object) -> Tree:
+    """Return what a checkpoint keeps of the layers and the loss of a stage, for comparison.
+
+    Args:
+        stage: The stage.
+        network: The network, which names the layers.
+        loss: Loss of the training.
+    """
+    layers = {
+        name: re.sub(r" at 0x[0-9a-f]+", "", words)  # which differs from process to process
+        for name, words in layer_settings(stage, network).items()
+    }
+    return {"layers": layers, "loss": loss_settings(loss)}
+
+
+def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
+    """Warn of settings that are not those of the checkpoint, before its state is loaded.
+
+    Args:
+        stage: The stage, as it was built.
+        then: State of the stage in the checkpoint.
+        now: What `settings_of` returns for the stage.
+    """
+    settings = then["settings"]
+    changed = [
+        f"layer {name!r} was {settings['layers'][name]}, and is {words}"
+        for name, words in now["layers"].items()
+        if settings["layers"].get(name, words) != words
+    ]
+    if settings["loss"] != now["loss"]:
+        changed.append(f"the loss was {settings['loss']}, and is {now['loss']}")
+    if changed:
+        title = f"stage {stage.index} goes on with other settings than before the checkpoint"
+        warn(format_problems(title, changed))
+    overruled = [
+        f"{name} was {was}, and is {given} in what was given now"
+        for name, was, given in _overruled(stage, then["updater"])
+    ]
+    if overruled:
+        title = f"stage {stage.index}: the checkpoint decides, so these changes have no effect"
+        warn(format_problems(title, overruled))
+
+
+def _overruled(stage: Stage, state: Tree) -> Iterator[tuple[str, object, object]]:
+    """Yield the name of each number that the state overrules, with both values.
+
+    Args:
+        stage: The stage, as it was built.
+        state: State of its updater.
+    """
+    optimizer, scheduler = stage.updater.optimizer, stage.updater.scheduler
+    if optimizer is not None:
+        groups = state["optimizer"].get("param_groups", [])
+        for then, now in zip(groups, optimizer.param_groups, strict=False):
+            # A scheduler changes the rate, and keeps the one that was given.
+            moving = {"params", "lr" if "initial_lr" in then else "initial_lr"}
+            yield from _different(then, now, [name for name in now if name not in moving])
+    if scheduler is not None:
+        yield from _different_schedules(state["scheduler"], scheduler.state_dict())
+
+
+def _different_schedules(then: Tree, now: Tree) -> Iterator[tuple[str, object, object]]:
+    """Yield the differences of two states of schedulers, and of those within them."""
+    yield from _different(then, now, _OF_SCHEDULES)
+    inner = then.get("_schedulers", []), now.get("_schedulers", [])
+    for old, new in zip(*inner, strict=False):
+        yield from _different_schedules(old, new)
+
+
+def _different(
+    then: Mapping[str, Any], now: Mapping[str, Any], names: Any
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the names whose values differ, with both values; tensors are not compared.
+
+    Args:
+        then: Values in the checkpoint.
+        now: Values as they were given.
+        names: Names to compare.
+    """
+    for name in names:
+        if name not in then or name not in now:
+            continue
+        was, given = _as_plain(then[name]), _as_plain(now[name])
+        if not isinstance(was, Tensor) and not isinstance(given, Tensor) and was != given:
+            yield name.removeprefix("initial_"), was, given
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a value whose equality does not depend on the type of a container."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
