@@ -60,6 +60,11 @@ class Row:
         """Learning rates to try; None stands for that of the optimizer."""
         return self.learning_rates or (None,)
 
+    def file_digests(self) -> dict[str, str]:
+        """Return the digests of the files that its options name, as they are now."""
+        network = self.options.get("network", RunConfig.network)
+        return file_digests(network, self.options.get("plan", RunConfig.plan))
+
     def run(self, rate: float | None, seed: int, *, hold_out: float = 0.0) -> "Run":
         """Return the run of a learning rate and a seed.
 

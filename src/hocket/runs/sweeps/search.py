@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import OptionError, RunFolderError, import_extra
-from hocket.runs.config import RunConfig, parse_config
+from hocket.runs.config import parse_config
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps.pool import POLL_S, Pool
 from hocket.runs.sweeps.progress import SweepProgress
 from hocket.runs.sweeps.results import RunOutcome, read_outcome
-from hocket.runs.sweeps.rows import (
-    DEFAULTS,
-    WITHOUT_EFFECT_ON_RESULTS,
-    Row,
-    Run,
-    file_digests,
-)
+from hocket.runs.sweeps.rows import DEFAULTS, WITHOUT_EFFECT_ON_RESULTS, Row, Run
 from hocket.runs.sweeps.run_folder import check_is_run
 from hocket.runs.sweeps.search_record import SearchRecord, Trial, build_search_record
 from hocket.runs.sweeps.space import RATE, Choice, Dimension, Interval, parse_space, with_values
@@ -110,20 +104,20 @@ class StoredTrials:
         backend = storages.journal.JournalFileBackend(str(file))
         self._storage = storages.JournalStorage(backend)
 
-    def of(self, row: Row, space: object, objective: object) -> Any:
+    def of(self, row: Row, files: Mapping[str, str], space: object, objective: object) -> Any:
         """Return the study of optuna whose trials can be compared with each other.
 
         Args:
             row: The row of their options.
+            files: Digests of the files that these name.
             space: Ranges of the options that they try.
             objective: Metric and seed that their values are of.
         """
         options = sorted(
             item for item in row.options.items() if item[0] not in WITHOUT_EFFECT_ON_RESULTS
         )
-        files = sorted(_files(row).items())
-        words = repr((options, space, objective) + ((files,) if files else ()))
-        digest = hashlib.sha256(words.encode())
+        decisive = (options, space, objective) + ((sorted(files.items()),) if files else ())
+        digest = hashlib.sha256(repr(decisive).encode())
         # Other processes begin with other values.
         sampler = self.optuna.samplers.TPESampler(constant_liar=True)
         return self.optuna.create_study(
@@ -132,12 +126,6 @@ class StoredTrials:
             study_name=digest.hexdigest(),
             load_if_exists=True,
         )
-
-
-def _files(row: Row) -> dict[str, str]:
-    """Return the digests of the files that the options of a row name."""
-    named = {**vars(RunConfig()), **row.options}
-    return file_digests(named["network"], named["plan"])
 
 
 class RowSearch:
@@ -160,8 +148,8 @@ class RowSearch:
         self._space = _space(study, row)
         self._states = stored.optuna.trial.TrialState
         objective = study.metric, study.sweep_seeds[0], *_held_out(study).items()
-        self._stored = stored.of(row, self._space, objective)
-        self._files = _files(row)
+        self._files = row.file_digests()
+        self._stored = stored.of(row, self._files, self._space, objective)
 
     def require_same_files(self) -> None:
         """Refuse to go on with other code than that of the trials before.
@@ -169,7 +157,7 @@ class RowSearch:
         Raises:
             RunFolderError: The file of the network or of the plan has changed.
         """
-        if _files(self.row) != self._files:
+        if self.row.file_digests() != self._files:
             raise RunFolderError(
                 f"row {self.row.label!r}: the file of its network or of its plan has changed "
                 "since the search began; call it again, for trials of the file as it is now"
