@@ -1,9 +1,8 @@
 """Groups of runs that differ in their seed only, and the settings in which groups differ."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from hocket.runs.config import RunConfig
@@ -17,7 +16,6 @@ NOT_COMPARED = WITHOUT_EFFECT_ON_RESULTS | {
     "seed", "timeline", "log_every", "gradient_error_every", "max_restores",
 }  # fmt: skip
 """Options in which the runs of a group may differ."""
-
 
 UNKNOWN = "\N{EN DASH}"
 """Text in the place of a value that is not known, or not given."""
@@ -113,19 +111,6 @@ def common_points(lines: Sequence[Line]) -> list[list[tuple[float, float]]]:
         for place in first
         if all(place in line for line in others)
     ]
-
-
-def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float | None] | None:
-    """Return the mean of values and their standard deviation.
-
-    None unless all are known and finite: a run that diverged has no number to average.
-
-    The deviation of a single value is None.
-    """
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known or len(known) < len(values):
-        return None
-    return fmean(known), stdev(known) if len(known) > 1 else None
 
 
 def _compared(run: ReportedRun) -> dict[str, str]:

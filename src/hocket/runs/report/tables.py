@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hocket.runs.report.groups import UNKNOWN, Group, mean_and_deviation
+from hocket.runs.report.groups import UNKNOWN, Group
 from hocket.runs.report.line_chart import line_sample
 from hocket.runs.report.markup import Markup, element
+from hocket.runs.sweeps.record import mean_and_deviation
 
 
 @dataclass(frozen=True)

@@ -214,13 +214,24 @@ def _without_data_dir(options: Any) -> dict[str, str]:
     return {"data_dir": "DIR"} if "data_dir" in options else {}
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Return mean, standard deviation (None for a single value) and all values, if known."""
+def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float | None] | None:
+    """Return the mean of values and their standard deviation.
+
+    None unless all are known and finite: a run that diverged has no number to average.
+
+    The deviation of a single value is None.
+    """
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known or len(known) < len(values):
         return None
-    deviation = stdev(known) if len(known) > 1 else None
-    return {"mean": fmean(known), "deviation": deviation, "values": known}
+    return fmean(known), stdev(known) if len(known) > 1 else None
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, Any] | None:
+    """Return mean, standard deviation and all values; None if there is no mean."""
+    if (found := mean_and_deviation(values)) is None:
+        return None
+    return {"mean": found[0], "deviation": found[1], "values": list(values)}
 
 
 def _to_target(
