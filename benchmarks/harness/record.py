@@ -12,7 +12,7 @@ from typing import Any, Self
 from benchmarks.harness.settings import Settings
 from hocket.errors import DataError
 from hocket.files import write_text_atomically
-from hocket.runs.environment import commit, machine, source_digest, versions
+from hocket.runs.environment import environment
 
 FILE = "record.json"
 FOLDERS = ("out", "data_dir", "python")
@@ -74,16 +74,11 @@ class Record:
             settings: Its settings, as plain JSON.
             threads: Number of PyTorch threads.
         """
-        head, dirty = commit()
         return cls(
             name=name,
             command=command,
-            commit=head,
-            dirty=dirty,
-            source=source_digest(),
+            **environment(threads),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=versions(),
-            machine=machine(threads),
             settings=settings,
             rows=[],
         )

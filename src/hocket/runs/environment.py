@@ -14,15 +14,15 @@ PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package hocket."""
 
 
-def environment() -> dict[str, Any]:
-    """Describe what a result depends on besides its configuration, as plain JSON."""
+def environment(threads: int) -> dict[str, Any]:
+    """Describe what a result with so many threads depends on besides its configuration."""
     head, dirty = commit()
     return {
         "commit": head,
         "dirty": dirty,
         "source": source_digest(),
         "versions": versions(),
-        "machine": machine(torch.get_num_threads()),
+        "machine": machine(threads),
     }
 
 

@@ -180,7 +180,8 @@ def _train_in(
                 write_json(run_dir / KEPT_PLAN, trainer.plan.as_dict())
             several = trainer.process_name is not None
             processes = config.stages * config.replicas if several else 1
-            write_json(run_dir / "environment.json", environment() | {"processes": processes})
+            found = environment(torch.get_num_threads()) | {"processes": processes}
+            write_json(run_dir / "environment.json", found)
         except OSError as error:
             raise RunFolderError(cannot_write(run_dir, error)) from error
     else:

@@ -13,7 +13,7 @@ from typing import Any
 from hocket.errors import RunFolderError
 from hocket.files import read_json, write_text_atomically
 from hocket.runs.config import RunConfig, plain_values
-from hocket.runs.environment import commit, machine, source_digest, versions
+from hocket.runs.environment import environment
 from hocket.runs.sweeps.checks import grid_tables
 from hocket.runs.sweeps.curve import first_reaching
 from hocket.runs.sweeps.report import markdown
@@ -159,16 +159,11 @@ def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dic
         command: The command that repeats it.
         configs: Configurations of its runs.
     """
-    head, dirty = commit()
     return {
         "name": NAME,
         "command": command,
-        "commit": head,
-        "dirty": dirty,
-        "source": source_digest(),
+        **environment(max((config.threads for config in configs), default=1)),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(max((config.threads for config in configs), default=1)),
         "settings": _settings(study),
     }
 

@@ -71,7 +71,7 @@ def test_the_report_names_the_code_of_each_run(tmp_path):
     ("device", "gpu"), [("cuda", "Large 7"), ("cuda:1", "Large 7"), ("cpu", None)]
 )
 def test_a_run_names_the_gpu_that_trained_it(tmp_path, device, gpu):
-    values = environment()
+    values = environment(threads=1)
     values["machine"]["gpu"] = "Large 7"
     (tmp_path / "environment.json").write_text(json.dumps(values))
     assert read_source(tmp_path, device).gpu == gpu
