@@ -1,14 +1,15 @@
 """Sections of a report with curves: loss and error, single batches, staleness and gradients."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from hocket.runs.report.groups import Group, Line
 from hocket.runs.report.line_chart import Curve, line_chart
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import BatchMetrics, ReportedRun, Series
-from hocket.runs.sweeps.curve import Point
 
 MOST_POINTS = 120
 """Points of a curve over batches; more are averaged in intervals."""
@@ -32,58 +33,43 @@ STAGE_METRICS: Sequence[tuple[str, str]] = (
 
 
 def learning_curves(groups: Sequence[Group]) -> list[Markup]:
-    """Draw loss and error against updates, samples and seconds, and the loss by batch."""
-    charts = [
+    """Draw loss and error against updates, samples and seconds."""
+    return _with_points(
         line_chart(title, axis_title, _evaluations(groups, metric, axis, factor))
         for metric, title, factor in METRICS
         for axis, axis_title in AXES
-    ]
-    return [chart for chart in charts if chart is not None]
+    )
 
 
 def batch_losses(groups: Sequence[Group]) -> list[Markup]:
     """Draw the training loss of single batches, for long epochs and runs under way."""
     width = _interval(groups, lambda metrics: [metrics.loss])
-    curves = [
-        Curve(g.number, g.label, [bin_means(run.metrics.loss, width) for run in g.runs])
-        for g in groups
-    ]
-    chart = line_chart("training loss of logged batches", "batch", curves)
-    return [chart] if chart is not None else []
+    curves = _curves(groups, lambda run: bin_means(run.metrics.loss, width))
+    return _with_points([line_chart("training loss of logged batches", "batch", curves)])
 
 
 def stage_charts(groups: Sequence[Group]) -> list[Markup]:
     """Draw mean staleness and mean gradient error against the number of the stage."""
-    charts = [
+    return _with_points(
         line_chart(
-            title,
-            "stage",
-            [
-                Curve(g.number, g.label, [_by_stage(run, name) for run in g.runs])
-                for g in groups
-            ],
-            markers=True,
-            whole=True,
+            title, "stage", _curves(groups, partial(_by_stage, name)), markers=True, whole=True
         )
         for name, title in STAGE_METRICS
-    ]
-    return [chart for chart in charts if chart is not None]
+    )
 
 
 def gradient_errors(groups: Sequence[Group]) -> list[Markup]:
     """Draw the cosine of late and true gradients of each stage against batches."""
     stages = sorted({k for g in groups for run in g.runs for k in run.metrics.cosine})
     width = _interval(groups, lambda metrics: list(metrics.cosine.values()))
-    charts = []
-    for stage in stages:
-        curves = [
-            Curve(
-                g.number, g.label, [bin_means(series, width) for series in _cosines(g, stage)]
-            )
-            for g in groups
-        ]
-        charts.append(line_chart(f"cosine at stage {stage}", "batch", curves))
-    return [chart for chart in charts if chart is not None]
+    return _with_points(
+        line_chart(
+            f"cosine at stage {stage}",
+            "batch",
+            _curves(groups, partial(_cosines, stage, width)),
+        )
+        for stage in stages
+    )
 
 
 def chart_grid(charts: Sequence[Markup]) -> Markup:
@@ -110,6 +96,16 @@ def bin_means(series: Series, width: int) -> Line:
     }
 
 
+def _with_points(charts: Iterable[Markup | None]) -> list[Markup]:
+    """Return the charts that have any points."""
+    return [chart for chart in charts if chart is not None]
+
+
+def _curves(groups: Sequence[Group], line: Callable[[ReportedRun], Line]) -> list[Curve]:
+    """Return the curves of groups from a function that returns the line of a run."""
+    return [Curve(g.number, g.label, [line(run) for run in g.runs]) for g in groups]
+
+
 def _interval(
     groups: Sequence[Group], chosen: Callable[[BatchMetrics], Sequence[Series]]
 ) -> int:
@@ -119,10 +115,16 @@ def _interval(
     return int(last) // MOST_POINTS + 1
 
 
-def _cosines(group: Group, stage: int) -> list[Series]:
-    """Return the cosines of a stage by batch; of a study's record only their mean is known."""
-    found = [run.metrics.cosine.get(stage, ()) for run in group.runs]
-    return [series for series in found if len(series) > 1]
+def _cosines(stage: int, width: int, run: ReportedRun) -> Line:
+    """Return the cosines of a stage over batches; none if only their mean is known.
+
+    Args:
+        stage: Number of the stage.
+        width: Length of the intervals that are averaged.
+        run: The run; that of a study's record has the mean only.
+    """
+    series = run.metrics.cosine.get(stage, ())
+    return bin_means(series, width) if len(series) > 1 else {}
 
 
 def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float) -> list[Curve]:
@@ -134,28 +136,24 @@ def _evaluations(groups: Sequence[Group], metric: str, axis: str, factor: float)
         axis: Name of the horizontal axis.
         factor: Factor on the metric.
     """
-    series = [[_line(run.curve, metric, axis, factor) for run in g.runs] for g in groups]
-    longest = max((len(points) for runs in series for points in runs), default=0)
+
+    def line(run: ReportedRun) -> Line:
+        return {
+            point.updates: (float(getattr(point, axis)), value * factor)
+            for point in run.curve
+            if (value := point.value(metric)) is not None
+        }
+
+    whole = _curves(groups, line)
+    longest = max((len(points) for curve in whole for points in curve.runs), default=0)
     step = max(1, math.ceil(longest / MOST_EVALUATIONS))
     return [
-        Curve(
-            group.number,
-            group.label,
-            [dict(list(points.items())[step - 1 :: step]) for points in runs],
-        )
-        for group, runs in zip(groups, series, strict=True)
+        replace(c, runs=[dict(list(points.items())[step - 1 :: step]) for points in c.runs])
+        for c in whole
     ]
 
 
-def _line(curve: Sequence[Point], metric: str, axis: str, factor: float) -> Line:
-    return {
-        point.updates: (float(getattr(point, axis)), value * factor)
-        for point in curve
-        if (value := point.value(metric)) is not None
-    }
-
-
-def _by_stage(run: ReportedRun, name: str) -> Line:
+def _by_stage(name: str, run: ReportedRun) -> Line:
     """Return the mean of a metric over the logged batches of each stage."""
     by_stage = getattr(run.metrics, name)
     return {

@@ -74,7 +74,7 @@ def line_chart(
         whole: Label whole numbers only, as x counts something small.
     """
     shown = [
-        Curve(c.number, c.label, [_finite(run) for run in c.runs if _finite(run)])
+        Curve(c.number, c.label, [line for line in map(_finite, c.runs) if line])
         for c in curves
     ]
     shown = [curve for curve in shown if curve.runs]
