@@ -10,6 +10,7 @@ from hocket.runs.report.groups import Group, Line
 from hocket.runs.report.line_chart import Curve, line_chart
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import BatchMetrics, ReportedRun, Series
+from hocket.runs.sweeps.pictures import AXES
 
 MOST_POINTS = 120
 """Points of a curve over batches; more are averaged in intervals."""
@@ -19,11 +20,6 @@ METRICS: Sequence[tuple[str, str, float]] = (
     ("test_error", "test error, %", 100.0),
     ("test_loss", "test loss", 1.0),
     ("train_loss", "training loss", 1.0),
-)
-AXES: Sequence[tuple[str, str]] = (
-    ("updates", "updates"),
-    ("samples", "samples"),
-    ("seconds", "seconds of training"),
 )
 STAGE_METRICS: Sequence[tuple[str, str]] = (
     ("staleness", "staleness, updates"),
@@ -37,7 +33,7 @@ def learning_curves(groups: Sequence[Group]) -> list[Markup]:
     return _with_points(
         line_chart(title, axis_title, _evaluations(groups, metric, axis, factor))
         for metric, title, factor in METRICS
-        for axis, axis_title in AXES
+        for axis, axis_title in AXES.items()
     )
 
 
