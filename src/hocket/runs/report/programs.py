@@ -25,22 +25,24 @@ MOST_STAGES = 64
 
 def program_pictures(groups: Sequence[Group]) -> list[Markup]:
     """Draw the program of each method, once for groups that have the same one."""
-    titles: dict[tuple[str, int, str, str], str] = {}
-    pictures = []
+    titles: dict[str, RunConfig] = {}
     for group in groups:
-        config = group.config
-        key = (config.method, config.stages, str(config.extra_delay), config.staleness)
-        if key in titles:
-            continue
-        stages = f"{config.stages} stage{'s' if config.stages > 1 else ''}"
-        more = (
-            f", extra delay {config.extra_delay}" if config.extra_delay not in (0, "0") else ""
-        )
-        if config.staleness != "none":
-            more += f", staleness {config.staleness}"
-        titles[key] = f"{config.method} on {stages}{more}"
-        pictures += [element("h3", titles[key]), _draw_program(config, titles[key])]
-    return pictures
+        titles.setdefault(_program_title(group.config), group.config)
+    return [
+        markup
+        for title, config in titles.items()
+        for markup in (element("h3", title), _draw_program(config, title))
+    ]
+
+
+def _program_title(config: RunConfig) -> str:
+    """Return the title of a program, which is the same for those that are the same."""
+    title = f"{config.method} on {config.stages} stage{'s' if config.stages > 1 else ''}"
+    if config.extra_delay not in (0, "0"):
+        title += f", extra delay {config.extra_delay}"
+    if config.staleness != "none":
+        title += f", staleness {config.staleness}"
+    return title
 
 
 def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
