@@ -10,12 +10,12 @@ from hocket.files import JSON_LIMIT
 from hocket.program import unroll
 from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
-from hocket.runs.plot import layout_program
+from hocket.runs.plot import program_panel
 from hocket.runs.report.groups import Group
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import ReportedRun
 from hocket.runs.report.span_picture import first_spans, span_picture
-from hocket.timeline import SpanKind, Timeline
+from hocket.timeline import Timeline
 
 LEAST_BATCHES, MOST_BATCHES = 6, 24
 """Limits of the batches in the picture of a program."""
@@ -80,11 +80,9 @@ def _draw_program(config: RunConfig, title: str) -> Markup:
         ticks = list(unroll(method, config.stages, min(batches, MOST_BATCHES)))
     except HocketError as error:
         return element("p", f"No program: {error}", class_="note")
-    labels: dict[tuple[SpanKind, int, int], str] = {
-        (a.kind, a.stage, a.batch): a.label for tick in ticks for a in tick
-    }
-    timeline = layout_program(ticks, config.stages)
-    return span_picture(timeline, f"program of {title}", measured=False, labels=labels)
+    panel = program_panel(ticks, config.stages, title)
+    name = f"program of {title}"
+    return span_picture(panel.timeline, name, measured=False, labels=panel.labels)
 
 
 def _read_timeline(file: Path, stages: int, owners: int) -> Timeline:
