@@ -65,16 +65,14 @@ class TrainingRun:
         self._epochs = list(history)
         self._timeline_before = timeline_before
         self._best_file = run_dir / f"network-best.{config.weights_format}"
-        self._best_weights: list[BestWeights] = []
+        self._best_weights = self._averaged_weights = self._early_stopping = None
         if config.keep_best != "none":
-            self._best_weights.append(BestWeights(self._best_file, config.keep_best))
-        self._early_stopping: list[EarlyStopping] = []
+            self._best_weights = BestWeights(self._best_file, config.keep_best)
+        if config.average_weights:
+            self._averaged_weights = AveragedWeights(config.average_weights)
         if config.early_stopping:
             patience = config.early_stopping
-            self._early_stopping.append(EarlyStopping("test_loss", patience=patience))
-        self._averaged_weights: list[AveragedWeights] = []
-        if config.average_weights:
-            self._averaged_weights.append(AveragedWeights(config.average_weights))
+            self._early_stopping = EarlyStopping("test_loss", patience=patience)
         self._start_s = time.perf_counter()
 
     def run(self, data: Data) -> Summary:
@@ -84,6 +82,7 @@ class TrainingRun:
             Exception: Whatever ends the training, once the network and the summary are written.
         """
         config, budget = self._config, build_budget(self._config)
+        callbacks = (self._best_weights, self._averaged_weights, self._early_stopping)
         try:
             self._trainer.fit(
                 data.train,
@@ -93,7 +92,7 @@ class TrainingRun:
                 evaluate_every=budget.evaluate_every,
                 on_evaluation=self._on_evaluation if budget.evaluate_every else None,
                 on_epoch=self._on_epoch,
-                callbacks=[*self._best_weights, *self._averaged_weights, *self._early_stopping],
+                callbacks=[each for each in callbacks if each is not None],
                 checkpoints=self._checkpoints(),
             )
         except KeyboardInterrupt as stop:
@@ -156,10 +155,10 @@ class TrainingRun:
         trainer.collect()
         evaluation = None
         unsaved = [self._save_in_main_process("network")]
-        if self._best_weights and trainer.is_main_process:
+        if self._best_weights is not None and trainer.is_main_process:
             remove_other_formats(self._best_file)
-        for averaged in self._averaged_weights:
-            with averaged.in_place(trainer):
+        if self._averaged_weights is not None:
+            with self._averaged_weights.in_place(trainer):
                 unsaved.append(self._save_in_main_process("network-averaged"))
                 evaluation = trainer.evaluate(data.test) if data is not None else None
         message = "; ".join(filter(None, [message, *unsaved]))
@@ -252,7 +251,7 @@ class TrainingRun:
             cuts=trainer.plan.cuts if trainer.plan else (),
             signal=signal_number,
             averaged=averaged,
-            best_epoch=next((best.best_epoch for best in self._best_weights), None),
+            best_epoch=None if self._best_weights is None else self._best_weights.best_epoch,
             early_stop=self._early_stop(),
         )
         if trainer.is_main_process:
@@ -266,9 +265,8 @@ class TrainingRun:
     def _early_stop(self) -> str:
         """Return the reason for which it ended before its last epoch; nothing if it did not."""
         budget, epochs = build_budget(self._config), self._epochs
-        if epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0):
-            return ""
-        return next((stopping.reason for stopping in self._early_stopping), "")
+        is_spent = epochs and budget.is_spent(len(epochs), epochs[-1].updates or 0)
+        return "" if is_spent or self._early_stopping is None else self._early_stopping.reason
 
     def _write_timeline(self) -> None:
         file = self._config.timeline
