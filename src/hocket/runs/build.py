@@ -254,7 +254,7 @@ def build_optimizer_factory(
         OptionError: There is no such optimizer, or it refuses the options or the network.
     """
     named, found = _find_optimizer(config)
-    trial = _trial_optimizer(config)
+    trial = _trial_optimizer(named, found)
     group = list if config.weight_decay_on == "all" else decay_groups
     if group is decay_groups and not trial.param_groups[-1].get("weight_decay"):
         raise OptionError(
@@ -278,13 +278,12 @@ def _find_optimizer(config: RunConfig) -> tuple[Named, Callable[..., Any]]:
     return named, _find_class(known, optim.Optimizer, "optimizer", named)
 
 
-def _trial_optimizer(config: RunConfig) -> optim.Optimizer:
-    """Return the optimizer of a single weight, which has done a step.
+def _trial_optimizer(named: Named, found: Callable[..., Any]) -> optim.Optimizer:
+    """Return an optimizer of a single weight, from its options and its class, after a step.
 
     Raises:
-        OptionError: There is no such optimizer, or it refuses the options.
+        OptionError: It refuses the options.
     """
-    named, found = _find_optimizer(config)
     weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, 1))]
     for weight in weights:
         weight.grad = torch.ones_like(weight)
@@ -337,7 +336,7 @@ def build_scheduler_factory(config: RunConfig) -> SchedulerFactory | None:
         scheduler: lr_scheduler.LRScheduler = scheduler_class(optimizer, **named.options)
         return scheduler
 
-    optimizer = _trial_optimizer(config)
+    optimizer = _trial_optimizer(*_find_optimizer(config))
     _try("scheduler", named, lambda: _step_scheduler(build, optimizer))
     return build
 

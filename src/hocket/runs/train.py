@@ -82,9 +82,10 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
             a restart from the last checkpoint.
     """
     method = build_run_method(config)
+    previous_dir = config.run_dir if resume else None
     parts: dict[str, Any] = {
         "method": method,
-        "stages": build_plan(config, config.run_dir if resume else None),
+        "stages": build_plan(config, previous_dir),
         "loss": build_loss(config),
         "evaluation_loss": cross_entropy,
         "optimizer": build_optimizer_factory(config),
@@ -111,7 +112,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     if config.threads:
         torch.set_num_threads(config.threads)
     with ExitStack() as stack:
-        previous_dir = config.run_dir if resume else None
         if previous_dir is not None and previous_dir.exists():
             require_no_links(previous_dir)
             if is_first:
