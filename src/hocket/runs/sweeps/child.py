@@ -36,8 +36,8 @@ def main(words: Sequence[str]) -> int:
     """
     config = parse_config(json.loads(words[0]), "the configuration of a run")
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if config.run_dir is not None:
-        _wait_for_lock(config.run_dir)
+    assert config.run_dir is not None, "the pool names the folder of each run"
+    _wait_for_lock(config.run_dir)
     if json.loads(words[1]) != file_digests(config.network, config.plan):
         reason = (
             "the file of its network or of its plan has changed since the sweep began; call "
@@ -53,29 +53,28 @@ def report(config: RunConfig, result: Summary | HocketError) -> int:
 
     A training that was stopped has none: it goes on later.
     """
+    assert config.run_dir is not None, "the pool names the folder of each run"
     if isinstance(result, RestoreRequest):
         return result.exit_code
     if isinstance(result, Summary):
         if result.state == "finished":
-            _write(config, _finished(config, len(result.epochs)))
+            write_result(config.run_dir, _finished(config.run_dir, len(result.epochs)))
             return 0
         return 128 + result.signal
     print(f"error: {result}", file=sys.stderr)
     diverged = isinstance(result, NonFiniteError)
-    _write(config, RunResult("diverged" if diverged else "failed", str(result)))
+    write_result(config.run_dir, RunResult("diverged" if diverged else "failed", str(result)))
     return 1
 
 
-def _finished(config: RunConfig, epochs: int) -> RunResult:
+def _finished(run_dir: Path, epochs: int) -> RunResult:
     """Return the result of a training that has finished, which failed without its metrics.
 
     Args:
-        config: Its configuration.
+        run_dir: Its folder.
         epochs: Number of epochs that it has trained.
     """
-    written = 0
-    if config.run_dir is not None:
-        written = sum(1 for _ in metric_rows(config.run_dir / METRICS, "epoch"))
+    written = sum(1 for _ in metric_rows(run_dir / METRICS, "epoch"))
     if written >= epochs:
         return RunResult("finished")
     return RunResult(
@@ -83,11 +82,6 @@ def _finished(config: RunConfig, epochs: int) -> RunResult:
         f"its metrics have {written} of {epochs} epochs, as the others could not be written; "
         "remove its folder to run it again",
     )
-
-
-def _write(config: RunConfig, result: RunResult) -> None:
-    if config.run_dir is not None:
-        write_result(config.run_dir, result)
 
 
 def _end_with_parent() -> None:
@@ -106,7 +100,3 @@ def _wait_for_lock(run_dir: Path) -> None:
                 return
         except RunFolderError:
             time.sleep(RETRY_S)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
