@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -34,7 +33,7 @@ class SweepProgress:
         self._total = total
         self._metric = metric
         self._shown = shown
-        self._console = plain_console("stderr")
+        console = plain_console("stderr")
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -43,7 +42,7 @@ class SweepProgress:
             TimeElapsedColumn(),
         )
         self._bars = Progress(
-            *columns, console=self._console, disable=not (shown and self._console.is_terminal)
+            *columns, console=console, disable=not (shown and console.is_terminal)
         )
         self._tasks: dict[str, TaskID] = {}
         self._whole = self._bars.add_task("all runs", total=float(total), note="")
@@ -59,12 +58,7 @@ class SweepProgress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def begin(self, done: int) -> None:
@@ -151,12 +145,8 @@ class SweepProgress:
         if work < 0.01 or left <= 0:
             return ""
         left_s = (time.monotonic() - self._start_s) / work * left
-        minutes = math.ceil(left_s / 60)
-        return (
-            f"about {minutes // 60}:{minutes % 60:02d} h left"
-            if minutes >= 60
-            else (f"about {minutes} min left")
-        )
+        hours, minutes = divmod(math.ceil(left_s / 60), 60)
+        return f"about {hours}:{minutes:02d} h left" if hours else f"about {minutes} min left"
 
     def _print(self, line: str) -> None:
         if self._shown:
