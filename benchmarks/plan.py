@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.harness.process_memory import release_free_memory, reset_peak
 from benchmarks.harness.record import Record
 from benchmarks.harness.repetition import run_repetition
 from benchmarks.harness.rounds import NoisePolicy, Turn, take_turn
@@ -37,7 +38,7 @@ from hocket.partition.profile import LayerCost
 from hocket.planner.forecast import Forecast
 from hocket.planner.predict import cut_by_time, predict_all
 from hocket.planner.rehearsals import Candidate
-from hocket.runs.peak_memory import peak_mib, release_free_memory, reset_peak
+from hocket.runs.peak_memory import peak_mib
 from hocket.transport.codecs import Exact
 
 ROWS = ("bp", "fdg", "ddg", "dgl")

@@ -13,10 +13,11 @@ import torch
 
 from benchmarks.harness.allocations import trace_allocations
 from benchmarks.harness.process import run_module
+from benchmarks.harness.process_memory import reset_peak
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.peers.by_hand import step_by_hand
 from hocket.methods import parse_method
-from hocket.runs.peak_memory import peak_mib, reset_peak
+from hocket.runs.peak_memory import peak_mib
 
 WRITTEN_BY_HAND = ("bp", "fdg", "dgl")
 """Rows for whose work there is a loop written by hand."""

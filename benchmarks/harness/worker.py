@@ -16,10 +16,11 @@ import torch
 from torch import distributed
 
 from benchmarks.harness.nodes import Node
+from benchmarks.harness.process_memory import reset_peak
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import Baseline, PreparedTraining
 from hocket.distributed.joined_worlds import shutdown
-from hocket.runs.peak_memory import peak_mib, reset_peak
+from hocket.runs.peak_memory import peak_mib
 
 Query = Callable[[PreparedTraining], Any]
 """A function of a training, which is sent to a process; its result is sent back."""

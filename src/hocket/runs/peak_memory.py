@@ -1,27 +1,11 @@
-"""Memory that this process holds now and has held at most."""
+"""Memory that this process has held at most."""
 
-import ctypes
 import sys
 from pathlib import Path
 
 from hocket.errors import HocketError
 
 STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
-# From malloc.h and from the kernel's prctl.h.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-PR_SET_THP_DISABLE = 41
-
-
-def reset_peak() -> float:
-    """Reset the peak to the present memory, as far as possible, and return it in MiB."""
-    if not STATUS.is_file():
-        return peak_mib()
-    try:
-        CLEAR.write_text("5")  # 5: reset the peak
-    except OSError:
-        return peak_mib()
-    return held_mib()
 
 
 def peak_mib() -> float:
@@ -31,40 +15,19 @@ def peak_mib() -> float:
     status file is its own.
     """
     if STATUS.is_file():
-        return _status_mib("VmHWM")
+        return status_mib("VmHWM")
     import resource  # not on Windows
 
     scale = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
 
 
-def held_mib() -> float:
-    """Return the memory that this process holds now, in MiB.
+def status_mib(field: str) -> float:
+    """Return a field of the status that Linux keeps of this process, in MiB.
 
     Raises:
-        OSError: The system is not Linux, and has no file that tells.
+        HocketError: The status has no such field.
     """
-    return _status_mib("VmRSS")
-
-
-def release_free_memory() -> None:
-    """Return free memory from the C library to the system, now and from here on.
-
-    Otherwise the library keeps freed memory for later, and the process seems to hold far more
-    than it uses; huge pages have the same effect, as the last one of each tensor is hardly
-    used. This overrules settings of the environment. It works with glibc only.
-    """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if library is None or not hasattr(library, "malloc_trim"):
-        return
-    library.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    library.mallopt(M_TRIM_THRESHOLD, 65536)
-    library.mallopt(M_TOP_PAD, 0)
-    library.mallopt(M_MMAP_THRESHOLD, 65536)
-    library.malloc_trim(0)
-
-
-def _status_mib(field: str) -> float:
     for line in STATUS.read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 2**10

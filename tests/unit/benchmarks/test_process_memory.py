@@ -1,22 +1,22 @@
 """A process holds only the memory that it uses, once free memory is returned."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks.harness.process import build_environment
 from hocket.runs.peak_memory import STATUS
 
 HELD_MIB = 80
 PROGRAM = """
-from hocket.runs.peak_memory import _status_mib, release_free_memory
+from benchmarks.harness.process_memory import held_mib, release_free_memory
 release_free_memory()
-before = _status_mib("VmRSS")
+before = held_mib()
 held = [b"x" * 2**21 for _ in range(40)]
-print(_status_mib("VmRSS") - before)
+print(held_mib() - before)
 del held
-print(_status_mib("VmRSS") - before)
+print(held_mib() - before)
 """
 GREEDY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
@@ -31,7 +31,7 @@ GREEDY = {
 def test_what_was_freed_is_given_back_whatever_the_environment_says(settings):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env=os.environ | settings,
+        env=build_environment(threads=1) | settings,
         capture_output=True,
         text=True,
         check=True,
