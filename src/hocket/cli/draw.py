@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.cli.output import console, messages
+from hocket.cli.output import console, messages, print_result
 from hocket.errors import OptionError
 from hocket.runs.config import require_writable
 
@@ -73,8 +73,7 @@ def draw_command(
             title += f", staleness {staleness}"
         draw_program(ticks, stages, title, out)
         messages.print(f"drawn to {out}", soft_wrap=True)
-    text = format_program(ticks, stages)
-    console.print(text, highlight=False, soft_wrap=True)
+    print_result(format_program(ticks, stages))
     return 0
 
 

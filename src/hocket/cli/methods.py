@@ -1,6 +1,6 @@
 """``hocket methods``: the table of methods."""
 
-from hocket.cli.output import console, print_wide
+from hocket.cli.output import print_result, print_wide
 from hocket.errors import OptionError
 
 
@@ -20,7 +20,7 @@ def methods_command(*, stages: int = 4, remedies: bool = False, markdown: bool =
     if markdown and remedies:
         raise OptionError("markdown is the table of methods, not of remedies; give one of both")
     if markdown:
-        console.print(method_markdown(stages), highlight=False, soft_wrap=True)
+        print_result(method_markdown(stages))
         return 0
     print_wide(*([remedy_table()] if remedies else [method_table(stages), option_table()]))
     return 0

@@ -15,6 +15,16 @@ console = plain_console("stdout")
 messages = plain_console("stderr")
 
 
+def print_result(text: str) -> None:
+    """Print a text to standard output, as it is, in no colour."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def print_note(text: str, style: str | None = None) -> None:
+    """Print a text to standard error as it is, in the colour of a style."""
+    messages.print(text, style=style, highlight=False, soft_wrap=True)
+
+
 def print_wide(*tables: RenderableType) -> None:
     """Print tables at the width of the terminal, or at 150 columns where there is none."""
     wide = console if console.is_terminal else plain_console("stdout", max(console.width, 150))
@@ -45,7 +55,7 @@ def end_with_error(error: HocketError) -> int:
 
 def print_error(error: Exception) -> int:
     """Print an error with its notes and return its exit code."""
-    _print_line(f"error: {_full_text(error)}", "red")
+    print_note(f"error: {_full_text(error)}", "red")
     return _exit_code(error)
 
 
@@ -59,8 +69,4 @@ def _exit_code(error: Exception) -> int:
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning; for `warnings.showwarning`."""
-    _print_line(f"warning: {message}", "yellow")
-
-
-def _print_line(text: str, style: str) -> None:
-    messages.print(text, style=style, highlight=False, soft_wrap=True)
+    print_note(f"warning: {message}", "yellow")

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.cli.output import console, messages
+from hocket.cli.output import console, messages, print_result
 from hocket.errors import OptionError, format_problems
 from hocket.options import split_at_commas
 from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
@@ -103,7 +103,7 @@ def plan_command(
     if plan_out is not None:
         _write_plan(Plan(chosen.cuts, signature), chosen, forecasts, plan_out)
     train = _train_command(config, chosen, plan_out)
-    console.print(f"train with: {train}", highlight=False, soft_wrap=True)
+    print_result(f"train with: {train}")
     if picture is not None:
         _draw_program(chosen, picture)
         console.print(f"drawn to {picture}", soft_wrap=True)
@@ -239,18 +239,12 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -
     wide.print(forecast_table(forecasts))
     above = [one.title for one in forecasts if one.peak_mib > memory_limit_mib]
     if above:
-        console.print(
+        print_result(
             f"Above {memory_limit_mib:g} MiB in a stage, and so not recommended: "
-            f"{'; '.join(above)}.",
-            highlight=False,
-            soft_wrap=True,
+            f"{'; '.join(above)}."
         )
     chosen, reason = choose_best(forecasts, memory_limit_mib)
-    console.print(
-        f"Recommended: {chosen.title}, {reason}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    print_result(f"Recommended: {chosen.title}, {reason}.")
     wide.print(forecast_stage_table(chosen))
     if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
         console.print(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hocket.cli.output import messages, print_warning
+from hocket.cli.output import print_note, print_warning
 from hocket.runs.config import require_writable
 
 
@@ -25,5 +25,5 @@ def report_command(*folders: Path, out: Path = Path("report.html")) -> int:
         print_warning(f"left out: {reason}")
     write_report(found, out)
     runs = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
-    messages.print(f"the report of {runs} is in {out}", highlight=False, soft_wrap=True)
+    print_note(f"the report of {runs} is in {out}")
     return 0

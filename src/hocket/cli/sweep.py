@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hocket.cli.output import console, messages
+from hocket.cli.output import messages, print_note, print_result
 
 if TYPE_CHECKING:
     from hocket.runs.sweeps.study import Study
@@ -45,7 +45,7 @@ def sweep_command(
     if search:
         return _search(chosen, search, out)
     record = sweep(chosen, out)
-    console.print(results_table(record.values), highlight=False, soft_wrap=True)
+    print_result(results_table(record.values))
     messages.print(f"the record is in {record.folder}", soft_wrap=True)
     if record.orphans:
         messages.print(
@@ -60,7 +60,7 @@ def sweep_command(
             soft_wrap=True,
         )
     for failure in record.failures:
-        messages.print(f"failed: {failure}", style="red", highlight=False, soft_wrap=True)
+        print_note(f"failed: {failure}", "red")
     if record.stopped_by:
         messages.print(
             f"interrupted: {record.unfinished} runs are missing; the same command goes on"
@@ -79,7 +79,7 @@ def _search(study: "Study", trials: int, out: Path | None) -> int:
     from hocket.runs.sweeps.search_record import REPORT, best_table
 
     record = search_study(study, trials, out)
-    console.print(best_table(record.values), highlight=False, soft_wrap=True)
+    print_result(best_table(record.values))
     messages.print(f"all trials are in {record.folder / REPORT}", soft_wrap=True)
     if record.stopped_by:
         messages.print("interrupted; the same command goes on")

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hocket.cli.output import console, end_with_error, messages, print_warning
+from hocket.cli.output import (
+    console,
+    end_with_error,
+    messages,
+    print_note,
+    print_warning,
+)
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
 
@@ -56,7 +62,7 @@ def train_command(
 
     defer_compiler()
     if resume is None and environment_number("RANK", 0) == 0 and (note := note_on_plan(config)):
-        messages.print(f"note: {note}", highlight=False, soft_wrap=True)
+        print_note(f"note: {note}")
     return start_training(
         config,
         PrintedReport(),
@@ -85,18 +91,15 @@ class PrintedReport:
             for table in summary_tables(result):
                 console.print(table)
             if config.hold_out:
-                messages.print(
+                print_note(
                     f"note: test loss and test error are those of {config.hold_out:.3g} of the "
-                    "training examples, which were held out",
-                    highlight=False,
-                    soft_wrap=True,
+                    "training examples, which were held out"
                 )
             if result.early_stop:
                 count = str(len(result.epochs)) + (
                     "" if config.updates else f" of {config.epochs}"
                 )
-                text = f"stopped early, after {count} epochs: {result.early_stop}"
-                messages.print(text, highlight=False, soft_wrap=True)
+                print_note(f"stopped early, after {count} epochs: {result.early_stop}")
         if result.state != "interrupted":
             return 1 if result.message else 0  # of the weights, of which a warning has told
         if joined_worlds.is_main():
@@ -105,9 +108,5 @@ class PrintedReport:
                 folder = shlex.quote(str(result.folder))
                 world = environment_number("WORLD_SIZE", 1)
                 processes = f" --processes {world}" if world > 1 else ""
-                messages.print(
-                    f"resume with: hocket train --resume {folder}{processes}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                print_note(f"resume with: hocket train --resume {folder}{processes}")
         return 128 + result.signal

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hocket.cli.output import messages
+from hocket.cli.output import messages, print_note
 
 
 def watch_command(*folders: Path, port: int = 8470) -> int:
@@ -20,11 +20,7 @@ def watch_command(*folders: Path, port: int = 8470) -> int:
 
     find_runs(folders)  # refused here, and not first in the browser
     with LiveReport(folders, port) as server:
-        messages.print(
-            f"the report is at {server.address} and follows its runs; Ctrl-C ends it",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_note(f"the report is at {server.address} and follows its runs; Ctrl-C ends it")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
