@@ -12,7 +12,7 @@ from hocket.files import read_json
 from hocket.runs.config import RunConfig
 from hocket.runs.metrics_log import log_files
 from hocket.runs.summary import SUMMARY, StageSummary, parse_stage_summary
-from hocket.runs.sweeps.curve import METRICS, Point, metric_rows, read_curve
+from hocket.runs.sweeps.curve import Point, count_epochs, metric_rows, read_curve
 
 Series = Sequence[tuple[float, float]]
 """Points (x, y) of a line."""
@@ -100,9 +100,7 @@ def read_run(folder: Path) -> ReportedRun:
         summary = _read_object(folder / SUMMARY)
         curve = read_curve(folder, config, under_way=True)
         files = [file for file in log_files(folder) if file.suffix == ".jsonl"]
-        state, message, stages = _end(
-            summary, sum(1 for _ in metric_rows(folder / METRICS, "epoch"))
-        )
+        state, message, stages = _end(summary, count_epochs(folder))
         averaged = summary.get("averaged") or {}
         return ReportedRun(
             name=folder.name,

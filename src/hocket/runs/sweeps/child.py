@@ -16,7 +16,7 @@ from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.skipped_batches import RestoreRequest, retry_skipping
 from hocket.runs.start import train_in_process
 from hocket.runs.summary import Summary
-from hocket.runs.sweeps.curve import METRICS, metric_rows
+from hocket.runs.sweeps.curve import count_epochs
 from hocket.runs.sweeps.rows import file_digests
 from hocket.runs.sweeps.run_folder import RunResult, write_result
 
@@ -74,8 +74,7 @@ def _finished(run_dir: Path, epochs: int) -> RunResult:
         run_dir: Its folder.
         epochs: Number of epochs that it has trained.
     """
-    written = sum(1 for _ in metric_rows(run_dir / METRICS, "epoch"))
-    if written >= epochs:
+    if (written := count_epochs(run_dir)) >= epochs:
         return RunResult("finished")
     return RunResult(
         "failed",

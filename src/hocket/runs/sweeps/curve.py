@@ -13,7 +13,7 @@ from hocket.methods import parse_method
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps.target import Target
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 """File of a run folder with the metrics of its epochs."""
 
 
@@ -77,7 +77,7 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
     curve = [Point(0, 0, 0, 0.0, None, None, None)]
     within: list[dict[str, Any]] = []
     epochs = 0
-    for row in metric_rows(folder / METRICS, "epoch", "evaluation"):
+    for row in metric_rows(folder / METRICS_FILE, "epoch", "evaluation"):
         if row["kind"] == "evaluation":
             within.append(row)
             continue
@@ -107,6 +107,11 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
     return curve[1:] + rest
 
 
+def count_epochs(folder: Path) -> int:
+    """Return the number of epochs in the metrics of a run."""
+    return sum(1 for _ in metric_rows(folder / METRICS_FILE, "epoch"))
+
+
 def epoch_length(folder: Path, config: RunConfig) -> int | None:
     """Return the number of batches in a run's first epoch; None if that has not ended.
 
@@ -114,7 +119,7 @@ def epoch_length(folder: Path, config: RunConfig) -> int | None:
         folder: The run folder.
         config: The configuration of the run.
     """
-    first = next(metric_rows(folder / METRICS, "epoch"), None)
+    first = next(metric_rows(folder / METRICS_FILE, "epoch"), None)
     return None if first is None else math.ceil(int(first["samples"]) / config.batch_size)
 
 
@@ -169,7 +174,7 @@ def first_reaching(curve: Sequence[Point], target: Target) -> Point | None:
 def read_gradient_error(folder: Path) -> list[StageError]:
     """Return the error of each stage's gradients; nothing if it was not measured."""
     by_stage: dict[int, list[dict[str, Any]]] = {}
-    for row in metric_rows(folder / METRICS, "comparison"):
+    for row in metric_rows(folder / METRICS_FILE, "comparison"):
         if row["cosine"] is not None and row["ratio"] is not None:
             by_stage.setdefault(row["stage"], []).append(row)
     return [

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from hocket.errors import OptionError, RunFolderError, format_problems
 from hocket.files import open_regular_file, read_json
 from hocket.runs.config import RunConfig, write_json
+from hocket.runs.sweeps.curve import METRICS_FILE
 from hocket.runs.sweeps.rows import Run, choices
 
 RESULT = "result.json"
@@ -95,7 +96,7 @@ def last_line(file: Path, start: int = 0) -> str:
 def newest_batch(folder: Path) -> tuple[int, float | None] | None:
     """Return the number of the newest batch in the metrics of a run, and its loss, if any."""
     batch, loss = None, None
-    for line in reversed(_read_tail(folder / "metrics.jsonl").splitlines()[1:]):
+    for line in reversed(_read_tail(folder / METRICS_FILE).splitlines()[1:]):
         try:
             row = json.loads(line)
         except ValueError:  # it is being written
