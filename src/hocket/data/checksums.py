@@ -25,10 +25,10 @@ def check_md5(name: str, digest: str, wanted: str) -> None:
         )
 
 
-def file_md5(path: Path) -> str:
-    """Compute the md5 sum of a file without loading it as a whole."""
+def file_digest(path: Path, algorithm: str) -> str:
+    """Compute the md5 or sha256 sum of a file without loading it as a whole."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def check_sha256_list(files: Sequence[Path]) -> None:
@@ -50,9 +50,7 @@ def check_sha256_list(files: Sequence[Path]) -> None:
             name = (folder / file.name).relative_to(sums.parent).as_posix()
             if name not in wanted:
                 continue
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            if digest != wanted[name]:
+            if (digest := file_digest(file, "sha256")) != wanted[name]:
                 problems.append(f"{file}: its sum is {digest}, {sums} says {wanted[name]}")
     if problems:
         raise DataError(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hocket.data.checksums import check_md5, file_md5
+from hocket.data.checksums import check_md5, file_digest
 from hocket.data.cifar_release import Images, Release, Splits
 from hocket.errors import DataError
 
@@ -93,7 +93,7 @@ def _read_archive(release: Release, archive: Path) -> Iterator[tuple[str, bytes]
     Raises:
         DataError: The archive cannot be read, or has another md5 sum.
     """
-    check_md5(str(archive), file_md5(archive), release.archive_md5)
+    check_md5(str(archive), file_digest(archive, "md5"), release.archive_md5)
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
