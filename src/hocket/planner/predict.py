@@ -130,42 +130,25 @@ def predict_all(
     baselines = [Candidate(BASELINE, candidate.cuts) for candidate in candidates]
     rehearsed = list(dict.fromkeys([Candidate(BASELINE, ()), *baselines, *candidates]))
     # With contention, stages of a method that waits are idle at times, and slower afterwards.
-    profiles = dict(
-        zip(
-            rehearsed,
-            rehearse_candidates(
-                build, rehearsed, track, with_idle=contended, repeat_reversed=repeat_reversed
-            ),
-            strict=True,
-        )
+    found = rehearse_candidates(
+        build, rehearsed, track, with_idle=contended, repeat_reversed=repeat_reversed
     )
-    contended_profiles: dict[Candidate, CandidateProfile] | None = None
+    profiles = _profiles_by_candidate(rehearsed, found)
+    contended_profiles: Mapping[Candidate, StageProfiles] = {}
     if contended:
-        contended_profiles = dict(
-            zip(
-                rehearsed,
-                rehearse_together(
-                    build,
-                    rehearsed,
-                    processes=len(candidates[0].cuts) + 1,
-                    threads=torch.get_num_threads(),
-                    repeat_reversed=repeat_reversed,
-                ),
-                strict=True,
-            )
+        found = rehearse_together(
+            build,
+            rehearsed,
+            processes=len(candidates[0].cuts) + 1,
+            threads=torch.get_num_threads(),
+            repeat_reversed=repeat_reversed,
         )
+        contended_profiles = _profiles_by_candidate(rehearsed, found)
     return [
         forecast(
-            candidate,
-            _select_profiles(profiles, candidate),
-            link=link,
-            contended_profiles=(
-                None
-                if contended_profiles is None
-                else _select_profiles(contended_profiles, candidate)
-            ),
+            each, profiles[each], link=link, contended_profiles=contended_profiles.get(each)
         )
-        for candidate in candidates
+        for each in candidates
     ]
 
 
@@ -244,12 +227,17 @@ def _fastest_cuts(
     return tuple(names[last + 1] for last in last_layers)
 
 
-def _select_profiles(
-    profiles: Mapping[Candidate, CandidateProfile], candidate: Candidate
-) -> StageProfiles:
-    (uncut,) = profiles[Candidate(BASELINE, ())]
-    return StageProfiles(
-        method=profiles[candidate],
-        backpropagation=profiles[Candidate(BASELINE, candidate.cuts)],
-        uncut=uncut,
-    )
+def _profiles_by_candidate(
+    rehearsed: Sequence[Candidate], profiles: Sequence[CandidateProfile]
+) -> dict[Candidate, StageProfiles]:
+    """Return the profiles for a forecast of each candidate, from those of all candidates."""
+    found = dict(zip(rehearsed, profiles, strict=True))
+    (uncut,) = found[Candidate(BASELINE, ())]
+    return {
+        candidate: StageProfiles(
+            method=profile,
+            backpropagation=found[Candidate(BASELINE, candidate.cuts)],
+            uncut=uncut,
+        )
+        for candidate, profile in found.items()
+    }
