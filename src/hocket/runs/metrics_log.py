@@ -138,13 +138,9 @@ class MetricsLog:
                 row = json.dumps(plain_values({"kind": kind, **values})) + "\n"
                 _append_whole(self._file, row.encode())
             if self._board is not None:
-                self._write_scalars(kind, values)
+                for name, value in scalars(kind, values):
+                    self._board.add_scalar(name, value, axis(values)[1])
         self._trackers.log(kind, values)
-
-    def _write_scalars(self, kind: str, values: dict[str, Any]) -> None:
-        """Write the numbers of a row for TensorBoard."""
-        for name, value in scalars(kind, values):
-            self._board.add_scalar(name, value, axis(values)[1])
 
 
 def _append_whole(file: FileIO, row: bytes) -> None:
