@@ -270,11 +270,7 @@ def _gradient_error(outcomes: Sequence[RunOutcome]) -> list[dict[str, float]]:
 
 def _sweep(results: RowResults) -> list[dict[str, Any]]:
     """Return the mean of each learning rate over the seeds of the sweep."""
-    known = {
-        rate: [each.last for each in outcomes if each.last is not None]
-        for rate, outcomes in results.sweep.items()
-        if rate is not None
-    }
+    known = {rate: each for rate, each in results.sweep_values.items() if rate is not None}
     whole = {r: v for r, v in known.items() if len(v) == len(results.sweep[r])}
     means = sweep_means(whole)
     return [

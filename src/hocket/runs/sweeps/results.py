@@ -151,13 +151,20 @@ class RowResults:
 
     def _choose(self) -> tuple[float | None] | None:
         """Return the best learning rate, in a tuple; None if there is none, or none yet."""
-        values = {rate: [each.last for each in outs] for rate, outs in self.sweep.items()}
-        known = {rate: [v for v in each if v is not None] for rate, each in values.items()}
-        if any(len(known[rate]) < len(values[rate]) for rate in values):
+        known = self.sweep_values
+        if any(len(known[rate]) < len(outcomes) for rate, outcomes in self.sweep.items()):
             return None
-        if None in values:  # there is nothing to choose from, whatever became of its runs
+        if None in known:  # there is nothing to choose from, whatever became of its runs
             return (None,)
         return best_rate(known)
+
+    @property
+    def sweep_values(self) -> dict[float | None, list[float]]:
+        """Last values of the runs of the sweep that have ended, by learning rate."""
+        return {
+            rate: [each.last for each in outcomes if each.last is not None]
+            for rate, outcomes in self.sweep.items()
+        }
 
     @property
     def is_over(self) -> bool:

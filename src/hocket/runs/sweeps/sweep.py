@@ -118,10 +118,9 @@ class _Runs:
 
     def rows(self) -> list[RowResults]:
         """Return the results of all rows, as far as they are known."""
-        rows = self._study.rows
         return [
             RowResults(self._study, row, lambda run: self._outcomes[_place(run)])
-            for row in rows
+            for row in self._study.rows
         ]
 
     def kept(self) -> list[Mapping[str, Any]]:
