@@ -308,28 +308,18 @@ class FailureDetector:
         else:
             cause = f"{name} has been {status.activity} for {status.seconds:.0f} s"
             limit = status.limit
-        raise self._hang_error(waited_s, f"{awaited}; {cause}", limit)
+        raise self.timed_out(waited_s, f"{awaited}; {cause}", limit)
 
-    def store_timed_out(self) -> HocketError:
-        """Return the error to raise when the store has not answered for too long."""
-        return self._hang_error(
-            self.limits.timeout_s,
-            "an answer of the store that all processes share: a process may have been killed "
-            "while it wrote there",
-        )
-
-    def timed_out(self, waited_s: float, awaited: str) -> HocketError:
-        """Return the error to raise when this process has waited for ``slow_timeout_s``.
+    def timed_out(
+        self, waited_s: float, awaited: str, limit: LimitName = "slow_timeout_s"
+    ) -> HocketError:
+        """Return the error to raise when this process has waited for too long.
 
         Args:
             waited_s: Seconds that this process has waited.
             awaited: Text for the error, such as ``stage 1 to come back``.
+            limit: Option that limits the wait.
         """
-        return self._hang_error(waited_s, awaited, "slow_timeout_s")
-
-    def _hang_error(
-        self, waited_s: float, awaited: str, limit: LimitName = "timeout_s"
-    ) -> HocketError:
         message = (
             f"{self._names[self._rank]} waited {waited_s:.0f} s for {awaited}; if nothing "
             f"hangs, increase {limit} ({self.limits.of(limit):g})"
@@ -390,11 +380,11 @@ class FailureDetector:
 
     def _record(self, message: str) -> str:
         """Record a failure unless another one was recorded before; return the first one."""
-        if not self._was_first:
-            recorded = self._store.insist(
-                lambda store: record_first_failure(store, message), RECORD_TIMEOUT_S
-            )
-            first = recorded or self._known_failure or message
-            self._was_first = first == message
-            return first
-        return message
+        if self._was_first:
+            return message
+        recorded = self._store.insist(
+            lambda store: record_first_failure(store, message), RECORD_TIMEOUT_S
+        )
+        first = recorded or self._known_failure or message
+        self._was_first = first == message
+        return first

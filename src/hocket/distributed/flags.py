@@ -51,7 +51,12 @@ class StoreFlags:
         # Time-outs are counted, not timed: this process may itself have been stopped.
         self._timeouts = self._timeouts + 1 if thread.is_alive() else 0
         if self._timeouts * STORE_TIMEOUT_S >= self._failures.timeout_s:
-            raise self._failures.store_timed_out()
+            raise self._failures.timed_out(
+                self._failures.timeout_s,
+                "an answer of the store that all processes share: a process may have been "
+                "killed while it wrote there",
+                "timeout_s",
+            )
         return bool(present)
 
     def values(self, name: str) -> list[str] | None:
