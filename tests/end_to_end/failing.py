@@ -16,6 +16,7 @@ from torch import distributed, nn
 
 from benchmarks.faults.packets import damage_packet
 from hocket import Trainer
+from hocket.distributed import process_groups
 from hocket.errors import NonFiniteError, PeerFailedError
 from hocket.methods import DGLAsync
 from hocket.transport.message import OutgoingMessage
@@ -176,6 +177,15 @@ def fail_after_another_trainer(pipe, faulty_rank):
     return 0
 
 
+def stop_while_connecting(pipe, faulty_rank):
+    """Stop in one process while all of them form the process groups of a training."""
+    os.open(pipe, os.O_WRONLY)
+    if int(os.environ["RANK"]) == faulty_rank:
+        patch.object(process_groups, "ProcessGroups", lambda *_: stop(None)).start()
+    build_trainer(None, None)
+    return 0
+
+
 def evaluate_in_one_process(pipe):
     os.open(pipe, os.O_WRONLY)
     trained = build_trainer(None, None)
@@ -296,6 +306,8 @@ def train_without_fault(pipe):
 
 if __name__ == "__main__":
     fault_name, faulty_rank, pipe = sys.argv[1:]
+    if fault_name == "stop_while_connecting":
+        stop_while_connecting(pipe, int(faulty_rank))
     if fault_name == "destroys the groups":
         distributed.init_process_group("gloo")
     fail_in_training(pipe, globals().get(fault_name), int(faulty_rank), {"stages": 2})

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,10 @@ from hocket.distributed.launch import launch
 from hocket.errors import HangError, PeerLostError, TransitError
 from unit.distributed.launched import NamedPipe, forked_processes, listening_addresses
 
-SOURCE = str(Path(hocket.__file__).parents[1])
+TESTS = Path(__file__).parents[1]
+TEST_PATH = os.pathsep.join(
+    map(str, [Path(hocket.__file__).parents[1], TESTS, TESTS.parent])
+)  # of programs that import the tests
 PROC = Path("/proc/net/tcp").exists()
 
 
@@ -228,6 +232,45 @@ def test_a_process_that_is_stopped_is_named_and_killed(failure):
     assert err.count("hung") == 1
 
 
+STOPPED_WHILE_CONNECTING = (
+    r"stage [01] waited \d+ s for all processes to connect; stage 2 does not answer: it is stop"
+)
+
+
+def test_a_process_that_is_stopped_while_groups_form_is_named_and_killed(failure):
+    code = HangError.exit_code
+    err = failure(failing.stop_while_connecting, 2, code=code)
+    assert re.search(STOPPED_WHILE_CONNECTING, err)
+    assert "hocket: process 2 hung: it did not answer the others, and was killed" in err
+
+
+def test_a_process_that_is_stopped_while_groups_form_over_a_tcp_store_is_named(pipe):
+    """Without a launcher; the connection to the store is one for all threads of a process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, failing.__file__, "stop_while_connecting", "2", pipe.name]
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
+    processes = [
+        subprocess.Popen(
+            command,
+            env=os.environ | names | {"RANK": rank, "PYTHONPATH": TEST_PATH},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "012"
+    ]
+    try:
+        errors = [process.communicate(timeout=100)[1] for process in processes[:2]]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    for err in errors:  # of one that finds out, and of one that is told
+        assert re.search(STOPPED_WHILE_CONNECTING, err)
+    assert HangError.exit_code in [process.returncode for process in processes]
+
+
 def test_a_process_that_sleeps_is_named_with_its_activity(failure):
     code = HangError.exit_code
     err = failure(failing.fail_in_training, failing.sleep, 1, {}, code=code, grace_s=15.0)
@@ -257,15 +300,14 @@ def test_all_sockets_of_a_training_are_on_loopback(pipe, capfd):
 
 def torchrun(folder, *words):
     """Run the failing script in two processes; return the exit code and standard error."""
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join([SOURCE, str(tests), str(tests.parent)])
     result = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", str(Path(failing.__file__)), *words),
         ],
         check=False,
-        env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {"PYTHONPATH": TEST_PATH, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
@@ -34,15 +35,11 @@ from hocket.distributed.phases import (
     judge,
     others,
 )
-from hocket.distributed.store_client import (
-    STORE_TIMEOUT_S,
-    StoreClient,
-    StoreThread,
-    read_key,
-)
-from hocket.distributed.waits import Finish, Wait, finish_operation
+from hocket.distributed.store_client import STORE_TIMEOUT_S, StoreClient, StoreThread, read_key
+from hocket.distributed.waits import Finish, Wait, finish_call, finish_operation
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
+T = TypeVar("T")
 STATUS_REQUEST_KEY = "status-requests"
 RECORD_TIMEOUT_S = 2.5
 """Seconds in which a failure must be recorded, also by a store that is slow at the moment.
@@ -168,6 +165,17 @@ class FailureDetector:
             raise
         except RuntimeError as error:
             raise self.peer_lost(None, str(error)) from None
+
+    def connect(self, form: Callable[[], T]) -> T:
+        """Return the process groups that a function forms, which all processes call.
+
+        Raises:
+            HocketError: A process has failed, hangs or does not answer.
+        """
+        everyone = others(range(len(self._names)), self._rank)
+        with self.in_phase(Phase.CONNECTING):
+            wait = Wait(self, Status(Phase.CONNECTING, everyone), "all processes to connect")
+            return finish_call(wait, form)
 
     def add_listener(self, listener: Callable[[HocketError], None]) -> None:
         """Call a function, in another thread, once any process has recorded a failure."""

@@ -25,7 +25,7 @@ from hocket.distributed.last_words import flush_files, flush_streams, write_last
 from hocket.distributed.process_state import leave_gloo
 from hocket.distributed.restart import environment_number, torchrun_restart_count
 from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.store_client import ask_store, leave_store
+from hocket.distributed.store_client import ask_store, connect_again, leave_store
 from hocket.distributed.strangers import form_behind_closed_door
 from hocket.distributed.world import World, close_abandoned_worlds
 from hocket.errors import HangError, PeerFailedError, PeerLostError, WorldError
@@ -98,7 +98,7 @@ def join_world(
         sys.excepthook = _report_uncaught
         name = "hocket-closer"
         threading.Thread(target=close_abandoned_worlds, name=name, daemon=True).start()
-    store = _next_store(identity)
+    store = connect_again(_next_store(identity))  # torch waits in its own while groups form
     _joined.count += 1
     try:
         world = World(stages, replicas, timeout_s, store, identity, slow_timeout_s)

@@ -89,7 +89,9 @@ class Membership:
         ranks = range(self._identity.size)
         if not (latest := max(map(self.incarnation, ranks))):
             return None
-        return self._group(f"all/{latest}", self._identity.rank, self._identity.size, timeout_s)
+        rank, size = self._identity.rank, self._identity.size
+        form = partial(self._group, f"all/{latest}", rank, size, timeout_s)
+        return self._failures.connect(form)
 
     @property
     def may_rejoin(self) -> bool:

@@ -21,6 +21,7 @@ class Phase(StrEnum):
     """Phases that are no training step, in the words of messages."""
 
     STARTING = "starting"
+    CONNECTING = "connecting to the others"
     BUILDING = "building its stage"
     RESUMING = "loading a checkpoint"
     READING = "reading the data"

@@ -37,6 +37,15 @@ class StoreThread(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
 
 
+def connect_again(store: Store) -> Store:
+    """Return a store with the same content that answers while a thread waits in the first one.
+
+    A TCP store has one connection for all threads, and a wait for a key blocks it.
+    """
+    again: Store = store.clone()  # type: ignore[attr-defined]  # missing in the stubs
+    return again
+
+
 def leave_store(timeout_s: float) -> None:
     """Wait until no thread uses a store.
 

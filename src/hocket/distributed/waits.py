@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hocket.distributed.phases import Status
+from hocket.distributed.store_client import StoreThread
 from hocket.errors import HocketError
 
 T = TypeVar("T")
@@ -117,3 +119,31 @@ def finish_operation(wait: Wait, operation: Operation) -> None:
             operation.wait(limit)
 
     wait.until(attempt)
+
+
+def finish_call(wait: Wait, call: Callable[[], T]) -> T:
+    """Return the result of a call without a time limit, as long as no process hangs.
+
+    The call is made in a thread, which after an error of the wait lives on until the call ends.
+
+    Raises:
+        HocketError: A process has failed, hangs or does not answer.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = StoreThread(run, "hocket-connecting")
+    thread.start()
+
+    def attempt(seconds: float) -> None:
+        thread.join(seconds)
+        if thread.is_alive():
+            raise TimeoutError
+
+    wait.until(attempt)
+    return result.result()

@@ -24,6 +24,7 @@ from hocket.distributed.identity import ProcessIdentity
 from hocket.distributed.membership import Group, Membership
 from hocket.distributed.phases import Phase, others
 from hocket.distributed.process_groups import GroupPool, ProcessGroups, Shape
+from hocket.distributed.store_client import connect_again
 from hocket.distributed.strangers import form_behind_closed_door
 from hocket.distributed.waits import Finish
 from hocket.errors import WorldError
@@ -170,9 +171,11 @@ class World:
                 wait.look()  # a store that was slow to take an offer has it in the end
                 time.sleep(0.01)
         taken = partial(_pool.take, shape, [json.loads(offer) for offer in offers])
-        door = PrefixStore("door", self._store)
-        return form_behind_closed_door(
-            taken, door, rank=self.rank, size=self.size, timeout_s=shape.timeout_s
+        door = PrefixStore("door", connect_again(self._store))
+        return self.failures.connect(
+            lambda: form_behind_closed_door(
+                taken, door, rank=self.rank, size=self.size, timeout_s=shape.timeout_s
+            )
         )
 
     def reunite(self) -> None:
@@ -204,11 +207,8 @@ class World:
                 link.begin_close()
             end_s = time.monotonic() + self.failures.timeout_s
             quiet = [link.finish_close(end_s - time.monotonic()) for link in self._links]
-            if (
-                all(quiet)
-                and self._groups_are_intact
-                and self.collectives.begun == self.collectives.done
-            ):
+            complete = self.collectives.begun == self.collectives.done
+            if all(quiet) and complete and self._groups_are_intact:
                 self.groups.collective_count = self.collectives.done
                 _pool.give_back(self.groups)
             self.failures.close()
