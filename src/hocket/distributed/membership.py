@@ -48,7 +48,7 @@ class Membership:
         self._identity = identity
         self._store = store
         self._failures = failures
-        self._paired: set[str] = set()
+        self._next_tries: dict[str, int] = {}  # of groups of two, by name
         self._forming = threading.Lock()
         if not identity.incarnation:
             return
@@ -101,31 +101,40 @@ class Membership:
 
     def incarnation(self, rank: int) -> int:
         """Return the number of the restart that began the process of a rank; 0 for none."""
-        key = f"incarnation/{rank}"
-        return int(self._store.get(key)) if self._store.check([key]) else 0
+        return self._store_number(f"incarnation/{rank}", 0)
+
+    def _store_number(self, key: str, default: int) -> int:
+        """Return the number that the store has for a key, or the default if it has none."""
+        return int(self._store.get(key)) if self._store.check([key]) else default
 
     def pair_group(self, rank: int) -> Group | None:
         """Form a group with another process.
 
+        A call after one that has failed, or whose group was lost, tries again.
+
         Returns:
-            The group; None if neither of the two has rejoined since the last call, or if the
-            other one is not ready.
+            The group; None if neither of the two has rejoined, or if the other one is not
+            ready for this try.
 
         Raises:
-            RuntimeError: The other process was killed meanwhile.
+            RuntimeError: The other process was killed meanwhile, or was too slow.
             HangError: The same, a little later.
             PeerLostError: A stranger has connected.
         """
         low, high = sorted((self._identity.rank, rank))
         incarnations = self.incarnation(low), self.incarnation(high)
         name = f"pair/{low}-{high}/{incarnations[0]}-{incarnations[1]}"
-        if incarnations == (0, 0) or name in self._paired:
+        if incarnations == (0, 0):
             return None
-        self._store.set(f"{name}/{self._identity.rank}", "ready")
-        if not self._store.check([f"{name}/{rank}"]):
+        # Each process tells which try it is ready for; the one that has done fewer skips some.
+        theirs = self._store_number(f"{name}/{rank}", -1)
+        number = max(self._next_tries.get(name, 0), theirs)
+        self._store.set(f"{name}/{self._identity.rank}", str(number))
+        if theirs < number:
             return None
-        self._paired.add(name)
-        return self._group(name, int(self._identity.rank == high), 2, PAIR_TIMEOUT_S)
+        self._next_tries[name] = number + 1
+        place = int(self._identity.rank == high)
+        return self._group(f"{name}/try {number}", place, 2, PAIR_TIMEOUT_S)
 
     def _group(self, name: str, rank: int, size: int, timeout_s: float) -> Group:
         store, timeout = PrefixStore(name, self._store), timedelta(seconds=timeout_s)

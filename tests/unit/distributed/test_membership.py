@@ -1,6 +1,10 @@
 """A killed process may rejoin during the elastic phase, and not after it."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+import torch
 from torch.distributed import HashStore, Store
 
 from hocket.distributed import membership as module
@@ -101,13 +105,39 @@ def test_a_process_that_is_killed_while_it_connects_is_not_waited_for(monkeypatc
     monkeypatch.setattr(module, "PAIR_TIMEOUT_S", 0.2)
     store = HashStore()
     store.set("incarnation/1", "1")
-    store.set("pair/0-1/0-1/1", "ready")
+    store.set("pair/0-1/0-1/1", "0")
     first, second = build_membership(store, 0), build_membership(KilledStore(store), 1)
     with pytest.raises(RuntimeError, match="killed"):
-        second._group("pair/0-1/0-1", 1, 2, 0.2)
+        second._group("pair/0-1/0-1/try 0", 1, 2, 0.2)
     with pytest.raises(RuntimeError, match="connectFullMesh failed"):
         first.pair_group(1)
     assert first.pair_group(1) is None
+
+
+def test_two_processes_try_again_if_one_was_too_slow_or_their_group_is_lost(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(module, "PAIR_TIMEOUT_S", 0.2)
+    store = HashStore()
+    store.set("incarnation/1", "1")
+    pair = [build_membership(store, rank) for rank in (0, 1)]
+    store.set("pair/0-1/0-1/1", "0")  # it is ready, and is stopped then
+    with pytest.raises(RuntimeError, match=r"[Tt]ime"):
+        pair[0].pair_group(1)
+    monkeypatch.setattr(module, "PAIR_TIMEOUT_S", 20.0)
+
+    def connect(rank):
+        end_s = time.monotonic() + 60.0
+        while (group := pair[rank].pair_group(1 - rank)) is None:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        sent = torch.tensor([7.0 if rank == 0 else 0.0])
+        (group.send if rank == 0 else group.recv)([sent], 1 - rank, 0).wait()
+        return sent.item()
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            assert list(pool.map(connect, (0, 1))) == [7.0, 7.0]
+    assert store.get("pair/0-1/0-1/0") == store.get("pair/0-1/0-1/1") == b"2"
 
 
 def test_a_process_that_rejoins_after_the_end_of_the_phase_is_too_late():
