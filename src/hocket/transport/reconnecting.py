@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from hocket.distributed.world import World
-from hocket.errors import HangError, HocketError, PeerLostError
+from hocket.errors import HangError, HocketError
 from hocket.transport.backends import HostBackend
 from hocket.transport.connection import Connection, send_activation
 from hocket.transport.packet import Activation
@@ -48,8 +48,8 @@ class ReconnectingLink:
         self._world = world
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
-        self._lost = self._closing = False
-        self._failure: HocketError | None = None
+        self._closing = False
+        self._failure: HocketError | None = None  # once the neighbour is lost for good
         self._thread: threading.Thread | None = None
 
     @property
@@ -94,11 +94,7 @@ class ReconnectingLink:
             HocketError: The neighbour is lost and does not come back, or has sent an invalid
                 packet.
         """
-        if self._lost:
-            # The thread may still be finding out which process failed first.
-            assert self._thread is not None
-            self._thread.join()
-            assert self._failure is not None
+        if self._failure is not None:
             raise self._failure
 
     def begin_close(self) -> None:
@@ -129,48 +125,43 @@ class ReconnectingLink:
 
     def _reconnect_loop(self) -> None:
         """Wait for the end of each connection and make the next one, until all reunite."""
-        while self._detached and not self._lost:
-            if self.connection is None:
-                self._reconnect()
-                continue
-            error = self.connection.wait_closed()
-            if error is None or not self._detached:
-                return
-            if isinstance(error, HocketError):  # not cut: it has brought an invalid packet
-                self._failure, self._lost = error, True
-            elif self._world.membership.may_rejoin:
+        try:
+            while self._detached:
+                if self.connection is None:
+                    self._reconnect()
+                    continue
+                error = self.connection.wait_closed()
+                if error is None or not self._detached:
+                    return
+                if isinstance(error, HocketError):  # not cut: it has brought an invalid packet
+                    raise error
+                if not self._world.membership.may_rejoin:
+                    raise self._world.failures.peer_lost(self.rank, str(error))
                 cut, self.connection = self.connection, None
                 self._closed_sent_bytes += cut.sent_bytes
                 cut.abort()
-            else:
-                self._lost = True
-                self._failure = self._world.failures.peer_lost(self.rank, str(error))
+        except HocketError as error:
+            self._failure = error
 
     def _reconnect(self) -> None:
-        """Connect once the neighbour, or this process, was started again."""
+        """Connect once the neighbour, or this process, was started again.
+
+        Raises:
+            HocketError: The neighbour does not come back, or a stranger has connected.
+        """
         failures, membership = self._world.failures, self._world.membership
         start_s = failures.running_s
         while self._detached:
             group = None
-            try:
-                with suppress(RuntimeError, HangError):  # the neighbour was killed once more
-                    group = membership.pair_group(self.rank)
-            except PeerLostError as error:
-                self._failure, self._lost = error, True
-                return
+            with suppress(RuntimeError, HangError):  # it was killed once more, or too slow
+                group = membership.pair_group(self.rank)
             if group is not None:
                 backend = HostBackend(self._world, int(self.rank > self._world.rank), group)
                 self.connection = self._connect(self._lost_error, backend)
                 return
             if not membership.may_rejoin:
-                self._lost = True
-                self._failure = failures.peer_lost(
-                    self.rank, "no process comes back in its place"
-                )
-                return
+                raise failures.peer_lost(self.rank, "no process comes back in its place")
             waited_s = failures.running_s - start_s
             if waited_s >= failures.limits.slow_timeout_s:
-                self._lost = True
-                self._failure = failures.timed_out(waited_s, f"{self.peer_name} to come back")
-                return
+                raise failures.timed_out(waited_s, f"{self.peer_name} to come back")
             time.sleep(POLL_S)
