@@ -1,44 +1,29 @@
 """Choices of a method that cannot be honoured together."""
 
-from hocket.signals.signal import Signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hocket.methods.method import Method
 
 
-def contradictions(
-    *,
-    linearize: str,
-    order: str,
-    hold: str,
-    flush: str,
-    statistics: str,
-    signal: Signal,
-    free_running: bool,
-) -> list[str]:
-    """Return in words each pair of choices that contradict each other.
-
-    Args:
-        linearize: Weights that a late gradient is applied at.
-        order: Work that a stage does first in a tick.
-        hold: Version of its weights that a stage forwards with.
-        flush: Order of the batches of a group that is flushed, or ``never``.
-        statistics: Passes that update BatchNorm's running statistics.
-        signal: Source of a stage's error.
-        free_running: True if stages draw their inputs from buffers.
-    """
+def contradictions(method: "Method") -> list[str]:
+    """Return in words each pair of choices of a method that contradict each other."""
+    linearize, hold, signal = method.linearize, method.hold, method.signal
     problems = []
-    if statistics == "both" and linearize != "recompute":
+    if method.statistics == "both" and linearize != "recompute":
         problems.append(
             f"statistics='both' with linearize={linearize!r}: "
             "there is no second pass to count; use linearize='recompute'"
         )
-    if flush != "never":
-        problems += _flush_problems(flush, linearize, order, hold, signal)
+    if method.flushes:
+        problems += _flush_problems(method)
     elif hold != "newest" and not (signal.needs_gradient and linearize == "stash"):
         problems.append(
             f"hold={hold!r} with linearize={linearize!r}: a backward has to meet "
             "the old weights of its forward, which are those of linearize='stash' with "
             "gradients from the next stage; leave hold at 'newest'"
         )
-    if free_running and (signal.needs_gradient or signal.learns_from_gradient):
+    if method.free_running and (signal.needs_gradient or signal.learns_from_gradient):
         problems.append(
             "replay draws batches from a buffer, but the signal needs an answer for each "
             "batch; use a local loss"
@@ -46,11 +31,10 @@ def contradictions(
     return problems
 
 
-def _flush_problems(
-    flush: str, linearize: str, order: str, hold: str, signal: Signal
-) -> list[str]:
+def _flush_problems(method: "Method") -> list[str]:
+    flush, linearize, hold = method.flush, method.linearize, method.hold
     problems = []
-    if not signal.needs_gradient:
+    if not method.signal.needs_gradient:
         problems.append(
             f"flush={flush!r} waits for gradients from the next stage, and the signal needs "
             "none; leave flush at 'never'"
@@ -62,7 +46,7 @@ def _flush_problems(
             "use linearize='stash', or 'recompute' to keep inputs instead of graphs, and "
             "hold='newest'"
         )
-    if flush == "all-forward" and order == "backward-first":
+    if flush == "all-forward" and method.order == "backward-first":
         problems.append(
             "flush='all-forward' with order='backward-first': a backward would begin before "
             "the last forward; use order='forward-first', or flush='alternate'"

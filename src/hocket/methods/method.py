@@ -107,15 +107,7 @@ class Method:
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self) + out_of_range(self, METHOD_RANGES)
-        problems += contradictions(
-            linearize=self.linearize,
-            order=self.order,
-            hold=self.hold,
-            flush=self.flush,
-            statistics=self.statistics,
-            signal=self.signal,
-            free_running=self.free_running,
-        )
+        problems += contradictions(self)
         delayed = any(sum(edge) for edge in self.edge_delays or (self._same_delays,))
         late = self.signal.needs_gradient and delayed and not self.flushes
         problems += remedy_problems(
