@@ -104,11 +104,11 @@ class StoreClient:
         """False while the store has not answered the last request."""
         return self._pending is None or not self._pending.is_alive()
 
-    def ask(self, request: Callable[[Store], T]) -> T | None:
+    def ask(self, request: Callable[[Store], T], timeout_s: float | None = None) -> T | None:
         """Return the answer to a request, or None; nothing is asked while one is missing."""
         if not self.reachable:
             return None
-        answer, self._pending = ask_store(lambda: request(self._store))
+        answer, self._pending = ask_store(lambda: request(self._store), timeout_s)
         return answer
 
     def insist(self, request: Callable[[Store], T], timeout_s: float) -> T | None:
@@ -121,11 +121,7 @@ class StoreClient:
         end = time.monotonic() + timeout_s
         if self._pending is not None:
             self._pending.join(timeout_s)
-        if not self.reachable:
-            return None
-        left_s = max(0.0, end - time.monotonic())
-        answer, self._pending = ask_store(lambda: request(self._store), left_s)
-        return answer
+        return self.ask(request, max(0.0, end - time.monotonic()))
 
     def set(self, key: str, value: str) -> bool:
         """Set a key; return False if the store is slow, so that it has to be set again."""
