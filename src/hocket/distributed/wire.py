@@ -177,13 +177,11 @@ def encode_header(header: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """
     text = json.dumps(header).encode()
     _check_length(len(text))
-    rest = bytearray(text[HEADER_PREFIX_BYTES - FRAME_BYTES :])
-    first = bytearray(HEADER_PREFIX_BYTES)
-    first[4:8] = _to_uint32(len(text))
-    first[8:FRAME_BYTES] = _to_uint32(zlib.crc32(rest))
-    first[FRAME_BYTES : FRAME_BYTES + len(text)] = text[: HEADER_PREFIX_BYTES - FRAME_BYTES]
-    first[:4] = _to_uint32(zlib.crc32(first[4:HEADER_PREFIX_BYTES]))
-    return _to_tensor(first[:HEADER_PREFIX_BYTES]), _to_tensor(rest) if rest else None
+    room = HEADER_PREFIX_BYTES - FRAME_BYTES
+    rest = bytearray(text[room:])
+    body = _to_uint32(len(text)) + _to_uint32(zlib.crc32(rest)) + text[:room].ljust(room, b"\0")
+    first = bytearray(_to_uint32(zlib.crc32(body)) + body)
+    return _to_tensor(first), _to_tensor(rest) if rest else None
 
 
 def _to_uint32(value: int) -> bytes:
