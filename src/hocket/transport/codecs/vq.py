@@ -239,18 +239,17 @@ class _VQDecoder:
             PacketError: The packet needs codebooks that have not arrived.
         """
         version = encoded["version"]
-        if "books" in encoded:
-            self._books[version] = encoded["books"]
-            while len(self._books) > KEPT_VERSIONS:
-                del self._books[min(self._books)]
-        elif version not in self._books:
+        books: Tensor | None = encoded.get("books", self._books.get(version))
+        if books is None:
             known = ", ".join(map(str, self._books)) or "none"
             raise PacketError(
                 f"a packet needs version {version} of the codebooks, which has not arrived; "
                 f"known are {known}"
             )
-        # A packet that is read again may have older codebooks than those remembered.
-        books = encoded["books"] if "books" in encoded else self._books[version]
+        self._books[version] = books
+        while len(self._books) > KEPT_VERSIONS:
+            # Those of this packet, if it is read again and they are older than all others.
+            del self._books[min(self._books)]
         indices = encoded["indices"]
         groups, _, width = books.shape
         wide = indices.to(torch.int64).unsqueeze(-1).expand(-1, -1, width)
