@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import TypeAlias
 
 from hocket.errors import ProgramError, format_problems
 from hocket.methods.method import Method
 from hocket.program.action import Action, Tick, dependency
+
+TimedActions: TypeAlias = Sequence[tuple[int, Action]]
+"""Actions of a program with their ticks."""
 
 
 def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
@@ -47,9 +51,10 @@ def check_program(ticks: Sequence[Tick], method: Method, stages: int) -> None:
                 f"tick {t}: {action} comes too early; {need} is in tick {t0} and takes "
                 f"{delay} ticks to get there"
             )
-    problems += _accumulation_problems(ticks, method, stages)
-    problems += _version_problems(ticks, method, stages)
-    problems += _flush_problems(ticks, method, stages)
+    actions = [(t, a) for t, tick in enumerate(ticks) for a in tick if 0 <= a.stage < stages]
+    problems += _accumulation_problems(actions, method, stages)
+    problems += _version_problems(actions, method, stages)
+    problems += _flush_problems(actions, method, stages)
     if problems:
         raise ProgramError(format_problems(f"not a program of {method.name!r}", problems))
 
@@ -69,11 +74,10 @@ def _requirements(
                     yield action, need, delays["FB".index(need.kind)]
 
 
-def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+def _accumulation_problems(actions: TimedActions, method: Method, stages: int) -> list[str]:
     """Return the problems of updates with too few or too many gradients."""
     problems = []
     accumulated, returned, entered = [0] * stages, [0] * stages, 0
-    actions = [(t, a) for t, tick in enumerate(ticks) for a in tick if 0 <= a.stage < stages]
     last_forward = max([i for i, (_, a) in enumerate(actions) if a.kind == "F"], default=-1)
     for i, (t, action) in enumerate(actions):
         k = action.stage
@@ -98,61 +102,59 @@ def _accumulation_problems(ticks: Sequence[Tick], method: Method, stages: int) -
     return problems
 
 
-def _version_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+def _version_problems(actions: TimedActions, method: Method, stages: int) -> list[str]:
     """Return the problems of forwards with weights that a stage does not hold."""
     problems = []
     updates = [0] * stages
     versions: dict[int, int | None] = {}  # of the weights that a batch was first forwarded with
-    for t, tick in enumerate(ticks):
-        for action in (a for a in tick if 0 <= a.stage < stages):
-            updates[action.stage] += action.kind == "U"
-            if action.kind != "F":
-                continue
-            first = versions.setdefault(action.batch, action.version)
-            if (action.version is not None) != method.holds(stages):
-                wanted = "wanted one" if action.version is None else "wanted the newest weights"
-                problems.append(
-                    f"tick {t}: {action} names {'no' if action.version is None else 'a'} "
-                    f"version; {wanted}"
-                )
-            elif action.version != first:
-                problems.append(
-                    f"tick {t}: {action} has other weights than batch {action.batch} met "
-                    f"before; wanted version {first}"
-                )
-            elif action.version is not None and action.version > updates[action.stage]:
-                problems.append(
-                    f"tick {t}: {action} needs weights that do not exist; stage "
-                    f"{action.stage} has done {updates[action.stage]} updates"
-                )
+    for t, action in actions:
+        updates[action.stage] += action.kind == "U"
+        if action.kind != "F":
+            continue
+        first = versions.setdefault(action.batch, action.version)
+        if (action.version is not None) != method.holds(stages):
+            wanted = "wanted one" if action.version is None else "wanted the newest weights"
+            problems.append(
+                f"tick {t}: {action} names {'no' if action.version is None else 'a'} "
+                f"version; {wanted}"
+            )
+        elif action.version != first:
+            problems.append(
+                f"tick {t}: {action} has other weights than batch {action.batch} met "
+                f"before; wanted version {first}"
+            )
+        elif action.version is not None and action.version > updates[action.stage]:
+            problems.append(
+                f"tick {t}: {action} needs weights that do not exist; stage "
+                f"{action.stage} has done {updates[action.stage]} updates"
+            )
     return problems
 
 
-def _flush_problems(ticks: Sequence[Tick], method: Method, stages: int) -> list[str]:
+def _flush_problems(actions: TimedActions, method: Method, stages: int) -> list[str]:
     """Return the problems of batches that enter a stage before it has updated with others."""
     problems = []
     updates = [0] * stages
     in_flight: list[list[int]] = [[] for _ in range(stages)]
     returned = [False] * stages  # since the last update
-    for t, tick in enumerate(ticks):
-        for action in (a for a in tick if 0 <= a.stage < stages):
-            k = action.stage
-            if action.kind == "F":
-                in_flight[k].append(action.batch)
-                if returned[k] and method.flush == "all-forward":
-                    problems.append(
-                        f"tick {t}: {action} comes after a backward of its group; all forwards "
-                        "come first"
-                    )
-            elif action.kind == "B":
-                in_flight[k] = [batch for batch in in_flight[k] if batch != action.batch]
-                returned[k] = True
-            elif action.kind == "U":
-                if in_flight[k] and updates[k] < method.flushed_updates:
-                    problems.append(
-                        f"tick {t}: {action} leaves batches {in_flight[k]} in flight; wanted "
-                        "none, as the pipeline is flushed"
-                    )
-                returned[k] = False
-                updates[k] += 1
+    for t, action in actions:
+        k = action.stage
+        if action.kind == "F":
+            in_flight[k].append(action.batch)
+            if returned[k] and method.flush == "all-forward":
+                problems.append(
+                    f"tick {t}: {action} comes after a backward of its group; all forwards "
+                    "come first"
+                )
+        elif action.kind == "B":
+            in_flight[k] = [batch for batch in in_flight[k] if batch != action.batch]
+            returned[k] = True
+        elif action.kind == "U":
+            if in_flight[k] and updates[k] < method.flushed_updates:
+                problems.append(
+                    f"tick {t}: {action} leaves batches {in_flight[k]} in flight; wanted "
+                    "none, as the pipeline is flushed"
+                )
+            returned[k] = False
+            updates[k] += 1
     return problems
