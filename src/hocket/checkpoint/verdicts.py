@@ -41,7 +41,8 @@ class Verdicts:
         flags: Flags of all processes.
 
     Attributes:
-        complete: Checkpoints that are complete, in the order in which they were written.
+        complete: Checkpoints that are complete, in the order in which they were written; the
+            writer of rank 0 adds those that it has completed itself.
     """
 
     def __init__(self, folder: Path, flags: StoreFlags | SoloFlags) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal, get_args
 
 from hocket.checkpoint.directory import (
@@ -106,7 +105,6 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
-        self._complete: SimpleQueue[Path] = SimpleQueue()
         self._verdicts = Verdicts(Path(checkpoints.folder), world.flags)
         self.last_name = ""
         if world.is_main:
@@ -153,7 +151,7 @@ class CheckpointWriter:
 
     def take_complete(self) -> list[Path]:
         """Return the checkpoints found complete since this was asked before, in their order."""
-        complete = self._complete if self._world.is_main else self._verdicts.complete
+        complete = self._verdicts.complete
         return [complete.get() for _ in range(complete.qsize())]
 
     def settle(self) -> None:
@@ -220,7 +218,7 @@ class CheckpointWriter:
             try:
                 finish_checkpoint(folder, job.name, replace(job.manifest, parts=parts))
                 flags.set(complete_flag(job.flag))
-                self._complete.put(folder / job.name)
+                self._verdicts.complete.put(folder / job.name)
                 self._remove_older(folder, job.name)
                 return
             except Exception as error:  # nobody would see what ends a thread
