@@ -90,7 +90,7 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
         folder = LaunchFolder(spec.folder)
         folder.mark_started(spec.rank)
         try:
-            _join(spec)
+            _join(spec, folder)
         except RuntimeError as error:
             # Another process may know better, and the launcher whether one has died.
             if folder.symptom is None:
@@ -144,13 +144,12 @@ def _set_up(spec: WorkerSpec) -> None:
     torch.set_num_threads(spec.threads)
 
 
-def _join(spec: WorkerSpec) -> None:
+def _join(spec: WorkerSpec, folder: LaunchFolder) -> None:
     """Set the identity of this process, and initialize the process group.
 
     Raises:
         RuntimeError: The store or another process cannot be reached.
     """
-    folder = LaunchFolder(spec.folder)
     shared = identity.open_store(folder)
     markers = RejoinMarkers(spec.folder, spec.processes) if spec.can_rejoin else None
     identity.set_identity(
