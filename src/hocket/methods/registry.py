@@ -1,27 +1,20 @@
 """Registry of methods by name: the ``PRESETS`` of all modules of this package."""
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from hocket.errors import OptionError, format_problems, unknown_name
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
-from hocket.remedies.registry import normalize_remedy, parse_remedies, split_remedies
+from hocket.remedies.registry import (
+    merge_tables,
+    normalize_remedy,
+    parse_remedies,
+    split_remedies,
+)
 
-
-def _collect_presets() -> dict[str, Callable[..., Method]]:
-    """Return the presets of all modules in this folder."""
-    presets: dict[str, Callable[..., Method]] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        presets |= getattr(importlib.import_module(f"{__package__}.{module}"), "PRESETS", {})
-    return presets
-
-
-METHODS: Mapping[str, Callable[..., Method]] = _collect_presets()
+METHODS: Mapping[str, Callable[..., Method]] = merge_tables("hocket.methods", "PRESETS")
 
 
 def method_options(name: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hocket.errors import OptionError, format_problems, unknown_name
@@ -13,17 +13,15 @@ from hocket.options import Named, argument_hints, wrong_options
 from hocket.remedies.remedy import Remedy
 
 
-def _collect_remedies() -> dict[str, type[Remedy]]:
-    """Return the remedies of all modules in this folder but this one."""
-    remedies: dict[str, type[Remedy]] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        if f"{__package__}.{module}" != __name__:
-            found = importlib.import_module(f"{__package__}.{module}")
-            remedies |= getattr(found, "REMEDIES", {})
-    return remedies
+def merge_tables(package: str, name: str) -> dict[str, Any]:
+    """Return the entries of the tables of one name in all modules of a package."""
+    entries: dict[str, Any] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules(sys.modules[package].__path__)):
+        entries |= getattr(importlib.import_module(f"{package}.{module}"), name, {})
+    return entries
 
 
-REMEDIES: Mapping[str, type[Remedy]] = _collect_remedies()
+REMEDIES: Mapping[str, type[Remedy]] = merge_tables("hocket.remedies", "REMEDIES")
 
 
 def remedy_options(name: str) -> dict[str, Any]:
