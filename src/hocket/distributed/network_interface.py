@@ -1,5 +1,6 @@
 """Choice of the network interface: loopback on one machine, else one that others reach."""
 
+import fcntl
 import os
 import socket
 import struct
@@ -123,7 +124,5 @@ def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes:
     Raises:
         OSError: The interface has no such property.
     """
-    import fcntl  # not on Windows
-
     reply = fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
     return reply[16:]
