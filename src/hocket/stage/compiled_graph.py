@@ -14,7 +14,6 @@ from torch.autograd.function import FunctionCtx
 
 from hocket.errors import LinearizeError, OptionError
 from hocket.stage.compiled import CompiledLayers
-from hocket.stage.forward_state import ForwardState, replaced_buffers, set_tensors
 from hocket.stage.linearize import Editable, KeptGraph, KeptOutput
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.version_copies import VersionCopies
@@ -81,20 +80,6 @@ class CompiledGraph(KeptGraph):
             return output
 
         return output, KeptOutput(get_output)
-
-    def rebuild_output(
-        self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> KeptOutput:
-        """Repeat the forward; ``stash`` keeps its weights, ``live`` the module's own.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            state: Weights and buffers of the forward.
-        """
-        set_tensors(module, state.weights)
-        with replaced_buffers(module, copy_tensors(state.buffers)):
-            return self.forward(module, leaves)[1]
 
 
 class _GivenFor(torch.autograd.Function):

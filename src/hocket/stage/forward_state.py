@@ -96,22 +96,6 @@ def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterato
             buffers[name] = buffer
 
 
-def repeat_forward(module: nn.Module, inputs: Tree, state: ForwardState) -> Tree:
-    """Forward at the weights and buffers of a state.
-
-    The module is left with the weights of the state, and with its own buffers.
-
-    Args:
-        module: Layers of the stage.
-        inputs: Input of the forward, with tensors of shape (B, ...).
-        state: Weights and buffers to forward with.
-    """
-    set_tensors(module, state.weights)
-    # Clones: each forward has its own, and what autograd saves of them must not change.
-    buffers = {name: buffer.clone() for name, buffer in state.buffers.items()}
-    return torch.func.functional_call(module, buffers, (inputs,))
-
-
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all weights and buffers by name, also those that a state_dict leaves out."""
     named = [*module.named_parameters(), *module.named_buffers()]

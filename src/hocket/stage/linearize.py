@@ -6,6 +6,7 @@ one silently combines old activations with new weights. So each linearization is
 with hooks on the tensors that autograd saves.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -21,9 +22,9 @@ from hocket.stage.forward_state import (
     ForwardState,
     ForwardStates,
     RunLayers,
-    repeat_forward,
     replaced_buffers,
     run_layers,
+    set_tensors,
 )
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.rng import forward_without_buffer_updates
@@ -102,7 +103,7 @@ Editable: TypeAlias = Callable[[Tree], Tree]
 """Returns an input that the module may edit in place, while the original stays as it is."""
 
 
-class KeptGraph:
+class KeptGraph(ABC):
     """Base of linearizers that keep the graph of the forward until its gradient has come.
 
     Args:
@@ -134,6 +135,26 @@ class KeptGraph:
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return the buffers and the weights, in shared copies; None if no states are kept."""
         return None if self._states is None else self._states.state(module)
+
+    @abstractmethod
+    def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
+        """Forward with a graph."""
+
+    def rebuild_output(
+        self, module: nn.Module, leaves: Tree, state: ForwardState
+    ) -> KeptOutput:
+        """Repeat a forward at the weights and buffers of its state.
+
+        The module is left with these weights, and with its own buffers.
+
+        Args:
+            module: Layers of the stage.
+            leaves: Input of the forward.
+            state: Weights and buffers of the forward.
+        """
+        set_tensors(module, state.weights)
+        with replaced_buffers(module, copy_tensors(state.buffers)):
+            return self.forward(module, leaves)[1]
 
     def after_update(self) -> None:
         """Make new copies for later forwards; graphs in flight hold on to the old ones."""
@@ -183,8 +204,7 @@ class PlainGraph(KeptGraph):
                 "a batch is in flight at a stage whose gradients come without delay; the "
                 "checkpoint is of another method"
             )
-        with replaced_buffers(module, copy_tensors(state.buffers)):
-            return self.forward(module, leaves)[1]
+        return super().rebuild_output(module, leaves, state)
 
 
 class Recompute:
@@ -308,20 +328,6 @@ class SavedTensorHooks(KeptGraph):
             check_graph(output, dict(self._names.of_parameters(module)))
             self._graph_checked = True
         return output, KeptOutput(lambda: output)
-
-    def rebuild_output(
-        self, module: nn.Module, leaves: Tree, state: ForwardState
-    ) -> KeptOutput:
-        """Repeat the forward; ``stash`` keeps its weights, ``live`` the module's own.
-
-        Args:
-            module: Layers of the stage.
-            leaves: Input of the forward.
-            state: Weights and buffers of the forward.
-        """
-        with self._hooks(module):
-            output = repeat_forward(module, self._editable(leaves), state)
-        return KeptOutput(lambda: output)
 
     def _hooks(self, module: nn.Module) -> saved_tensors_hooks:
         """Return a context manager in which the tensors that autograd saves pass the hooks."""
