@@ -61,7 +61,7 @@ class CompiledGraph(KeptGraph):
             self._module, self._named = module, list(module.named_parameters())
         trained = {name: weight for name, weight in self._named if weight.requires_grad}
         present = [
-            self.copies.view(weight.detach(), weight) if self._stash else weight.data
+            self.copies.whole(weight) if self._stash else weight.data
             for weight in trained.values()
         ]
         given: Sequence[Tensor] = ()

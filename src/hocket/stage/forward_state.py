@@ -44,31 +44,22 @@ class ForwardState:
     buffers: dict[str, Tensor]
 
 
-class ForwardStates:
-    """Keeps the states of forwards, which share the weights of a version.
+def present_state(module: nn.Module, copies: VersionCopies | None) -> ForwardState:
+    """Return the state to repeat the next forward of a module from.
 
     Args:
+        module: Layers of the stage.
         copies: Copies of the weights, which graphs share as well; None if no update comes
-            before a backward, so that the weights need not be kept.
+            before the backward, so that the weights need not be kept.
     """
-
-    def __init__(self, copies: VersionCopies | None) -> None:
-        self._copies = copies
-
-    def state(self, module: nn.Module) -> ForwardState:
-        """Return the state to repeat the next forward from.
-
-        Args:
-            module: Layers of the stage.
-        """
-        weights: dict[str, Tensor] = {}
-        if self._copies is not None:
-            trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-            weights = {name: self._copies.view(p.detach(), p) for name, p in trained}
-        # All of them, also those that have not changed: a comparison waits for a GPU, and
-        # BatchNorm's kernels change their statistics without counting a version.
-        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        return ForwardState(weights, buffers)
+    weights: dict[str, Tensor] = {}
+    if copies is not None:
+        trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+        weights = {name: copies.whole(p) for name, p in trained}
+    # All of them, also those that have not changed: a comparison waits for a GPU, and
+    # BatchNorm's kernels change their statistics without counting a version.
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    return ForwardState(weights, buffers)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from hocket.methods.method import Statistics
 from hocket.stage.compatibility import check_graph
 from hocket.stage.forward_state import (
     ForwardState,
-    ForwardStates,
     RunLayers,
+    present_state,
     replaced_buffers,
     run_layers,
     set_tensors,
@@ -120,7 +120,7 @@ class KeptGraph(ABC):
     ) -> None:
         self.copies = copies
         self._editable = editable
-        self._states = ForwardStates(copies) if keep_states else None
+        self._keep_states = keep_states
 
     def needs_gradient(self, module: nn.Module, leaves: Tree, output: Tree) -> list[bool]:
         """Return True if each tensor of the output has a graph.
@@ -134,7 +134,7 @@ class KeptGraph(ABC):
 
     def forward_state(self, module: nn.Module) -> ForwardState | None:
         """Return the buffers and the weights, in shared copies; None if no states are kept."""
-        return None if self._states is None else self._states.state(module)
+        return present_state(module, self.copies) if self._keep_states else None
 
     @abstractmethod
     def forward(self, module: nn.Module, leaves: Tree) -> tuple[Tree, KeptOutput]:
@@ -199,7 +199,7 @@ class PlainGraph(KeptGraph):
         Raises:
             CheckpointError: No batch can have been in flight here.
         """
-        if self._states is None:
+        if not self._keep_states:
             raise CheckpointError(
                 "a batch is in flight at a stage whose gradients come without delay; the "
                 "checkpoint is of another method"
