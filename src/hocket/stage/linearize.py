@@ -29,7 +29,7 @@ from hocket.stage.forward_state import (
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.rng import forward_without_buffer_updates
 from hocket.stage.version_copies import VersionCopies
-from hocket.stage.weight_view import LiveMemory, WeightView
+from hocket.stage.weight_view import LiveView, WeightView
 from hocket.tree import Tree, copy_tensors, tensors
 
 
@@ -370,14 +370,14 @@ class SavedTensorHooks(KeptGraph):
         """
         if self._stash:
             return self.copies.view(tensor, weight)
-        memory = LiveMemory(weight, weight.stride(), int(weight.storage_offset()))
-        return WeightView.like(tensor, memory.storage)
+        offset = int(weight.storage_offset())
+        return LiveView(WeightView.like(tensor), weight, weight.stride(), offset)
 
 
 def _unpack(packed: object) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
-    if isinstance(packed, WeightView):
+    if isinstance(packed, LiveView):
         return packed.tensor()
     assert isinstance(packed, tuple)
     tensor, version = packed

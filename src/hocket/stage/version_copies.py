@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,10 +40,7 @@ class VersionCopies:
         """
         if _layout(tensor) == _layout(weight):
             return self.whole(weight)
-        key = _version_key(weight)
-        if key not in self._copies:
-            self._copies[key] = weight.untyped_storage().clone()
-        return WeightView.like(tensor, partial(self._copies.__getitem__, key)).tensor()
+        return WeightView.like(tensor).within(self._memory(weight, _version_key(weight)))
 
     def _copy(self, weight: Tensor, key: tuple[int, int]) -> Tensor:
         """Return a weight in a copy of its memory, which is made if there is none.
@@ -61,8 +57,18 @@ class VersionCopies:
             ):
                 self._copies[key] = copy.untyped_storage()
                 return copy
+        return WeightView.like(weight).within(self._memory(weight, key))
+
+    def _memory(self, weight: Tensor, key: tuple[int, int]) -> torch.UntypedStorage:
+        """Return the copy of the memory of a weight, which is made if there is none.
+
+        Args:
+            weight: The weight (...).
+            key: Its place and version.
+        """
+        if key not in self._copies:
             self._copies[key] = weight.untyped_storage().clone()
-        return WeightView.like(weight, partial(self._copies.__getitem__, key)).tensor()
+        return self._copies[key]
 
     def copy_weights(self, weights: Sequence[Tensor]) -> list[torch.UntypedStorage]:
         """Return copies of the memory of the weights as they are, which graphs share.
@@ -71,7 +77,7 @@ class VersionCopies:
             weights: Weights of the stage.
         """
         for weight in weights:
-            self.view(weight.detach(), weight)
+            self.whole(weight)
         return [self._copies[_version_key(weight)] for weight in weights]
 
     @contextmanager

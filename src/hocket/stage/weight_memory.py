@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hocket.errors import OptionError
+from hocket.stage.weight_view import WeightView
 
 Copies = Sequence[torch.UntypedStorage]
 """A copy of the memory of each weight that `distinct_in_memory` returns."""
@@ -95,14 +96,7 @@ def view_copies(
     pairs = zip(weights, copies, strict=True)
     by_memory = {weight.untyped_storage().data_ptr(): copy for weight, copy in pairs}
     return [
-        parameter.detach()
-        .new_empty(0)
-        .set_(
-            by_memory[parameter.untyped_storage().data_ptr()],
-            int(parameter.storage_offset()),
-            parameter.size(),
-            parameter.stride(),
-        )
+        WeightView.like(parameter).within(by_memory[parameter.untyped_storage().data_ptr()])
         for parameter in parameters
     ]
 

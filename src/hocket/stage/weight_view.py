@@ -1,6 +1,5 @@
-"""Views of the memory that a weight has at the time of the backward, for ``live``."""
+"""Views of the memory of weights: of copies of it, or of what it is in the backward."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +10,9 @@ from hocket.errors import LinearizeError
 
 @dataclass(frozen=True)
 class WeightView:
-    """A view of the memory of weights, built when it is asked for.
+    """Description of a view of the memory of a weight, to be built in any copy of it.
 
     Attributes:
-        get_storage: Returns the memory.
         empty: A tensor of the type and on the device of the view.
         size: Its shape.
         stride: Its strides.
@@ -23,7 +21,6 @@ class WeightView:
         negated: True if it is the negative of them, as the imaginary part of a conjugate.
     """
 
-    get_storage: Callable[[], torch.UntypedStorage]
     empty: Tensor
     size: torch.Size
     stride: tuple[int, ...]
@@ -32,35 +29,38 @@ class WeightView:
     negated: bool
 
     @staticmethod
-    def like(tensor: Tensor, get_storage: Callable[[], torch.UntypedStorage]) -> "WeightView":
-        """Describe a tensor as a view of some memory.
-
-        Args:
-            tensor: The tensor (...).
-            get_storage: Returns the memory that it is to be a view of.
-        """
+    def like(tensor: Tensor) -> "WeightView":
+        """Describe a tensor (...) as a view of its memory."""
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         offset = int(tensor.storage_offset())
         flags = tensor.is_conj(), tensor.is_neg()
-        return WeightView(get_storage, empty, tensor.size(), tensor.stride(), offset, *flags)
+        return WeightView(empty, tensor.size(), tensor.stride(), offset, *flags)
 
-    def tensor(self) -> Tensor:
-        """Return the view (...)."""
-        view = self.empty.set_(self.get_storage(), self.offset, self.size, self.stride)
+    def within(self, memory: torch.UntypedStorage) -> Tensor:
+        """Return the view (...) of this memory."""
+        view = self.empty.set_(memory, self.offset, self.size, self.stride)
         view = view.conj() if self.conjugated else view
         return torch._neg_view(view) if self.negated else view
 
 
 @dataclass(frozen=True)
-class LiveMemory:
-    """Memory that a weight has in the backward, also if the optimizer has replaced it."""
+class LiveView:
+    """View of the memory of a weight in the backward, also if the optimizer has replaced it.
 
+    Attributes:
+        view: The view.
+        weight: The weight.
+        stride: Strides of the weight in the forward.
+        offset: Place of its first number in its memory in the forward.
+    """
+
+    view: WeightView
     weight: Tensor
     stride: tuple[int, ...]
     offset: int
 
-    def storage(self) -> torch.UntypedStorage:
-        """Return the present memory.
+    def tensor(self) -> Tensor:
+        """Return the view (...) of the present memory.
 
         Raises:
             LinearizeError: The weight is laid out in another way than in the forward.
@@ -72,4 +72,4 @@ class LiveMemory:
                 f"strides and offset {layout}, wanted {(self.stride, self.offset)}; update it "
                 "in place, or use linearize='stash'"
             )
-        return self.weight.untyped_storage()
+        return self.view.within(self.weight.untyped_storage())
