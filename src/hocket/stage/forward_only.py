@@ -10,9 +10,9 @@ from torch import Tensor
 from hocket.modes import evaluation_mode
 from hocket.signals.losses import class_dimension
 from hocket.stage.back_propagate import graph_leaves
+from hocket.stage.forward_state import forward_without_buffer_updates
 from hocket.stage.prediction import Prediction, add_to_ensemble
 from hocket.stage.report import ActionReport
-from hocket.stage.rng import forward_without_buffer_updates
 from hocket.stage.skipping import send_skipped
 from hocket.tree import Tree, copy_tensors, tensors
 

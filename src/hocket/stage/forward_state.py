@@ -87,6 +87,22 @@ def replaced_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> Iterato
             buffers[name] = buffer
 
 
+def forward_without_buffer_updates(
+    module: nn.Module, inputs: Tree, run: RunLayers = run_layers
+) -> Tree:
+    """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.
+
+    Args:
+        module: The module.
+        inputs: Its input, with tensors of shape (B, ...).
+        run: Calls the module, or its compiled layers.
+    """
+    # Clones receive the in-place updates; parameters are the module's own and get gradients.
+    copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with replaced_buffers(module, copies):
+        return run(module, inputs)
+
+
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all weights and buffers by name, also those that a state_dict leaves out."""
     named = [*module.named_parameters(), *module.named_buffers()]

@@ -21,13 +21,13 @@ from hocket.stage.compatibility import check_graph
 from hocket.stage.forward_state import (
     ForwardState,
     RunLayers,
+    forward_without_buffer_updates,
     present_state,
     replaced_buffers,
     run_layers,
     set_tensors,
 )
 from hocket.stage.network_names import NetworkNames
-from hocket.stage.rng import forward_without_buffer_updates
 from hocket.stage.version_copies import VersionCopies
 from hocket.stage.weight_view import LiveView, WeightView
 from hocket.tree import Tree, copy_tensors, tensors

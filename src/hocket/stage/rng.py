@@ -14,11 +14,8 @@ from typing import Literal
 import numpy
 import torch
 from numpy.random import mtrand
-from torch import nn
 
-from hocket.stage.forward_state import RunLayers, replaced_buffers, run_layers
 from hocket.stage.known_layers import Draws
-from hocket.tree import Tree
 
 Pass = Literal["signal", "forward", "backward", "learn"]
 
@@ -123,19 +120,3 @@ class _SeededEverywhere:
 def _numpy_generator() -> numpy.random.MT19937:
     """Return the generator that passes are seeded with."""
     return numpy.random.MT19937(0)
-
-
-def forward_without_buffer_updates(
-    module: nn.Module, inputs: Tree, run: RunLayers = run_layers
-) -> Tree:
-    """Return a module's output, and leave its buffers (BatchNorm's statistics) unchanged.
-
-    Args:
-        module: The module.
-        inputs: Its input, with tensors of shape (B, ...).
-        run: Calls the module, or its compiled layers.
-    """
-    # Clones receive the in-place updates; parameters are the module's own and get gradients.
-    copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with replaced_buffers(module, copies):
-        return run(module, inputs)
