@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from hocket.modes import evaluation_mode
 from hocket.signals.losses import class_dimension
 from hocket.stage.back_propagate import graph_leaves
 from hocket.stage.forward_state import forward_without_buffer_updates
+from hocket.stage.gradient_flow import find_tables
 from hocket.stage.prediction import Prediction, add_to_ensemble
 from hocket.stage.report import ActionReport
 from hocket.stage.skipping import send_skipped
@@ -58,12 +60,13 @@ def pass_on(stage: Stage, batch: int) -> ActionReport:
     with torch.no_grad(), evaluation_mode(stage.module), stage.passes.autocast():
         output = stage.module(copy_tensors(activation.values))
     outputs = tensors(output)
-    fault, _ = stage.check.fault_in_output(outputs, (), lambda: [True] * len(outputs))
+    fault, _ = stage.check.fault_in_output(outputs, lambda: [True] * len(outputs))
     if fault is not None:
         return send_skipped(stage, activation, fault)
     leaves = tensors(graph_leaves(activation))
     none = (False,) * len(outputs)  # nothing is known of a stage that has not trained
-    tables = stage.flow.tables(outputs, leaves, lambda: list(none))
+    find_flow = partial(stage.flow.through, outputs, leaves, lambda: list(none))
+    tables = find_tables(outputs, find_flow)
     stage.send(activation, output, none, stage.find_exact(tables))
     return ActionReport(activation.epoch, stage.updater.version)
 

@@ -46,25 +46,19 @@ class GradientFlow:
             self._through = find()
         return self._through
 
-    def tables(
-        self,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        find: FindFlow,
-    ) -> list[bool]:
-        """Return for each tensor of an output whether it is a table, such as one of positions.
 
-        No gradient flows through a table, but through another tensor of the output. The next
-        stage takes it as it would in the uncut network, without a gradient, for PyTorch may
-        choose its kernels by that. In a stage that learns nothing, nobody can tell activations
-        from tables.
+def find_tables(outputs: Sequence[Tensor], find: FindFlow) -> list[bool]:
+    """Return for each tensor of an output whether it is a table, such as one of positions.
 
-        Args:
-            outputs: Tensors of the output.
-            inputs: Tensors of the input.
-            find: Finds out through which tensors of the output a gradient flows.
-        """
-        if len(outputs) == 1:
-            return [False]
-        flows = self.through(outputs, inputs, find)
-        return [any(flows) and not learned for learned in flows]
+    No gradient flows through a table, but through another tensor of the output. The next stage
+    takes it as it would in the uncut network, without a gradient, for PyTorch may choose its
+    kernels by that. In a stage that learns nothing, nobody can tell activations from tables.
+
+    Args:
+        outputs: Tensors of the output.
+        find: Finds out through which of them a gradient flows.
+    """
+    if len(outputs) == 1:
+        return [False]
+    flows = find()
+    return [any(flows) and not learned for learned in flows]

@@ -22,7 +22,7 @@ from hocket.stage.accumulate import (
     tensor_norms,
     total_norm,
 )
-from hocket.stage.gradient_flow import FindFlow, GradientFlow
+from hocket.stage.gradient_flow import FindFlow
 from hocket.stage.late_check import LateCheck
 from hocket.stage.module_tensors import LayerBuffers, ModuleTensors, present_buffer
 from hocket.stage.network_names import NetworkNames
@@ -118,7 +118,6 @@ class NonFiniteCheck:
     ) -> None:
         self._late = late
         self._tensors = ModuleTensors(module)
-        self._flow = GradientFlow(self._tensors)
         self._updater = updater
         self._on_nan = on_nan
         buffer_names = {id(buffer): name for name, buffer in names.of_buffers(module)}
@@ -149,16 +148,12 @@ class NonFiniteCheck:
                 buffers[key] = saved
 
     def fault_in_output(
-        self,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        needs_gradient: FindFlow,
+        self, outputs: Sequence[Tensor], needs_gradient: FindFlow
     ) -> tuple[str | None, list[bool]]:
         """Look for a fault of a forward, in its output or in the buffers it has changed.
 
         Args:
             outputs: Tensors of the output.
-            inputs: Tensors of the input.
             needs_gradient: Returns for each tensor of the output whether a gradient is to flow
                 through it. In others infinity is no fault, as in a mask.
 
@@ -166,7 +161,7 @@ class NonFiniteCheck:
             The fault, and for each tensor of the output whether it is such a mask.
         """
         if self._late.postpones:
-            return self._note_output(outputs, inputs, needs_gradient)
+            return self._note_output(outputs, needs_gradient)
         masks = [False] * len(outputs)
         if are_finite(outputs):
             return self.fault_in_buffers(), masks
@@ -183,10 +178,7 @@ class NonFiniteCheck:
         return fault or self.fault_in_buffers(), masks
 
     def _note_output(
-        self,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        needs_gradient: FindFlow,
+        self, outputs: Sequence[Tensor], needs_gradient: FindFlow
     ) -> tuple[None, list[bool]]:
         """Leave the norms of an output to the late check.
 
@@ -194,13 +186,11 @@ class NonFiniteCheck:
 
         Args:
             outputs: Tensors of the output.
-            inputs: Tensors of the input.
             needs_gradient: Returns for each of them whether a gradient is to flow through it.
         """
-        needed = self._flow.through(outputs, inputs, needs_gradient)
         masks = [
             not flows and is_inexact(tensor)
-            for tensor, flows in zip(outputs, needed, strict=True)
+            for tensor, flows in zip(outputs, needs_gradient(), strict=True)
         ]
         searched = [
             tensor.detach().masked_fill(tensor.isinf(), 0) if mask else tensor.detach()

@@ -21,7 +21,7 @@ from hocket.stage.corrected_weights import build_weights
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
 from hocket.stage.exact_values import build_exact_values
 from hocket.stage.foreign_weights import ForeignWeights, drop_gradients
-from hocket.stage.gradient_flow import GradientFlow
+from hocket.stage.gradient_flow import GradientFlow, find_tables
 from hocket.stage.in_flight import ForwardedBatch, InFlight
 from hocket.stage.known_layers import KnownLayers
 from hocket.stage.late_check import LateCheck, look
@@ -182,14 +182,15 @@ class Stage:
         self.check.save_buffers()
         with self.passes.computing(batch, "forward", self._layers.draws):
             output, kept = self.linearizer.forward(self.module, leaves)
-        find_flow = partial(self._needs_gradient, batch, leaves, output)
         outputs, inputs = tensors(output), tensors(leaves)
-        fault, masks = self.check.fault_in_output(outputs, inputs, find_flow)
+        find = partial(self._needs_gradient, batch, leaves, output)
+        find_flow = partial(self.flow.through, outputs, inputs, find)
+        fault, masks = self.check.fault_in_output(outputs, find_flow)
         if fault is not None:
             self.check.restore_buffers()
             return skip_forward(self, activation, fault)
         expects = expects_answer(self.signal)
-        tables = self.flow.tables(outputs, inputs, find_flow)
+        tables = find_tables(outputs, find_flow)
         differentiable = tuple(
             [
                 expects and is_inexact(tensor) and not (mask or table)
