@@ -8,7 +8,7 @@ import cmath
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import count, starmap
+from itertools import count
 from typing import Literal
 
 import torch
@@ -84,12 +84,6 @@ def are_finite(values: Sequence[Tensor]) -> bool:
     return not inexact or _are_moderate(tensor_norms(inexact))
 
 
-def _with_copy(
-    buffers: LayerBuffers, key: str, buffer: Tensor
-) -> tuple[LayerBuffers, str, Tensor]:
-    return buffers, key, buffer.clone()
-
-
 def _output_names(count: int) -> list[str]:
     return [f"output {n}" for n in range(count)] if count > 1 else ["output"]
 
@@ -133,7 +127,9 @@ class NonFiniteCheck:
         """Save the buffers, such as BatchNorm's statistics, before a forward."""
         if self._late.postpones:
             return  # it has copies of its own
-        self._saved_buffers = list(starmap(_with_copy, self._tensors.buffers()))
+        self._saved_buffers = [
+            (buffers, key, buffer.clone()) for buffers, key, buffer in self._tensors.buffers()
+        ]
 
     def restore_buffers(self) -> None:
         """Restore the buffers, as after a forward with a fault."""
