@@ -87,7 +87,7 @@ class KnownLayers:
         Args:
             inputs: Input of the module, with tensors of shape (B, ...).
         """
-        edits = not self.plain or any(map(_edits_in_place, self._optional))
+        edits = not self.plain or any([vars(layer)["inplace"] for layer in self._optional])
         return copy_tensors(inputs) if edits else inputs
 
 
@@ -125,20 +125,13 @@ def _is_from_torch(layer: nn.Module) -> bool:
     own = kind.__module__.startswith("torch.nn.modules.") or _is_sequence(kind)
     ways = kind.forward, kind.__call__
     unchanged = all(way.__module__.startswith("torch.nn.modules.") for way in ways)
-    return own and unchanged and "forward" not in vars(layer) and not _is_compiled(layer)
+    compiled = layer._compiled_call_impl is not None
+    return own and unchanged and "forward" not in vars(layer) and not compiled
 
 
 def _is_sequence(kind: type[nn.Module]) -> bool:
     inherited = getattr(kind, "forward", None) is nn.Sequential.forward
     return inherited and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
-
-
-def _edits_in_place(layer: nn.Module) -> bool:
-    return bool(vars(layer)["inplace"])
-
-
-def _is_compiled(layer: nn.Module) -> bool:
-    return layer._compiled_call_impl is not None
 
 
 def _is_plain(layer: nn.Module) -> bool:
