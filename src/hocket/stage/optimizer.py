@@ -309,6 +309,7 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
 
     Raises:
         OptionError: The optimizer asks for a closure.
+        Exception: The optimizer raised it.
     """
     groups = optimizer.param_groups
     lrs = [group["lr"] for group in groups] if factor != 1 else []
@@ -316,23 +317,12 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
         group["lr"] = lr * factor
     used = [float(group["lr"]) for group in groups]
     try:
-        _step(optimizer)
-    finally:
-        for group, lr in zip(groups, lrs, strict=False):
-            group["lr"] = lr
-    return used
-
-
-def _step(optimizer: Optimizer) -> None:
-    """Do one step.
-
-    Raises:
-        OptionError: The optimizer asks for a closure.
-        Exception: The optimizer raised it.
-    """
-    try:
         optimizer.step()
     except Exception as error:
         if "closure" not in str(error):
             raise
         raise OptionError(f"{type(optimizer).__name__} {NEEDS_CLOSURE}") from error
+    finally:
+        for group, lr in zip(groups, lrs, strict=False):
+            group["lr"] = lr
+    return used
