@@ -85,6 +85,7 @@ class Stage:
         self.weights = build_weights(
             method, parts, self.updater, self.linearizer, self.in_flight
         )
+        self._weights = (*self.updater.parameters, *self.signal_updater.parameters)
         self._loss, self.ignored_target = setup.loss, ignored_index(setup.loss)
         self._signal_may_draw = signal.may_draw(setup.loss)
         self.passes = Passes(setup, parts)
@@ -277,8 +278,7 @@ class Stage:
             return skip_backward(self, activation, fault, overflowed=overflowed)
         if any([leaf.requires_grad for leaf in leaves]):
             # A gradient may share its memory with that of a weight, as both are views of one.
-            weights = (*self.updater.parameters, *self.signal_updater.parameters)
-            gradients = to_outgoing(sent, [p.grad for p in weights])
+            gradients = to_outgoing(sent, [p.grad for p in self._weights])
             self.to_previous.send(Gradient(batch, gradients))
         staleness = self.updater.version - forwarded.version
         then = self.weights.at_version(forwarded.version)
@@ -303,16 +303,15 @@ class Stage:
             share: Part of the batch that this process has.
         """
         plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
-        weights = (*self.updater.parameters, *self.signal_updater.parameters)
-        if any([weight.grad is not None for weight in weights]):
-            drop_gradients(weights, self._names)
-        look = roots.loss is not None and self._foreign
-        if look:
+        if any([weight.grad is not None for weight in self._weights]):
+            drop_gradients(self._weights, self._names)
+        looks = roots.loss is not None and self._foreign
+        if looks:
             self._foreign.note()
         with self.passes.differentiating():
             guard = None if plain else self._guard
             back_propagate(roots, share, guard, self.loss_scale.factor)
-        if look:
+        if looks:
             self._foreign.require_untouched(self.index)
 
     def _update(self, batch: int) -> ActionReport:
