@@ -7,7 +7,7 @@ and waits only where an action needs a packet that is not there yet.
 from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.distributed.world import World
-from hocket.engine.engine import Batch
+from hocket.engine.engine import Batch, WithoutGoal
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.lookahead import BatchAnnouncer, predict_stage
@@ -23,7 +23,7 @@ from hocket.transport.source import Source
 from hocket.tree import Tree, count_samples, take_samples, tensors
 
 
-class DistributedEngine:
+class DistributedEngine(WithoutGoal):
     """Executes the schedule of one stage, while other processes execute those of the others.
 
     Args:
@@ -36,8 +36,6 @@ class DistributedEngine:
         lookahead: Batches that are known to enter; the ports share it.
         watchers: Called after every action.
     """
-
-    stopped = False  # as all stages of this engine stop with the batches
 
     def __init__(
         self,
@@ -65,27 +63,6 @@ class DistributedEngine:
         for connection in (previous, following):
             if connection is not None:
                 world.add_link(connection)
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Do nothing: all stages train for as long as batches enter.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True to count from where the goal was set before a restart.
-        """
-
-    @property
-    def finished(self) -> bool:
-        """True, as no stage falls behind."""
-        return True
-
-    def end_goal(self) -> None:
-        """Do nothing: no goal was set."""
-
-    def stop(self) -> None:
-        """Do nothing: all stages of this engine stop with the batches."""
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return a batch for each tick at the first stage, placeholders at the others."""

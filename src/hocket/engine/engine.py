@@ -93,3 +93,31 @@ class LockstepEngine(Engine, Protocol):
             batches: Number of the next batch.
             updates: Number of updates that the weights have seen.
         """
+
+
+class WithoutGoal:
+    """Base of engines whose stages keep step, and train for as long as batches enter.
+
+    Attributes:
+        finished: True, as no stage falls behind.
+        stopped: False, as all stages stop with the batches.
+    """
+
+    finished = True
+    stopped = False
+
+    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
+        """Do nothing: all stages train for as long as batches enter.
+
+        Args:
+            epochs: Number of epochs.
+            length: Batches in an epoch, if known.
+            epoch: Epoch of the data that comes next.
+            again: True to count from where the goal was set before a restart.
+        """
+
+    def end_goal(self) -> None:
+        """Do nothing: no goal was set."""
+
+    def stop(self) -> None:
+        """Do nothing: all stages stop with the batches."""

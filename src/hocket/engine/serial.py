@@ -5,7 +5,7 @@ Its results define what is correct: every other engine gives the same bits.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.engine.engine import Batch
+from hocket.engine.engine import Batch, WithoutGoal
 from hocket.engine.event import Event, Watcher
 from hocket.engine.execute import execute
 from hocket.engine.gradient_error import GradientErrorMeter
@@ -19,7 +19,7 @@ from hocket.transport.source import Source
 from hocket.tree import Tree
 
 
-class SerialEngine:
+class SerialEngine(WithoutGoal):
     """Executes the program of a method on stages that live in this process.
 
     Args:
@@ -30,8 +30,6 @@ class SerialEngine:
         meter: Compares late gradients with the true ones; None to compare none.
         streams: Streams of the stages; None for the current one.
     """
-
-    stopped = False  # as all stages of this engine stop with the batches
 
     def __init__(
         self,
@@ -72,27 +70,6 @@ class SerialEngine:
     def sent_bytes(self) -> int:
         """0, as nothing is sent to other processes."""
         return 0
-
-    def set_goal(self, epochs: int, length: int | None, *, epoch: int, again: bool) -> None:
-        """Do nothing: all stages train for as long as batches enter.
-
-        Args:
-            epochs: Number of epochs.
-            length: Batches in an epoch, if known.
-            epoch: Epoch of the data that comes next.
-            again: True to count from where the goal was set before a restart.
-        """
-
-    @property
-    def finished(self) -> bool:
-        """True, as no stage falls behind."""
-        return True
-
-    def end_goal(self) -> None:
-        """Do nothing: no goal was set."""
-
-    def stop(self) -> None:
-        """Do nothing: all stages of this engine stop with the batches."""
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return the batches, one for each tick."""
