@@ -112,8 +112,9 @@ class AsyncStage:
         if self.finished:
             events = self.final_update(tick)
             self.turns += 1
+            pass_on = partial(forward_only.pass_on, self.stage)
             forward = Action("F", k, number)
-            return [*events, self._execute(forward, tick, pass_on=True)]
+            return [*events, execute(self.stage, forward, tick, self._watchers, pass_on)]
         self.turns += 1
         self._trained += 1
         self._accumulated += 1
@@ -129,6 +130,5 @@ class AsyncStage:
             return []
         return [self._execute(Action("U", self.stage.index, self.turns - 1), tick)]
 
-    def _execute(self, action: Action, tick: int, *, pass_on: bool = False) -> Event:
-        do = partial(forward_only.pass_on, self.stage) if pass_on else None
-        return execute(self.stage, action, tick, self._watchers, do)
+    def _execute(self, action: Action, tick: int) -> Event:
+        return execute(self.stage, action, tick, self._watchers)
