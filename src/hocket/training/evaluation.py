@@ -92,34 +92,24 @@ def _forward(
     Raises:
         DataError: The batches cannot be iterated.
     """
-    with preserve_loader(batches):  # it may be that of the training
-        _forward_each(session, batches, use, inputs_only=inputs_only)
-
-
-def _forward_each(
-    session: Session,
-    batches: Iterable[Any],
-    use: Callable[[Prediction], None],
-    *,
-    inputs_only: bool,
-) -> None:
     setup, device = session.setup, session.setup.device
     losses = [f for f in (setup.loss, setup.evaluation_loss) if isinstance(f, nn.Module)]
-    with session.reporting_failures(), preserve_rng([device]):
-        if session.world.reads_data:
-            require_batches("data", batches)
-        # Cuts the network, in its own mode.
-        pairs = session.prepared_by(batches, inputs_only=inputs_only)
-        session.look()
-    with (
-        session.reporting_failures(),
-        session.world.in_phase(Phase.EVALUATING),
-        preserve_rng([device]),
-        evaluation_mode(session.cut.network, *session.cut.modules, *losses),
-        restore_state(*losses),
-    ):
-        moved = map(session.upload, pairs)
-        # Replicas differ in their statistics; the first one is the network that is saved.
-        predictions = session.engine.predict(moved) if session.world.replica == 0 else ()
-        for prediction in predictions:
-            use(prediction)
+    with preserve_loader(batches):  # it may be that of the training
+        with session.reporting_failures(), preserve_rng([device]):
+            if session.world.reads_data:
+                require_batches("data", batches)
+            # Cuts the network, in its own mode.
+            pairs = session.prepared_by(batches, inputs_only=inputs_only)
+            session.look()
+        with (
+            session.reporting_failures(),
+            session.world.in_phase(Phase.EVALUATING),
+            preserve_rng([device]),
+            evaluation_mode(session.cut.network, *session.cut.modules, *losses),
+            restore_state(*losses),
+        ):
+            moved = map(session.upload, pairs)
+            # Replicas differ in their statistics; the first one is the network that is saved.
+            predictions = session.engine.predict(moved) if session.world.replica == 0 else ()
+            for prediction in predictions:
+                use(prediction)
