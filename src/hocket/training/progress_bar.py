@@ -129,8 +129,11 @@ class EpochLines:
             error: Test error, a fraction; None without an evaluation.
             skipped: Batches that a stage has skipped.
         """
-        line = _line(number, self._epochs, loss, error, skipped)
-        print(line, file=StandardStream("stderr"), flush=True)
+        rest = "" if error is None else f", test error {error:.2%}"
+        rest += f", {skipped} batches skipped" if skipped else ""
+        # Stages that run freely may need a few more than was foreseen.
+        epochs = max(self._epochs, number + 1)
+        self._print(f"epoch {number + 1}/{epochs}: training loss {loss:.4f}{rest}")
 
     def evaluation(self, updates: int, loss: float, error: float | None) -> None:
         """Print the evaluation.
@@ -140,18 +143,21 @@ class EpochLines:
             loss: Mean loss on the validation data.
             error: Test error, a fraction; None if targets are not class numbers.
         """
-        line = _evaluation_line(updates, loss, error)
+        rest = "" if error is None else f", test error {error:.2%}"
+        self._print(f"update {updates}: test loss {loss:.4f}{rest}")
+
+    def _print(self, line: str) -> None:
         print(line, file=StandardStream("stderr"), flush=True)
 
 
-class ProgressBar:
+class ProgressBar(EpochLines):
     """Display of a bar over all batches, and of a line per epoch above it."""
 
     def __init__(
         self, bar: RichProgress, epochs: int, total: int | None, completed: int
     ) -> None:
+        super().__init__(epochs)
         self._bar = bar
-        self._epochs = epochs
         self._next_reading_s = -math.inf
         self._task: TaskID = bar.add_task(
             "training", total=total, completed=completed, newest=""
@@ -171,39 +177,8 @@ class ProgressBar:
         self._next_reading_s = now + READ_EVERY_S if newest.loss is not None else now
         self._bar.update(self._task, advance=1, newest=str(newest))
 
-    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
-        """Print the epoch above the bar.
-
-        Args:
-            number: Number of the epoch, from 0.
-            loss: Mean training loss.
-            error: Test error, a fraction; None without an evaluation.
-            skipped: Batches that a stage has skipped.
-        """
-        line = _line(number, self._epochs, loss, error, skipped)
+    def _print(self, line: str) -> None:
         self._bar.console.print(line, highlight=False)
-
-    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
-        """Print the evaluation above the bar.
-
-        Args:
-            updates: Updates done.
-            loss: Mean loss on the validation data.
-            error: Test error, a fraction; None if targets are not class numbers.
-        """
-        self._bar.console.print(_evaluation_line(updates, loss, error), highlight=False)
-
-
-def _evaluation_line(updates: int, loss: float, error: float | None) -> str:
-    rest = "" if error is None else f", test error {error:.2%}"
-    return f"update {updates}: test loss {loss:.4f}{rest}"
-
-
-def _line(number: int, epochs: int, loss: float, error: float | None, skipped: int) -> str:
-    rest = "" if error is None else f", test error {error:.2%}"
-    rest += f", {skipped} batches skipped" if skipped else ""
-    # Stages that run freely may need a few more than was foreseen.
-    return f"epoch {number + 1}/{max(epochs, number + 1)}: training loss {loss:.4f}{rest}"
 
 
 @contextmanager
