@@ -4,8 +4,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from numbers import Number
 from types import FrameType
@@ -58,19 +57,13 @@ def record_forward(
     recorder = ForwardRecorder(network, repeated)
     recorder.register_inputs(sample)
     with (
-        _restore_state(network),
+        preserve_rng(devices_of(network)),
+        restore_state(network),
         torch.enable_grad(),
         intercept(recorder.names, recorder),
     ):
         output = call_network(network, sample)
     return recorder.finish(output)
-
-
-@contextmanager
-def _restore_state(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores the layers and the random state afterwards."""
-    with preserve_rng(devices_of(network)), restore_state(network):
-        yield
 
 
 def devices_of(network: nn.Module) -> set[torch.device]:
