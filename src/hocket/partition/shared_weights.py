@@ -22,11 +22,11 @@ class SharedWeights:
 
     def __init__(self, network: nn.Module) -> None:
         self._parameters = {name for name, _ in network.named_parameters()}
-        self._names: dict[int, list[str]] = {}
+        by_id: dict[int, list[str]] = {}
         for entries in (network.named_parameters, network.named_buffers):
             for name, tensor in entries(remove_duplicate=False):
-                self._names.setdefault(id(tensor), []).append(name)
-        self._aliases = {names[0]: names for names in self._names.values()}
+                by_id.setdefault(id(tensor), []).append(name)
+        self._aliases = {names[0]: names for names in by_id.values()}
 
     def aliases(self) -> Iterator[tuple[str, str]]:
         """Yield the first name of each tensor with each of its other names."""
