@@ -13,6 +13,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrize, prune
 from torch.overrides import TorchFunctionMode
@@ -148,10 +149,7 @@ def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
         for name, weight in weights.items()
         if weight.requires_grad and weight.numel()
     }
-    nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
+    for node in graph_nodes(output):
         if isinstance(node, BackwardCFunction):
             for attribute, value in vars(node).items():
                 holder = isinstance(value, nn.Module)
@@ -163,9 +161,24 @@ def check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
                             "forward; keep it with ctx.save_for_backward, or use "
                             "linearize='recompute'"
                         )
-        following = {each for each, _ in node.next_functions if each is not None} - seen
-        seen |= following
-        nodes += following
+
+
+def graph_nodes(output: Tree, ends: tuple[type, ...] = ()) -> Iterator[Node]:
+    """Yield each node of a graph once.
+
+    Args:
+        output: Output of a forward, with its graph.
+        ends: Classes of nodes behind which the graph is left alone.
+    """
+    nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        yield node
+        if not isinstance(node, ends):
+            following = {each for each, _ in node.next_functions if each is not None} - seen
+            seen |= following
+            nodes += following
 
 
 class ForbidForward(TorchFunctionMode):

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from hocket.errors import LinearizeError, OptionError
+from hocket.stage.compatibility import graph_nodes
 from hocket.stage.compiled import CompiledLayers
 from hocket.stage.linearize import Editable, KeptGraph, KeptOutput
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.version_copies import VersionCopies
-from hocket.tree import Tree, copy_tensors, tensors
+from hocket.tree import Tree, copy_tensors
 
 
 class CompiledGraph(KeptGraph):
@@ -106,12 +107,7 @@ def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
         OptionError: The graph leads to a weight, not to the tensor that stands for it.
     """
     names = {id(weight): name for name, weight in weights.items()}
-    nodes = [tensor.grad_fn for tensor in tensors(output) if tensor.grad_fn is not None]
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, _GivenFor._backward_cls):
-            continue
+    for node in graph_nodes(output, (_GivenFor._backward_cls,)):
         name = names.get(id(getattr(node, "variable", None)))
         if name is not None:
             raise OptionError(
@@ -119,9 +115,6 @@ def _check_graph(output: Tree, weights: Mapping[str, Tensor]) -> None:
                 "list or an attribute of another kind, where the weights of a version cannot "
                 "be put in its place; leave compile out"
             )
-        following = {each for each, _ in node.next_functions if each is not None} - seen
-        seen |= following
-        nodes += following
 
 
 def _require_same_memory(views: Sequence[Tensor], weights: Mapping[str, Tensor]) -> None:
