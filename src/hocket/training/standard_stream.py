@@ -70,17 +70,16 @@ class StandardStream(TextIOBase):
     def flush(self) -> None:
         """Write what is buffered, or drop it if it cannot be written."""
         stream = self._stream()
+        if stream is None:
+            return
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except (OSError, ValueError):
             _give_up(stream)
 
 
-def _give_up(stream: IO[str] | None) -> None:
+def _give_up(stream: IO[str]) -> None:
     """Redirect a stream to nowhere; else its buffer would be written, and fail, at the end."""
-    if stream is None:
-        return
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
