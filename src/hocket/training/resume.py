@@ -160,7 +160,40 @@ class _Saver:
         if due:
             note = self._checkpoints.note() if self._checkpoints.note else None
             with world.in_phase(Phase.SAVING):
-                _write(writer, self._session, self._state, self._train, note)
+                self._write(note)
+
+    def _write(self, note: Any) -> None:
+        writer, session, state = self._writer, self._session, self._state
+        engine, replica = session.engine, session.world.replica
+        if not session.prepared:
+            raise HocketError("there is nothing to save before the first batch")
+        if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
+            return
+        session.whole_ticks.require()
+        session.look()
+        parts = {
+            part_name(stage.index, replica): stage_state
+            | reshard_names(stage, session.cut.network)
+            | {
+                "fit": state.state_dict(stage.index, self._train),
+                "note": note,
+                "sample": session.sample,
+                "callbacks": state.callbacks.stage_tensors(stage),
+                "settings": settings_of(stage, session.cut.network, session.setup.loss),
+            }
+            for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
+        }
+        manifest = build_manifest(
+            engine.tick_count,
+            session.setup,
+            session.parameter_names,
+            session.world.replicas,
+            state.summary(),
+        )
+        faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]
+        writer.save(
+            name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults)
+        )
 
     def settle(self) -> None:
         """Wait until the last checkpoint is complete, or never will be."""
@@ -173,37 +206,6 @@ class _Saver:
         for path in self._writer.take_complete():
             with self._session.world.in_phase(Phase.SAVING):
                 self._on_complete(path)
-
-
-def _write(
-    writer: CheckpointWriter, session: Session, state: FitState, train: object, note: Any
-) -> None:
-    engine, replica = session.engine, session.world.replica
-    if not session.prepared:
-        raise HocketError("there is nothing to save before the first batch")
-    if (name := checkpoint_name(engine.tick_count, state.epoch)) == writer.last_name:
-        return
-    session.whole_ticks.require()
-    session.look()
-    parts = {
-        part_name(stage.index, replica): stage_state
-        | reshard_names(stage, session.cut.network)
-        | {"fit": state.state_dict(stage.index, train), "note": note, "sample": session.sample}
-        | {"callbacks": state.callbacks.stage_tensors(stage)}
-        | {"settings": settings_of(stage, session.cut.network, session.setup.loss)}
-        for stage, stage_state in zip(engine.stages, engine.state_dict(), strict=True)
-    }
-    manifest = build_manifest(
-        engine.tick_count,
-        session.setup,
-        session.parameter_names,
-        session.world.replicas,
-        state.summary(),
-    )
-    faults = [(s.index, fault) for s in engine.stages if (fault := s.persistent_fault())]
-    writer.save(
-        name, parts, manifest, "; ".join(f"stage {k}: the {what}" for k, what in faults)
-    )
 
 
 def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
