@@ -46,7 +46,7 @@ class DistributedEngine(WithoutGoal):
         previous: Connection | None,
         following: Connection | None,
         lookahead: Lookahead,
-        watchers: Sequence[Watcher] = (),
+        watchers: Sequence[Watcher],
     ) -> None:
         self.stages = [stage]
         self._schedule = StageSchedule(method, world.stages, stage.index)

@@ -36,9 +36,9 @@ class SerialEngine(WithoutGoal):
         method: Method,
         stages: Sequence[Stage],
         source: Source,
-        watchers: Sequence[Watcher] = (),
-        meter: GradientErrorMeter | None = None,
-        streams: StageStreams | None = None,
+        watchers: Sequence[Watcher],
+        meter: GradientErrorMeter | None,
+        streams: StageStreams | None,
     ) -> None:
         self.program = Program(method, len(stages))
         self.stages = stages

@@ -41,9 +41,7 @@ def call_network(network: nn.Module, inputs: Tree) -> Any:
     return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
 
 
-def record_forward(
-    network: nn.Module, sample: Tree, repeated: frozenset[str] = frozenset()
-) -> Recording:
+def record_forward(network: nn.Module, sample: Tree, repeated: frozenset[str]) -> Recording:
     """Record the forward of a network on the sample, in its present mode.
 
     Buffers and PyTorch's random state are restored afterwards.
@@ -90,7 +88,7 @@ class ForwardRecorder:
             there are any, discrete inputs are constants: every stage receives them.
     """
 
-    def __init__(self, network: nn.Module, repeated: frozenset[str] = frozenset()) -> None:
+    def __init__(self, network: nn.Module, repeated: frozenset[str]) -> None:
         self._repeated = repeated
         self._decided: set[str] = set()
         self._constant_inputs: list[_TrackedValue] = []

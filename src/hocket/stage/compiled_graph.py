@@ -18,7 +18,7 @@ from hocket.stage.compiled import CompiledLayers
 from hocket.stage.linearize import Editable, KeptGraph, KeptOutput
 from hocket.stage.network_names import NetworkNames
 from hocket.stage.version_copies import VersionCopies
-from hocket.tree import Tree, copy_tensors
+from hocket.tree import Tree
 
 
 class CompiledGraph(KeptGraph):
@@ -40,8 +40,8 @@ class CompiledGraph(KeptGraph):
         names: NetworkNames,
         *,
         stash: bool,
-        keep_states: bool = False,
-        editable: Editable = copy_tensors,
+        keep_states: bool,
+        editable: Editable,
     ) -> None:
         super().__init__(VersionCopies(), editable, keep_states=keep_states)
         self._layers = layers

@@ -30,9 +30,7 @@ class CopiedWeights(SavedTensorHooks):
         keep_states: Keep the state of each forward, so that it can be repeated.
     """
 
-    def __init__(
-        self, layers: KnownLayers, names: NetworkNames, *, keep_states: bool = False
-    ) -> None:
+    def __init__(self, layers: KnownLayers, names: NetworkNames, *, keep_states: bool) -> None:
         super().__init__(names, stash=True, keep_states=keep_states, editable=layers.editable)
         self._layers = layers
         self._saved: dict[Hashable, list[int]] = {}  # numbers of places by kind of forward

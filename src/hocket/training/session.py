@@ -92,10 +92,10 @@ class Session:
         network: nn.Module,
         stages: Stages,
         setup: Setup,
-        watchers: Sequence[Watcher] = (),
-        meter: GradientErrorMeter | None = None,
-        split_batch: SplitBatch | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        watchers: Sequence[Watcher],
+        meter: GradientErrorMeter | None,
+        split_batch: SplitBatch | None,
+        metrics: Mapping[str, Metric] | None,
     ) -> None:
         self.metrics, self.setup = OwnMetrics(metrics or {}), setup
         self.collected = True
