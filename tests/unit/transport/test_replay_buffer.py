@@ -16,8 +16,8 @@ limits = st.integers(0, 3)
 histories = st.lists(st.sampled_from(["put", "draw"]), max_size=60)
 
 
-def packet(number):
-    return Activation(number, 0, torch.full((2, 3), number), (False,), torch.zeros(2))
+def packet(number, size=2):
+    return Activation(number, 0, torch.full((size, 3), number), (False,), torch.zeros(size))
 
 
 def drawn(buffer):
@@ -88,9 +88,28 @@ def test_the_official_sampler_does_not_count_in_a_ring_of_one():
     assert (buffer.stats.drawn, buffer.stats.reused) == (3, 2)
 
 
-def test_buffer_bytes_are_those_of_the_full_ring():
+def test_buffer_bytes_are_those_of_the_full_ring_at_its_largest():
     buffer = filled(buffer=2, arrivals=3)
-    assert buffer.stats.buffer_bytes == 2 * (2 * 3 * 8 + 2 * 4)
+    largest = 2 * (2 * 3 * 8 + 2 * 4)
+    assert buffer.stats.buffer_bytes == largest
+    buffer.put(packet(3, size=1))
+    assert buffer.stats.buffer_bytes == largest
+    assert buffer.stats.arrived_bytes == 3.5 * largest / 2
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=20))
+def test_every_packet_that_was_sent_has_arrived_or_is_lost_or_was_sent_anew(history):
+    """Packets are left out, and a sender goes back to a turn that it has done before."""
+    buffer, number, wanted = ReplayBuffer(Replay()), 0, [0, 0, 0]
+    for back, count in history:
+        moved = min(count, number) if back else count
+        number += -moved if back else moved
+        wanted[2 if back else 1] += moved
+        buffer.put(packet(number))
+        wanted[0] += 1
+        number += 1
+    stats = buffer.stats
+    assert [stats.arrived, stats.lost, stats.orphaned] == wanted
 
 
 def test_a_drawn_packet_gets_the_number_and_epoch_of_the_turn():
@@ -103,6 +122,13 @@ def test_a_drawn_packet_gets_the_number_and_epoch_of_the_turn():
         received = to_previous.receive(turn)
         assert (received.batch, received.epoch) == (turn, 3 + turn)
         assert torch.equal(received.values, packet(7).values)
+
+
+def test_a_skipped_batch_takes_no_place_in_the_buffer():
+    buffer = ReplayBuffer(Replay(buffer=1))
+    for sent in (packet(0).without_values(), packet(1), packet(2).without_values()):
+        BufferToNext(buffer).send(sent)
+    assert (buffer.stats.arrived, buffer.stats.lost, drawn(buffer)) == (1, 0, 0)
 
 
 def test_nothing_is_received_without_a_draw_and_no_gradients_are_sent():
