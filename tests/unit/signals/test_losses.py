@@ -86,10 +86,10 @@ def test_ignored_targets_are_neither_errors_nor_part_of_a_mean():
     targets = SCORES_BC.argmax(-1)
     loss = cross_entropy(SCORES_BC[:3], targets[:3])
     targets[3:] = -100
-    assert count_errors(SCORES_BC, targets) == (0, 3)
     torch.testing.assert_close(cross_entropy(SCORES_BC, targets), loss)
-    targets[3:] = 255
-    assert count_errors(SCORES_BC, targets) == (0, 3)
+    for no_class in (-100, -1, 4, 255):
+        targets[3:] = no_class
+        assert count_errors(SCORES_BC, targets) == (0, 3)
 
 
 @pytest.mark.parametrize("scores", [SCORES_BC, SCORES_BTC, SCORES_BCHW])
@@ -119,8 +119,10 @@ def test_a_device_that_nobody_waits_for_has_the_same_loss(targets, shape):
     assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_counted_targets_are_class_indices_that_are_not_ignored():
-    assert count_targets(torch.tensor([[3, -100], [-100, 0]])) == 2
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_counted_targets_are_class_indices_that_are_not_ignored(dtype):
+    targets = torch.tensor([[3, -100], [-100, 0]], dtype=dtype)
+    assert (count_targets(targets), count_targets(targets, ignored=0)) == (2, 3)
     assert count_targets(torch.tensor([0.5, -100.0])) is None
     assert count_targets({"labels": torch.tensor([1])}) is None
 
@@ -152,6 +154,11 @@ def test_a_loss_that_is_not_one_number_is_refused(loss, said):
         compute_loss(loss, SCORES_BC, None)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_number_is_a_loss_in_any_shape(shape):
+    assert compute_loss(lambda o, t: o.sum().reshape(shape), SCORES_BC, None).shape == shape
+
+
 def test_an_error_inside_a_loss_names_the_shapes_it_was_called_with():
     scores = SCORES_BC.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="must match") as caught:
@@ -176,6 +183,10 @@ def test_errors_are_counted(scores):
         (SCORES_BC, torch.randn(6)),
         (SCORES_BC, torch.randn(6, 4)),
         (SCORES_BC, torch.zeros(6, 4, dtype=torch.int64)),
+        (
+            SCORES_BC[:, :1],
+            torch.zeros(6, dtype=torch.int64),
+        ),  # a score is no choice of a class
         ((SCORES_BC, SCORES_BC), torch.zeros(6, dtype=torch.int64)),
         (SCORES_BC, {"targets": torch.zeros(6, dtype=torch.int64)}),
     ],
