@@ -21,6 +21,7 @@ def test_one_number_lengthens_every_delay_there_is():
     assert with_extra_delay(DGL(), 2).entry(1) == 3
     assert with_extra_delay(FDG(), 0) == with_extra_delay(FDG(), [0, 0]) == FDG()
     assert with_extra_delay(BP(), 0) == BP()
+    assert with_extra_delay(FDG(), [1000, 0]).delay(0, 3) == 2 + 2000 + 2
 
 
 @pytest.mark.parametrize("name", ["fdg", "ddg", "fr", "adl", "dgl", "paci", "pipedream"])

@@ -63,6 +63,7 @@ def test_locks_memory_and_delays_follow_from_it():
     assert method.memory(0, 3).graphs == 6
     assert method.locks() == ("forward",)
     assert with_staleness(FDG(), (2, 2, 0)).locks() == ("forward", "backward", "update")
+    assert with_staleness(FDG(), (1000, 0)).delay(0, 2) == 1000
 
 
 @pytest.mark.parametrize("profile", [(), (1,), (1, 2, 0), (0, -1, 0), (1001, 0)])

@@ -74,9 +74,10 @@ def test_the_learning_of_a_signal_takes_time():
     [(BP(), 1.0), (DGL(), 3.0), (with_extra_delay(FDG(), 1), 3.0)],
     ids=str,
 )
-def test_stages_contend_only_while_they_overlap(method, factor):
-    times = contended_times(method, [stage()] * 2, [stage(3.0, 6.0)] * 2)
-    assert [one.forward_s for one in times] == pytest.approx([factor] * 2, rel=0.02)
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_contend_only_while_they_overlap(method, factor, stages):
+    times = contended_times(method, [stage()] * stages, [stage(3.0, 6.0)] * stages)
+    assert [one.forward_s for one in times] == pytest.approx([factor] * stages, rel=0.02)
 
 
 def test_a_stage_that_waits_half_of_the_time_slows_the_other_one_half_as_much():

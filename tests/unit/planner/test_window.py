@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.methods import ADL, BP, DDG, DGL, FDG, FR, PACI
+from hocket.methods import ADL, BP, DDG, DGL, FDG, FR, PACI, GPipe, OneFOneB
 from hocket.methods.extra_delay import with_extra_delay
 from hocket.planner.simulate import StageTimes, tick_s
 from hocket.planner.window import TOLERANCE, bound_s, law_tick_s, least_extra_delay
@@ -75,7 +75,7 @@ def test_the_least_extra_delay_hides_the_link_and_one_less_does_not(method, seco
             assert law_tick_s(with_extra_delay(method, fewer), times) > longest_s
 
 
-@pytest.mark.parametrize("method", [BP(), DGL()], ids=["bp", "dgl"])
+@pytest.mark.parametrize("method", [BP(), DGL(), GPipe(), OneFOneB()], ids=lambda m: m.name)
 def test_nothing_is_extended_where_it_cannot_help(method):
     assert least_extra_delay(method, [StageTimes(1.0, 2.0, 0.0, 5.0)] * 3) == (0, 0)
 
@@ -87,3 +87,10 @@ def test_no_delay_hides_a_link_that_is_always_taken():
     assert law_tick_s(method, times) == 4.0
     assert tick_s(method, times) == pytest.approx(4.0)
     assert tick_s(DGL(), times) == pytest.approx(4.0)
+
+
+def test_the_last_stage_sends_nothing():
+    first, last = (StageTimes(1.0, 2.0, 0.0, packet_s=0.5, transfer_s=s) for s in (0.5, 9.0))
+    for method in (DGL(), with_extra_delay(FDG(), 1)):
+        assert bound_s(method, [first, last]) == law_tick_s(method, [first, last]) == 3.0
+        assert tick_s(method, [first, last]) == pytest.approx(3.0)
