@@ -172,6 +172,26 @@ def test_a_remedy_keeps_as_many_copies_as_it_says(name, other):
         assert kept == remedy.copies * sum(p.numel() for p in stage.updater.parameters)
 
 
+LIVE = {"linearize": "live"}
+PACI_2 = (PACI(accumulate=2), {"accumulate": 2, **LIVE})
+CURRENT = [
+    (DDG(linearize="live"), LIVE),
+    (DDG(linearize="recompute"), {"linearize": "recompute"}),
+    PACI_2,
+]
+"""Methods whose backwards have other weights than their forwards, and the reference's words."""
+every_way = pytest.mark.parametrize(("method", "how"), [(PipeDream(), {}), *CURRENT], ids=label)
+
+
+def with_reference(method, stages, **how):
+    """The state after a training with a method, and that of the reference."""
+    batches, modules = data(mlp, 13, last=3), mlp(stages)
+    losses = pipedream.train(modules, batches, loss=cross_entropy, **how, **SGD)
+    states = [value for module in modules for value in module.state_dict().values()]
+    ours = train(method, mlp(stages), batches).state
+    return ours, [torch.tensor(losses, dtype=torch.double), *states]
+
+
 def annealed(k, t, staleness, *, stages, anneal, per_update=1):
     """T1 of PipeMare: tau^-p with p = 1 - min(t / A, 1)."""
     tau = max((stages - 1 - k) / per_update, 1.0)
@@ -185,28 +205,21 @@ def divided(k, t, staleness):
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize(
-    ("method", "remedy", "rate", "how"),
+    ("method", "how", "remedy", "rate"),
     [
-        (PipeDream(), T1(anneal=7), partial(annealed, anneal=7), {}),
-        (
-            PACI(accumulate=2),
-            T1(anneal=4),
-            partial(annealed, anneal=4, per_update=2),
-            {"accumulate": 2, "linearize": "live"},
-        ),
-        (PipeDream(), StalenessRate(), divided, {}),
-        (PACI(accumulate=2), StalenessRate(), divided, {"accumulate": 2, "linearize": "live"}),
+        (PipeDream(), {}, T1(anneal=7), partial(annealed, anneal=7)),
+        (*PACI_2, T1(anneal=4), partial(annealed, anneal=4, per_update=2)),
+        (PipeDream(), {}, StalenessRate(), divided),
+        (*PACI_2, StalenessRate(), divided),
     ],
     ids=label,
 )
-def test_a_factor_on_the_rate_is_that_of_its_reference(method, remedy, rate, how, stages):
+def test_a_factor_on_the_rate_is_that_of_its_reference(method, how, remedy, rate, stages):
     """Bit-equal: the same kernels in the same order."""
-    batches, modules = data(mlp, 13, last=3), mlp(stages)
     rate = partial(rate, stages=stages) if rate is not divided else rate
-    losses = pipedream.train(modules, batches, loss=cross_entropy, rate=rate, **how, **SGD)
-    trained = train(method.with_remedies(remedy), mlp(stages), batches).state
-    states = [value for module in modules for value in module.state_dict().values()]
-    assert not different(trained, [torch.tensor(losses, dtype=torch.double), *states])
+    assert not different(
+        *with_reference(method.with_remedies(remedy), stages, rate=rate, **how)
+    )
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -218,45 +231,21 @@ def test_a_factor_on_the_rate_is_that_of_its_reference(method, remedy, rate, how
         ("last", predict.LastChange),
     ],
 )
-@pytest.mark.parametrize(
-    ("method", "how"),
-    [
-        (DDG(linearize="live"), {"linearize": "live"}),
-        (DDG(linearize="recompute"), {"linearize": "recompute"}),
-        (PipeDream(), {}),
-        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
-    ],
-    ids=label,
-)
+@every_way
 def test_predicted_weights_are_those_of_their_reference(method, how, direction, ahead, stages):
     """Close in float64."""
-    batches, modules = data(mlp, 13, last=3), mlp(stages)
-    losses = pipedream.train(modules, batches, loss=cross_entropy, ahead=ahead(), **how, **SGD)
     remedied = method.with_remedies(Predict(direction=direction))
-    trained = train(remedied, mlp(stages), batches).state
-    states = [value for module in modules for value in module.state_dict().values()]
-    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+    assert not far(*with_reference(remedied, stages, ahead=ahead(), **how))
 
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("decay", [0.0, 0.135, 0.5])
-@pytest.mark.parametrize(
-    ("method", "how"),
-    [
-        (DDG(linearize="live"), {"linearize": "live"}),
-        (DDG(linearize="recompute"), {"linearize": "recompute"}),
-        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
-    ],
-    ids=label,
-)
+@pytest.mark.parametrize(("method", "how"), CURRENT, ids=label)
 def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
     """Close in float64."""
-    batches, modules = data(mlp, 13, last=3), mlp(stages)
     behind = predict.MeanChange(decay, stages, method.accumulate)
-    losses = pipedream.train(modules, batches, loss=cross_entropy, behind=behind, **how, **SGD)
-    trained = train(method.with_remedies(T2(decay=decay)), mlp(stages), batches).state
-    states = [value for module in modules for value in module.state_dict().values()]
-    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+    remedied = method.with_remedies(T2(decay=decay))
+    assert not far(*with_reference(remedied, stages, behind=behind, **how))
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -273,25 +262,11 @@ def test_weights_of_t2_are_those_of_its_reference(method, how, decay, stages):
     ],
     ids=label,
 )
-@pytest.mark.parametrize(
-    ("method", "how"),
-    [
-        (PipeDream(), {}),
-        (DDG(linearize="live"), {"linearize": "live"}),
-        (DDG(linearize="recompute"), {"linearize": "recompute"}),
-        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
-    ],
-    ids=label,
-)
+@every_way
 def test_corrected_gradients_are_those_of_their_reference(method, how, remedy, correct, stages):
     """Close in float64."""
-    batches, modules = data(mlp, 13, last=3), mlp(stages)
-    losses = pipedream.train(
-        modules, batches, loss=cross_entropy, correct=correct(), **how, **SGD
-    )
-    trained = train(method.with_remedies(remedy), mlp(stages), batches).state
-    states = [value for module in modules for value in module.state_dict().values()]
-    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+    remedied = method.with_remedies(remedy)
+    assert not far(*with_reference(remedied, stages, correct=correct(), **how))
 
 
 def test_a_compensated_gradient_is_fresh_if_the_curvature_is_that_of_the_remedy():
@@ -326,27 +301,13 @@ def test_gradients_that_cannot_be_multiplied_are_refused(remedy, grad, kind):
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("direction", [None, "last"])
-@pytest.mark.parametrize(
-    ("method", "how"),
-    [
-        (PipeDream(), {}),
-        (DDG(linearize="live"), {"linearize": "live"}),
-        (DDG(linearize="recompute"), {"linearize": "recompute"}),
-        (PACI(accumulate=2), {"accumulate": 2, "linearize": "live"}),
-    ],
-    ids=label,
-)
+@every_way
 def test_spike_compensation_is_that_of_its_reference(method, how, direction, stages):
     """Close in float64; also with linear prediction, as the paper recommends."""
-    batches, modules = data(mlp, 13, last=3), mlp(stages)
     ahead = None if direction is None else predict.LastChange()
-    losses = pipedream.train(
-        modules, batches, loss=cross_entropy, spikes=True, ahead=ahead, **how, **SGD
-    )
     remedies = [SpikeCompensation()] + ([Predict(direction="last")] if direction else [])
-    trained = train(method.with_remedies(*remedies), mlp(stages), batches).state
-    states = [value for module in modules for value in module.state_dict().values()]
-    assert not far(trained, [torch.tensor(losses, dtype=torch.double), *states])
+    remedied = method.with_remedies(*remedies)
+    assert not far(*with_reference(remedied, stages, spikes=True, ahead=ahead, **how))
 
 
 @pytest.mark.parametrize("late", [1, 3])
