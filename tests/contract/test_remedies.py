@@ -1,5 +1,6 @@
 """The laws of remedies for late gradients, over the whole registry where that is possible."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -170,6 +171,49 @@ def test_a_remedy_keeps_as_many_copies_as_it_says(name, other):
     for stage in trainer.stages[:-1]:
         kept = sum(t.numel() for t in tensors(stage.updater.remedies.state_dict()))
         assert kept == remedy.copies * sum(p.numel() for p in stage.updater.parameters)
+
+
+def acted(remedy, resumed_at=None):
+    """All that a remedy does to a weight in some updates of two batches each.
+
+    Before one of the batches, another object goes on with its state.
+    """
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(4).double())
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    post, weights = Post(0, 3, 2.0), Weights([weight], optimizer)
+    aid, path, seen = remedy.posted(post, weights), [weight.detach().clone()], []
+    for batch in range(16):
+        if batch == resumed_at:
+            state = copy.deepcopy(aid.state_dict())
+            aid = remedy.posted(post, weights)
+            aid.load_state_dict(state)
+        update, then = batch // 2, path[max(len(path) - 3, 0)]
+        seen += [*(aid.ahead(2) or []), *(aid.behind(2) or [])]
+        weight.grad = torch.randn_like(weight)
+        aid.correct(None if batch < 2 else [then])
+        aid.gathered(min(batch, 3))
+        seen.append(weight.grad.clone())
+        if batch % 2:
+            lr = aid.rate(update) / (1 + update)
+            optimizer.param_groups[0]["lr"] = lr
+            optimizer.step()
+            aid.adjust([lr])
+            aid.stepped([lr], [weight.detach() - path[-1]])
+            path.append(weight.detach().clone())
+    return [*seen, *path]
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    [*(build() for build in REMEDIES.values()), Predict(direction="last"), T1(anneal=3)],
+    ids=label,
+)
+def test_a_remedy_goes_on_where_another_was(remedy):
+    """Bit-equal."""
+    whole = acted(remedy)
+    for batch in range(16):
+        assert not different(acted(remedy, batch), whole), batch
 
 
 LIVE = {"linearize": "live"}

@@ -19,6 +19,10 @@ def test_at_equal_rates_stages_keep_step_however_long(rate):
     assert turns(StageSpeeds((rate,) * 3), 3000) == [0, 1, 2] * 1000
 
 
+def test_of_a_tenth_of_the_rate_is_every_eleventh_turn_however_long():
+    assert turns(StageSpeeds((10.0, 1.0)), 1100) == [*[0] * 10, 1] * 100
+
+
 def test_equal_is_a_rate_of_one():
     assert equal_speeds(3) == StageSpeeds((1.0, 1.0, 1.0))
 
@@ -33,6 +37,17 @@ def test_turns_are_in_proportion_to_rates(kind):
 def test_chance_begins_with_the_seed():
     first, again, other = (turns(StageSpeeds((1, 1), "random", seed), 50) for seed in (1, 1, 2))
     assert first == again != other
+
+
+@pytest.mark.parametrize("kind", ["regular", "random"])
+@pytest.mark.parametrize("done", [0, 1, 7])
+def test_a_clock_goes_on_where_another_was(kind, done):
+    pace = StageSpeeds((1.0, 0.3, 2.0), kind, seed=4)
+    first, other = EventClock(pace), EventClock(pace)
+    for _ in range(done):
+        first.next()
+    other.load_state_dict(first.state_dict())
+    assert [other.next() for _ in range(30)] == [first.next() for _ in range(30)]
 
 
 def test_the_stage_whose_turn_is_next_is_known():

@@ -1,12 +1,12 @@
-"""Norms and largest values of the tensors that are searched for NaN and infinity."""
+"""Sums and means of gradients; largest values of tensors searched for NaN and infinity."""
 
 import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hocket.stage.accumulate import largest_values
+from hocket.stage.accumulate import GradientAccumulator, largest_values
 
 VALUES = {
     "negative": torch.tensor([[1.0, -3.0], [2.0, 0.5]]),
@@ -48,3 +48,28 @@ def test_integers_and_empty_tensors_count_as_zero():
     values = [torch.tensor([3, 4]), torch.tensor([True]), torch.zeros(0), torch.ones(2)]
     values += [torch.zeros(0, dtype=torch.complex64), torch.zeros(2, 2).to_sparse()]
     assert [float(value) for value in largest_values(values)] == [0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+@pytest.mark.parametrize("reached", ["1", "0", "11", "01", "10", "111", "0101", "000"])
+def test_gradients_of_batches_are_added_up_also_behind_a_checkpoint(reached, reduce):
+    """A batch that does not reach a weight adds zero; one that none reaches has no gradient."""
+    gradients = [2.0**n if there == "1" else None for n, there in enumerate(reached)]
+    for resumed in range(len(reached)):
+        weight = nn.Parameter(torch.zeros(2).double())
+        accumulator = GradientAccumulator([weight], reduce)
+        for n, gradient in enumerate(gradients):
+            if n == resumed:
+                state = accumulator.state_dict()
+                accumulator = GradientAccumulator([weight], reduce)
+                accumulator.load_state_dict(state)
+            weight.grad = None if gradient is None else torch.full_like(weight, gradient)
+            accumulator.add()
+            assert weight.grad is None
+        accumulator.reduce()
+        total = sum(gradient or 0 for gradient in gradients)
+        mean = total / (len(reached) if reduce == "mean" else 1)
+        assert (weight.grad.tolist() if total else weight.grad) == (
+            [mean] * 2 if total else None
+        )
+        assert accumulator.count == 0

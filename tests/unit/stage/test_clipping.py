@@ -92,6 +92,12 @@ def test_nothing_waits_for_the_device():
     assert (scaled.shape, scaled.device.type, missing) == ((3,), "meta", None)
 
 
+@pytest.mark.parametrize("gradients", [[], [None], [None, None]])
+def test_where_there_is_no_gradient_there_is_nothing_to_clip(gradients):
+    assert Clipping(1.0).of_update(gradients) == gradients
+    assert Clipping(1.0, "batch").of_batch(gradients) == gradients
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.double, torch.complex64])
 def test_every_type_keeps_its_own(dtype):
     gradients = [torch.full((2,), 3.0, dtype=dtype), torch.tensor(4.0, dtype=dtype)]
