@@ -10,14 +10,19 @@ def here(tmp_path, monkeypatch):
     """Change to an empty folder, and print without wrapping lines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
+    return tmp_path
 
 
 @pytest.fixture
 def call(capsys):
-    """Return a function that runs a command: exit code and standard error."""
+    """Return a function that runs a command: exit code, standard output, standard error."""
 
     def run(*words):
-        code = main([str(word) for word in words])
-        return code, capsys.readouterr().err
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
 
     return run

@@ -15,7 +15,7 @@ import torch
 
 import hocket
 from hocket import zoo
-from hocket.cli.main import COMMANDS, HINTS, main
+from hocket.cli.main import COMMANDS, HINTS
 from hocket.cli.train_help import FIRST_OF_GROUP
 from hocket.data import DATA
 from hocket.methods import METHODS
@@ -26,29 +26,7 @@ RUN_FILES = {
     "summary.json",
 }
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Change to an empty folder, and print without wrapping lines."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
-    return tmp_path
-
-
-@pytest.fixture
-def call(capsys):
-    """Return a function that runs a command: exit code, standard output, standard error."""
-
-    def run(*words):
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as end:
-            code = end.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def read_json(file):

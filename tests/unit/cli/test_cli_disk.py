@@ -45,7 +45,7 @@ def full(monkeypatch):
 @pytest.mark.filterwarnings("default")
 def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full):
     full((metrics_log, "_append_whole"), (training_run, "write_json"), (Path, "write_text"))
-    code, told = call("train", *QUICK, "--timeline", "t.json")
+    code, _, told = call("train", *QUICK, "--timeline", "t.json")
     assert code == 0
     assert told.count("warning: ") == 3
     for words in ("cannot write metrics", "cannot write 'mine/summary.json'", "the timeline"):
@@ -58,7 +58,7 @@ def test_on_a_full_disk_a_training_ends_well_if_its_weights_still_fit(call, full
 @pytest.mark.filterwarnings("default")
 def test_weights_that_do_not_fit_are_told_by_the_exit_code_and_leave_no_part(call, full):
     full((Path, "write_bytes"))
-    code, told = call("train", *QUICK)
+    code, _, told = call("train", *QUICK)
     assert code == 1
     assert "warning: cannot write 'mine/network.pt': No space left on device; make" in told
     summary = json.loads(Path("mine/summary.json").read_text())
@@ -70,14 +70,14 @@ def test_weights_that_do_not_fit_are_told_by_the_exit_code_and_leave_no_part(cal
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_refused(call):
     Path("mine").mkdir(mode=0o500)
-    assert "cannot write 'mine/.lock': Permission denied" in call("train", *QUICK)[1]
+    assert "cannot write 'mine/.lock': Permission denied" in call("train", *QUICK)[2]
 
 
 def test_a_run_folder_in_use_is_refused(call):
     assert call("train", *QUICK, "--checkpoint-every", 10)[0] == 0
     before = Path("mine/run.json").stat().st_mtime_ns
     with lock_run_dir(Path("mine")):
-        code, told = call("train", "--resume", "mine", "--epochs", 2)
+        code, _, told = call("train", "--resume", "mine", "--epochs", 2)
     assert code == 2
     assert f"'mine' is in use by process {os.getpid()} on " in told
     assert Path("mine/run.json").stat().st_mtime_ns == before
@@ -93,7 +93,7 @@ def test_nothing_is_written_through_the_links_of_a_run_folder(call):
     for name in names:
         Path("mine", name).unlink(missing_ok=True)
         Path("mine", name).symlink_to("../victim")
-    code, told = call("train", "--resume", "mine", "--epochs", 2)
+    code, _, told = call("train", "--resume", "mine", "--epochs", 2)
     assert code == 2
     assert all(repr(name) in told for name in names)
     assert Path("victim").read_text() == "mine"
@@ -106,7 +106,7 @@ def test_code_that_a_file_names_is_run_only_if_the_user_names_it(call, way, netw
     Path("mine").mkdir()
     Path("mine/run.json").write_text(json.dumps({"network": network}))
     file = "mine" if way == "--resume" else "mine/run.json"
-    code, told = call("train", way, file)
+    code, _, told = call("train", way, file)
     assert code == 2
     module, _, function = network.partition(":")
     assert f"it runs the function '{function.split(':')[0]}' of '{module}'" in told
@@ -129,7 +129,7 @@ def test_a_file_writes_no_timeline_outside_of_its_folder_alone(call, way):
     Path("victim").write_text("mine")
     Path("mine").mkdir()
     Path("mine/run.json").write_text(json.dumps({"timeline": "mine/../victim"}))
-    code, told = call("train", way, "mine" if way == "--resume" else "mine/run.json")
+    code, _, told = call("train", way, "mine" if way == "--resume" else "mine/run.json")
     assert code == 2
     assert "it writes a timeline to 'mine/../victim', outside of its folder" in told
     assert "give --timeline mine/../victim as well" in told
@@ -190,7 +190,7 @@ def test_a_file_of_skipped_batches_that_is_none_is_refused(call, content):
     ],
 )
 def test_mistakes_show_before_anything_is_read(call, words, said):
-    code, told = call("train", *words.split())
+    code, _, told = call("train", *words.split())
     assert code == 2
     assert said in told
     assert list(Path().iterdir()) == []
@@ -214,6 +214,6 @@ def test_pictures_and_plans_too(capsys, words):
 def test_a_home_folder_after_an_equals_sign_is_that_of_the_user(call, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     (tmp_path / "me").mkdir()
-    code, _ = call("train", *QUICK[:-2], "--run-dir=~/run")
+    code, _, _ = call("train", *QUICK[:-2], "--run-dir=~/run")
     assert code == 0
     assert (tmp_path / "me/run/run.json").is_file()

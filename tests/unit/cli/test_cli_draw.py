@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from hocket.cli.main import main
 from hocket.methods import parse_method
 from hocket.methods.staleness_profile import with_staleness
 from hocket.program import format_program, unroll
@@ -13,23 +12,15 @@ from unit.timeline.timelines import simulated_fdg
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    """Change to a folder with a timeline of FDG on three stages; do not wrap lines."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
+def _timeline(here):
+    """Write a timeline of FDG on three stages into an empty folder."""
     simulated_fdg(stages=3, batches=20).write(Path("t.json"))
 
 
 @pytest.fixture
-def call(capsys):
+def draw(call):
     """Function that runs `hocket draw`: exit code, standard output, standard error."""
-
-    def run(arguments):
-        code = main(["draw", *arguments.split()])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return lambda arguments: call("draw", *arguments.split())
 
 
 def percents(text, stage):
@@ -37,8 +28,8 @@ def percents(text, stage):
     return [cell.strip() for cell in row.split("│")[2:-1]]
 
 
-def test_the_table_has_the_fractions_of_each_stage(call):
-    code, out, err = call("--timeline t.json")
+def test_the_table_has_the_fractions_of_each_stage(draw):
+    code, out, err = draw("--timeline t.json")
     assert (code, err) == (0, "")
     for name in ("busy", "communication", "waiting", "unrecorded"):
         assert name in out
@@ -48,16 +39,16 @@ def test_the_table_has_the_fractions_of_each_stage(call):
     assert f"{simulated_fdg(stages=3, batches=20).length_s:.4g} s" in out
 
 
-def test_the_table_of_a_window(call):
-    _, whole, _ = call("--timeline t.json")
-    _, part, _ = call("--timeline t.json --first 8 --batches 2")
+def test_the_table_of_a_window(draw):
+    _, whole, _ = draw("--timeline t.json")
+    _, part, _ = draw("--timeline t.json --first 8 --batches 2")
     window = Timeline.read(Path("t.json")).window(8, 2)
     assert percents(part, 0)[0] == f"{window.fractions()[0].busy:.1%}"
     assert part != whole
 
 
-def test_a_timeline_is_drawn(call):
-    code, out, err = call("--timeline t.json --out t.svg")
+def test_a_timeline_is_drawn(draw):
+    code, out, err = draw("--timeline t.json --out t.svg")
     assert (code, out) == (0, "")
     assert "drawn to t.svg" in err
     svg = Path("t.svg").read_text()
@@ -68,9 +59,9 @@ def test_a_timeline_is_drawn(call):
     assert "<!-- 12 -->" not in svg
 
 
-def test_a_timeline_is_drawn_below_its_program(call):
+def test_a_timeline_is_drawn_below_its_program(draw):
     arguments = "--timeline t.json --method fdg:shrink=0.5 --stages 3 --first 10 --batches 3"
-    code, _, _ = call(f"{arguments} --out t.svg")
+    code, _, _ = draw(f"{arguments} --out t.svg")
     assert code == 0
     svg = Path("t.svg").read_text()
     for text in ("fdg:shrink=0.5 on 3 stages", "measured: t.json"):
@@ -80,8 +71,8 @@ def test_a_timeline_is_drawn_below_its_program(call):
     assert "<!-- 3 -->" not in svg
 
 
-def test_the_program_has_the_stages_of_the_timeline_and_not_more_batches(call):
-    code, _, _ = call("--timeline t.json --method ddg --first 18 --out t.svg")
+def test_the_program_has_the_stages_of_the_timeline_and_not_more_batches(draw):
+    code, _, _ = draw("--timeline t.json --method ddg --first 18 --out t.svg")
     assert code == 0
     svg = Path("t.svg").read_text()
     assert "<!-- ddg on 3 stages -->" in svg
@@ -104,39 +95,39 @@ def test_the_program_has_the_stages_of_the_timeline_and_not_more_batches(call):
         ("--first 3", "first is 3, but there is no timeline; add --timeline or drop --first"),
     ],
 )
-def test_invalid_options_are_refused_and_nothing_is_drawn(call, arguments, message):
-    code, out, err = call(arguments)
+def test_invalid_options_are_refused_and_nothing_is_drawn(draw, arguments, message):
+    code, out, err = draw(arguments)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert message in err
     assert [file.name for file in Path().iterdir()] == ["t.json"]
 
 
-def test_an_empty_timeline_has_an_empty_table_and_no_picture(call):
+def test_an_empty_timeline_has_an_empty_table_and_no_picture(draw):
     Timeline(()).write(Path("t.json"))
-    code, out, _ = call("--timeline t.json")
+    code, out, _ = draw("--timeline t.json")
     assert code == 0
     assert "busy" in out
-    code, _, err = call("--timeline t.json --out t.svg")
+    code, _, err = draw("--timeline t.json --out t.svg")
     assert code == 2
     assert "the timeline has no batches; record a training that has some" in err
 
 
-def test_actions_that_take_no_time_have_no_picture(call):
+def test_actions_that_take_no_time_have_no_picture(draw):
     Timeline((Span(0, "F", 0, 0, 1.5, 1.5), Span(0, "F", 1, 1, 2.0, 3.0))).write(Path("t.json"))
-    assert call("--timeline t.json --out t.svg")[0] == 0
-    code, _, err = call("--timeline t.json --batches 1 --out zero.svg")
+    assert draw("--timeline t.json --out t.svg")[0] == 0
+    code, _, err = draw("--timeline t.json --batches 1 --out zero.svg")
     assert code == 2
     assert "the actions on batches from 0 on all begin and end at 1.5 s; choose other" in err
     assert not Path("zero.svg").exists()
 
 
-def test_a_program_has_the_staleness_that_was_asked_for(call):
-    code, out, err = call("--method ddg --staleness 4,1,0 --batches 8")
+def test_a_program_has_the_staleness_that_was_asked_for(draw):
+    code, out, err = draw("--method ddg --staleness 4,1,0 --batches 8")
     assert (code, err) == (0, "")
     method = with_staleness(parse_method("ddg"), [4, 1, 0])
     assert out.strip() == format_program(list(unroll(method, 3, 8)), 3).strip()
-    assert call("--method ddg --staleness 4,1,0 --out t.svg")[0] == 0
+    assert draw("--method ddg --staleness 4,1,0 --out t.svg")[0] == 0
     assert "ddg on 3 stages, staleness 4,1,0" in Path("t.svg").read_text()
 
 
@@ -152,7 +143,7 @@ def test_a_program_has_the_staleness_that_was_asked_for(call):
         ("--staleness 2,0 --timeline t.json", "a timeline has one already; drop --staleness"),
     ],
 )
-def test_a_staleness_that_has_no_effect_is_refused(call, words, reason):
-    code, out, err = call(words)
+def test_a_staleness_that_has_no_effect_is_refused(draw, words, reason):
+    code, out, err = draw(words)
     assert (code, out) == (2, "")
     assert reason in err

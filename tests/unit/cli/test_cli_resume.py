@@ -87,7 +87,7 @@ def test_a_signal_after_the_last_epoch_says_so(call, monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(MetricsLog, "log_epoch", press)
-    ended, told = call("train", *QUICK, "--run-dir", "last")
+    ended, _, told = call("train", *QUICK, "--run-dir", "last")
     assert ended == 130
     assert "interrupted: stopped after the last epoch; the weights reached are saved" in told
 
@@ -101,7 +101,7 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
     if number == signal.SIGHUP:
         signal.signal(number, signal.SIG_DFL)  # nohup leaves it ignored
     stop_at(monkeypatch, 17, number)
-    ended, told = call("train", *QUICK, "--run-dir", "stopped")
+    ended, _, told = call("train", *QUICK, "--run-dir", "stopped")
     assert ended == code
     assert "interrupted: stopped in epoch 1 of 2; the weights reached are saved" in told
     assert "resume with: hocket train --resume stopped" in told
@@ -115,7 +115,7 @@ def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, numb
 
 def test_the_command_to_resume_is_quoted(call, monkeypatch):
     stop_at(monkeypatch, 17, signal.SIGINT)
-    told = call("train", *QUICK, "--run-dir", "my run")[1]
+    told = call("train", *QUICK, "--run-dir", "my run")[2]
     assert "resume with: hocket train --resume 'my run'" in told
 
 
@@ -125,7 +125,7 @@ def test_the_bar_of_a_resumed_run_begins_where_it_stopped(call, monkeypatch, len
     stop_at(monkeypatch, 30, signal.SIGINT)
     assert call("train", *words, "--run-dir", "stopped")[0] == 130
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard error for a terminal
-    told = call("train", "--resume", "stopped")[1]
+    told = call("train", "--resume", "stopped")[2]
     assert "46/46" in told
     assert " 0/46" not in told
 
@@ -150,7 +150,7 @@ def test_a_timeline_that_is_damaged_begins_again(call, monkeypatch):
     stop_at(monkeypatch, 17, signal.SIGINT)
     assert call("train", *QUICK, "--timeline", "t.json", "--run-dir", "stopped")[0] == 130
     Path("t.json").write_text("{")
-    code, told = call("train", "--resume", "stopped", "--timeline", "t.json")
+    code, _, told = call("train", "--resume", "stopped", "--timeline", "t.json")
     assert code == 0
     assert "it is not JSON" in told
     assert "; the timeline begins here" in told
@@ -166,7 +166,7 @@ def test_a_run_may_be_given_more_epochs(call, whole):
 
 def test_a_run_cannot_be_given_fewer_epochs_than_it_has_done(call, whole):
     before = (whole / "run.json").read_text(), (whole / "summary.json").read_text()
-    code, told = call("train", "--resume", "whole", "--epochs", "1")
+    code, _, told = call("train", "--resume", "whole", "--epochs", "1")
     assert code == 2
     assert "the training has done 2 epochs, and is to have 1; give epochs (--epochs on" in told
     assert ((whole / "run.json").read_text(), (whole / "summary.json").read_text()) == before
@@ -177,7 +177,7 @@ def test_a_run_cannot_be_given_fewer_updates_than_it_has_done(call, monkeypatch)
     stop_at(monkeypatch, 17, signal.SIGINT)
     assert call("train", *words, "--run-dir", "stopped")[0] == 130
     before = Path("stopped/summary.json").read_text()
-    code, told = call("train", "--resume", "stopped", "--updates", 12)
+    code, _, told = call("train", "--resume", "stopped", "--updates", 12)
     assert code == 2
     assert "the training has done 18 updates, and is to have 12; give updates" in told
     assert Path("stopped/summary.json").read_text() == before
@@ -209,7 +209,7 @@ def test_a_resumed_run_is_unfinished_until_it_has_ended(call, whole, monkeypatch
 
 @pytest.mark.filterwarnings("default")
 def test_in_other_stages_it_says_what_is_lost(call, whole):
-    code, told = call("train", "--resume", whole, "--epochs", 3, "--stages", 3)
+    code, _, told = call("train", "--resume", whole, "--epochs", 3, "--stages", 3)
     assert code == 0
     assert "warning: the 2 stages of the checkpoint are not those of this training" in told
 
@@ -244,7 +244,7 @@ def test_ctrl_c_in_the_last_evaluation_leaves_a_summary(call, monkeypatch):
             monkeypatch.setattr(Trainer, "evaluate", stop)
 
     monkeypatch.setattr(MetricsLog, "log_epoch", log_and_stop)
-    code, told = call("train", *QUICK, "--average-weights", 0.5, "--run-dir", "run")
+    code, _, told = call("train", *QUICK, "--average-weights", 0.5, "--run-dir", "run")
     assert code == 130
     assert "interrupted: stopped after the last epoch, in its last evaluation" in told
     summary = read_summary(Path("run"))
@@ -254,7 +254,7 @@ def test_ctrl_c_in_the_last_evaluation_leaves_a_summary(call, monkeypatch):
 
 def test_without_checkpoints_there_is_nothing_to_go_on_from(call):
     assert call("train", *QUICK[:4], "--run-dir", "plain")[0] == 0
-    code, told = call("train", "--resume", "plain")
+    code, _, told = call("train", "--resume", "plain")
     assert code == 2
     assert "cannot resume 'plain': it has no checkpoint of all stages" in told
 
@@ -264,14 +264,14 @@ def test_a_resumed_run_has_its_own_choices(call, whole, given):
     value = {"--config": whole / "run.json", "--run-dir": "there", "--recipe": "fdg-cifar"}[
         given
     ]
-    code, told = call("train", "--resume", whole, given, value)
+    code, _, told = call("train", "--resume", whole, given, value)
     assert code == 2
     assert f"a resumed run has its own folder and choices; drop {given}" in told
 
 
 def test_choices_that_would_be_passed_over_are_refused(call, whole):
     words = ("--optimizer", "SGD:lr=0.1", "--batch-size", 32, "--epochs", 3)
-    code, told = call("train", "--resume", whole, *words)
+    code, _, told = call("train", "--resume", whole, *words)
     assert code == 2
     assert "optimizer is 'SGD:lr=0.1', and was 'SGD:lr=0.05,momentum=0.9" in told
     assert "batch_size is 32, and was 64; begin a new run for that" in told
@@ -279,7 +279,7 @@ def test_choices_that_would_be_passed_over_are_refused(call, whole):
 
 
 def test_a_folder_that_is_no_run_is_refused(call):
-    code, told = call("train", "--resume", "nowhere")
+    code, _, told = call("train", "--resume", "nowhere")
     assert code == 2
     assert "cannot read the run file 'nowhere/run.json'" in told
 
@@ -293,7 +293,7 @@ def test_a_folder_that_is_no_run_is_refused(call):
     ],
 )
 def test_restarts_need_processes_and_checkpoints(call, words):
-    code, told = call("train", *words)
+    code, _, told = call("train", *words)
     assert code == 2
     assert f"max_restarts is {words[1]}; give a number from 0 on" in told
 
@@ -331,7 +331,7 @@ def test_a_job_that_lost_something_is_started_again(call, monkeypatch, codes, sa
     launched = Launched(*codes)
     monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", 2)
-    code, told = call("train", *words)
+    code, _, told = call("train", *words)
     assert code == codes[-1]
     folders = {folder for folder, _, _ in launched.calls}
     assert len(folders) == 1
@@ -352,7 +352,7 @@ def test_under_torchrun_a_run_that_may_be_started_again_needs_a_place(
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     given = {"--run-dir": "there", "--checkpoint-every": 5}
     del given[missing]
-    code, told = call("train", *(word for pair in given.items() for word in pair))
+    code, _, told = call("train", *(word for pair in given.items() for word in pair))
     assert code == 2
     assert "may restart this training (--max-restarts 3), which then needs its" in told
     assert "give --run-dir and --checkpoint-every, or --max-restarts 0" in told
@@ -371,7 +371,7 @@ def test_what_torchrun_starts_again_goes_on(call, whole, monkeypatch):
 def test_what_torchrun_starts_again_leaves_the_folder_of_another_run(call, whole, monkeypatch):
     shutil.copytree(whole, "other")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    code, told = call("train", *QUICK, "--seed", 7, "--run-dir", "other")
+    code, _, told = call("train", *QUICK, "--seed", 7, "--run-dir", "other")
     assert code != 0
     assert "the run folder 'other' has another run; name another with --run-dir" in told
     assert read_results(Path("other")) == read_results(whole)
@@ -384,7 +384,7 @@ def test_what_torchrun_starts_again_leaves_the_folder_of_another_run(call, whole
 def test_variables_of_torchrun_that_are_no_numbers_are_told(call, monkeypatch, name, value):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv(name, value)
-    code, told = call("train", *QUICK)
+    code, _, told = call("train", *QUICK)
     assert code != 0
     assert f"the environment variable {name} is {value!r}; set it to a whole number" in told
 
@@ -393,14 +393,14 @@ def test_processes_that_cannot_meet_say_what_is_missing(call, monkeypatch):
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    code, told = call("train", *QUICK)
+    code, _, told = call("train", *QUICK)
     assert code != 0
     assert "the processes cannot meet (RANK=(not set), WORLD_SIZE=2, MASTER_ADDR=" in told
 
 
 @pytest.mark.parametrize("processes", [0, -1])
 def test_a_number_of_processes_is_at_least_one(call, processes):
-    code, told = call("train", *QUICK, "--processes", processes)
+    code, _, told = call("train", *QUICK, "--processes", processes)
     assert code == 2
     assert f"processes is {processes}; use at least 1" in told
 
@@ -422,7 +422,7 @@ def test_starts_of_one_process_and_of_the_whole_job_are_counted_together(
     launched = LaunchedWithRejoin(*[137] * launches)
     monkeypatch.setattr("hocket.runs.start.launch", launched)
     words = ("--processes", 2, "--checkpoint-every", 5, "--max-restarts", most)
-    code, told = call("train", "--method", "dgl-async", *words)
+    code, _, told = call("train", "--method", "dgl-async", *words)
     assert code == 137
     assert launched.codes == []
     assert [again for _, again, _ in launched.calls] == [n > 0 for n in range(launches)]
@@ -457,7 +457,7 @@ def test_stages_that_run_freely_begin_anew_where_one_has_left_no_part(call):
     shutil.move("died/checkpoints", "checkpoints")
     shutil.move("checkpoints", "died/checkpoints/stage0")
     Path("died/network.pt").unlink()
-    assert "cannot resume 'died': it has no" in call("train", "--resume", "died")[1]
+    assert "cannot resume 'died': it has no" in call("train", "--resume", "died")[2]
     run = RunConfig.read(Path("died/run.json"))
     train(dataclasses.replace(run, run_dir=Path("died")), resume=True)
     assert read_results(Path("died")) == read_results(Path("whole"))
@@ -470,7 +470,7 @@ def test_stages_that_ran_freely_in_processes_are_not_resumed_in_one(call):
     shutil.move("apart/checkpoints", "checkpoints")
     for part in ("stage0", "stage1"):  # as two processes leave them
         shutil.copytree("checkpoints", f"apart/checkpoints/{part}")
-    code, told = call("train", "--resume", "apart")
+    code, _, told = call("train", "--resume", "apart")
     assert code == 2
     assert "each of 2 stages that ran freely, in a process of its own" in told
     assert "give --processes 2, or start as many processes" in told

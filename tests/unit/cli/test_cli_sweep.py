@@ -5,7 +5,6 @@ import signal
 
 import pytest
 
-from hocket.cli.main import main
 from hocket.runs.sweeps import sweep as sweep_module
 from unit.runs.sweeps.in_process import HereProcess, run_here
 
@@ -30,25 +29,11 @@ def small(num_classes, in_features):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Change to an empty folder, print without wrapping lines, and run in this process."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
+def processes(here, monkeypatch):
+    """Write a study into an empty folder, and run in this process; what counts the runs."""
     monkeypatch.setattr(sweep_module, "draw_curves", lambda values, file: file.touch())
-    (tmp_path / "study.toml").write_text(STUDY)
+    (here / "study.toml").write_text(STUDY)
     return run_here(monkeypatch)
-
-
-@pytest.fixture
-def call(capsys):
-    """Return a function that runs a command: exit code, standard output and standard error."""
-
-    def run(*words):
-        code = main([str(word) for word in words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def test_a_sweep_prints_its_table_and_its_progress(call, tmp_path):
@@ -124,13 +109,13 @@ def test_a_sweep_that_was_stopped_says_how_to_go_on(call, monkeypatch):
     assert "interrupted: 2 runs are missing; the same command goes on" in told
 
 
-def test_an_impossible_study_runs_nothing(call, tmp_path, here):
+def test_an_impossible_study_runs_nothing(call, tmp_path, processes):
     (tmp_path / "study.toml").write_text(STUDY.replace('"fdg"', '"fgd"'))
     code, _, told = call("sweep", "study.toml", "--jobs", "-1")
     assert code == 2
     assert "unknown method 'fgd' (did you mean 'fdg'" in told
     assert "jobs is -1" in told
-    assert here.started == 0
+    assert processes.started == 0
     assert not (tmp_path / "sweeps").exists()
 
 
