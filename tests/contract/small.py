@@ -216,6 +216,13 @@ def train(
     return Trained(trainer, events)
 
 
+def stepped(trainer: Trainer, batches: Iterable[tuple[Tensor, Tensor]]) -> Trainer:
+    """The trainer after a step with each batch."""
+    for batch in batches:
+        trainer.step(*batch)
+    return trainer
+
+
 def back_propagate(
     modules: Sequence[nn.Module],
     batches: Batches,

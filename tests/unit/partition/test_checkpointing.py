@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from contract.small import sgd
 from hocket import BP, FDG, FR, Plan, Trainer, cut
 from hocket.errors import CutError, LinearizeError
 from hocket.partition.cut_points import find_cut_points
@@ -56,10 +57,6 @@ class Checkpointed(nn.Module):
 WAYS = {"inside": {"inside": False}, "reentrant": {"inside": True}, "around": {"around": False}}
 ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 INPUTS, TARGETS = torch.ones(3, 4), torch.tensor([0, 1, 2])
-
-
-def sgd(weights):
-    return torch.optim.SGD(weights, lr=0.1)
 
 
 def train(network, method, steps=4):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
 from unit.partition.networks import run_stages
@@ -82,8 +83,7 @@ def test_keys_may_come_in_any_order():
 
 
 def test_a_trainer_refuses_them_too():
-    optimizer = lambda weights: torch.optim.SGD(weights, lr=0.1)  # noqa: E731
-    trainer = Trainer(Scaled(), stages=2, method="bp", optimizer=optimizer)
+    trainer = Trainer(Scaled(), stages=2, method="bp", optimizer=sgd)
     targets = torch.zeros(6, dtype=torch.long)
     trainer.step({"x": X, "scale": 1.0}, targets)
     with pytest.raises(CutError, match="later stages get tensors only"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.methods import BP, DDG, FDG, FR
 from hocket.partition import divide
@@ -165,7 +166,7 @@ def test_a_trainer_takes_any_network(method):
         network,
         stages=3,
         method=method,
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+        optimizer=sgd,
     )
     before = {name: value.clone() for name, value in network.state_dict().items()}
     for _ in range(6):
@@ -185,12 +186,12 @@ def test_one_step_of_back_propagation_is_that_of_the_network():
     network, sample = skips()
     plain, targets = copy.deepcopy(network), torch.tensor([0, 1, 2])
     network.drop.p = plain.drop.p = 0.0
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    optimizer = sgd(plain.parameters())
     trainer = Trainer(
         network,
         stages=Plan(("blocks.1.norm1", "blocks.2")),
         method=BP(),
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
+        optimizer=sgd,
     )
     for _ in range(3):
         trainer.step(sample, targets)
@@ -205,9 +206,7 @@ def test_one_step_of_back_propagation_is_that_of_the_network():
 
 def test_evaluating_before_the_first_batch_cuts_in_training_mode():
     network, sample = glued()
-    trainer = Trainer(
-        network, stages=2, optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1)
-    )
+    trainer = Trainer(network, stages=2, optimizer=sgd)
     trainer.evaluate([(sample, torch.tensor([0, 1, 2]))])
     assert all(stage.module.training for stage in trainer.stages)
 

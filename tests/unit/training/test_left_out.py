@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import data, mlp, sgd
+from contract.small import data, mlp, sgd, stepped
 from hocket import Trainer
 
 BATCHES = data(mlp, 4)
@@ -12,12 +12,6 @@ BATCHES = data(mlp, 4)
 
 def trainer_of(modules, **options):
     return Trainer(modules, optimizer=sgd, resumable=True, **options)
-
-
-def stepped(trainer, batches):
-    for batch in batches:
-        trainer.step(*batch)
-    return trainer
 
 
 class Center(nn.Module):

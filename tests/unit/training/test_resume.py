@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.small import conv, data, different, mlp, sgd
+from contract.small import conv, data, different, mlp, sgd, stepped
 from hocket import Checkpoints, Trainer, zoo
 from hocket.checkpoint.directory import (
     checkpoint_name,
@@ -30,12 +30,6 @@ from hocket.stage.linearize import PlainGraph
 def trainer_of(modules, method=None, **options):
     options = {"optimizer": partial(sgd, lr=0.01), "resumable": True} | options
     return Trainer(modules, method=method or FDG(), **options)
-
-
-def stepped(trainer, batches):
-    for batch in batches:
-        trainer.step(*batch)
-    return trainer
 
 
 def state(trainer):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from contract.small import data, different, mlp, sgd
+from contract.small import data, different, mlp, sgd, stepped
 from hocket import Trainer
 from hocket.errors import DataError, HocketError, NonFiniteError
 from hocket.methods import BP, FDG
@@ -12,12 +12,6 @@ from hocket.methods import BP, FDG
 
 def trainer_of(modules, method=None, **options):
     return Trainer(modules, method=method or FDG(), optimizer=sgd, **options)
-
-
-def stepped(trainer, batches):
-    for batch in batches:
-        trainer.step(*batch)
-    return trainer
 
 
 def test_a_step_after_a_tick_that_was_cut_short_says_so():
