@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam
 
 from hocket.remedies import Post, Predict, Weights
-from hocket.remedies.displacement import StepsAhead, displacements_of
+from hocket.remedies.displacement import StepsAhead, displacements_of, has_momentum
 from hocket.stage.muon import MuonAdamW
 
 MOMENTUM = [
@@ -231,5 +231,6 @@ def test_a_lion_that_looks_at_the_gradient_has_no_displacement(option):
 
 
 def test_one_group_without_momentum_is_enough_to_have_none():
-    groups = [{"params": [torch.zeros(1)], "momentum": m} for m in (0.9, 0.0)]
-    assert displacements_of(SGD(groups)) is None
+    optimizer = SGD([{"params": [torch.zeros(1)], "momentum": m} for m in (0.9, 0.0)])
+    assert displacements_of(optimizer) is None
+    assert not has_momentum(optimizer)

@@ -24,3 +24,16 @@ def test_a_typical_step_of_a_weight_is_that_of_its_group(other):
     aid.correct(then)
     for weight in weights:
         torch.testing.assert_close(weight.grad, torch.full((3,), 0.5))
+
+
+def test_a_typical_step_has_the_largest_learning_rate_there_was():
+    """Momentum and gradient stay 1 here, so that a gap of one such step is the rate."""
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer = SGD([weight], momentum=0.9)
+    aid = GapAware().posted(Post(0, 2, 1.0), Weights([weight], optimizer))
+    optimizer.state[weight]["momentum_buffer"] = torch.ones(3)
+    for lr in (0.1, 0.5, 0.2):
+        aid.stepped([lr], [])
+    weight.grad = torch.ones(3)
+    aid.correct([weight.detach() + 0.5])
+    torch.testing.assert_close(weight.grad, torch.full((3,), 0.5))
