@@ -181,6 +181,20 @@ def test_each_weight_is_displaced_by_the_optimizer_that_steps_it():
         assert torch.allclose(old + change, weight.detach(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("direction", ["steady", "decaying"])
+def test_only_weights_that_were_updated_and_still_are_get_predicted(direction):
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = SGD(weights, lr=0.1, momentum=0.9)
+    aid = Predict(direction=direction).posted(Post(0, 2, 1.0), Weights(weights, optimizer))
+    assert aid.ahead(1) is None
+    for weight in weights[:2]:
+        weight.grad = torch.ones(2)
+    optimizer.step()
+    aid.stepped([0.1], [])
+    weights[0].requires_grad_(False)
+    assert [change is not None for change in aid.ahead(1)] == [False, True, False]
+
+
 @pytest.mark.parametrize("build", [DECAY, NADAM[1], MUON[1], LION[1]], ids=label)
 def test_no_state_is_touched(build):
     weight, optimizer = optimized(build)
