@@ -134,6 +134,8 @@ def test_memory_is_that_of_the_papers():
         assert FR().memory(k, 4) == MemoryCount(graphs=1, inputs=4 - k, versions=1)
         assert FDG(linearize="live").memory(k, 4).versions == 1
         assert BP().memory(k, 4) == MemoryCount(graphs=1, inputs=1, versions=1)
+        inputs = METHODS["dgl-async"](buffer=3).memory(k, 4).inputs
+        assert inputs == (3 if k else 1)  # in front of the first stage is no buffer
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,12 @@ def test_nothing_is_extended_where_it_cannot_help(method):
     assert least_extra_delay(method, [StageTimes(1.0, 2.0, 0.0, 5.0)] * 3) == (0, 0)
 
 
+@pytest.mark.parametrize("method", [GPipe(), OneFOneB()], ids=lambda method: method.name)
+def test_a_pipeline_that_is_flushed_stands_idle_beyond_the_law(method):
+    times = [StageTimes(1.0, 2.0, 0.2, 0.5)] * 3
+    assert law_tick_s(method, times) == bound_s(method, times) < tick_s(method, times)
+
+
 def test_no_delay_hides_a_link_that_is_always_taken():
     times = [StageTimes(1.0, 2.0, 0.0, packet_s=5.0, transfer_s=4.0)] * 2
     assert bound_s(FDG(), times) == 4.0
