@@ -69,6 +69,12 @@ OTHER_VALUES = {
     "strength": 0.5,
     "updates": 3,
 }
+OPTIONS = [(name, option) for name in REMEDIES for option in remedy_options(name)]
+VARIANTS = [
+    *(build() for build in REMEDIES.values()),
+    *(REMEDIES[name](**{option: OTHER_VALUES[option]}) for name, option in OPTIONS),
+    Predict(direction="last"),
+]
 every_remedy = pytest.mark.parametrize("name", REMEDIES)
 
 
@@ -130,9 +136,7 @@ def test_at_rate_zero_a_remedy_leaves_every_gradient(name, base):
     assert not any(different(seen[0][place], seen[1][place]) for place in seen[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name in REMEDIES for option in remedy_options(name)]
-)
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_of_a_remedy_has_an_effect(name, option):
     remedies = REMEDIES[name](), REMEDIES[name](**{option: OTHER_VALUES[option]})
     method = base_of(REMEDIES[name])
@@ -161,12 +165,9 @@ def test_only_updates_move_the_weights_that_are_found_between_actions(name, line
     assert places == [[p.data_ptr() for p in module.parameters()] for module in modules]
 
 
-@every_remedy
-@pytest.mark.parametrize("other", OTHER_VALUES.values())
-def test_a_remedy_keeps_as_many_copies_as_it_says(name, other):
+@pytest.mark.parametrize("remedy", VARIANTS, ids=label)
+def test_a_remedy_keeps_as_many_copies_as_it_says(remedy):
     """In what it writes into checkpoints, which is all that outlives an action."""
-    options = {o: other for o in remedy_options(name) if OTHER_VALUES[o] == other}
-    remedy = REMEDIES[name](**options)
     trainer = train(base_of(remedy).with_remedies(remedy), mlp(3), data(mlp, 9)).trainer
     for stage in trainer.stages[:-1]:
         kept = sum(t.numel() for t in tensors(stage.updater.remedies.state_dict()))
@@ -204,11 +205,7 @@ def acted(remedy, resumed_at=None):
     return [*seen, *path]
 
 
-@pytest.mark.parametrize(
-    "remedy",
-    [*(build() for build in REMEDIES.values()), Predict(direction="last"), T1(anneal=3)],
-    ids=label,
-)
+@pytest.mark.parametrize("remedy", VARIANTS, ids=label)
 def test_a_remedy_goes_on_where_another_was(remedy):
     """Bit-equal."""
     whole = acted(remedy)
