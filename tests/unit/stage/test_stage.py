@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract.small import SHAPES, data, different, mlp, sgd, weights_of
+from contract.small import (
+    LOCKSTEP,
+    SHAPES,
+    data,
+    different,
+    mlp,
+    sgd,
+    train,
+    weights_of,
+)
 from hocket import Trainer
 from hocket.errors import DataError, NonFiniteError, PacketError
 from hocket.methods import BP, DDG, DNI, FDG, METHODS
@@ -151,6 +160,27 @@ def test_a_report_tells_loss_norm_and_epoch():
     for event in events:
         assert (event.report.loss is not None) == (str(event.action)[:2] in ("B1", "T0"))
         assert event.report.epoch == event.action.batch // 2
+
+
+@pytest.mark.parametrize("ignored", [-100, 0, 1])
+def test_a_report_counts_the_targets_that_the_loss_is_over(ignored):
+    loss, batches = nn.CrossEntropyLoss(ignore_index=ignored), data(mlp, 6, size=8)
+    done = train(FDG(), mlp(2), batches, loss=loss)
+    counts = [event.report.targets for event in done.of("B", 1)]
+    assert counts == [int((targets != ignored).sum()) for _, targets in batches]
+
+
+@pytest.mark.parametrize("name", LOCKSTEP)
+def test_a_stage_keeps_no_gradient_behind_an_update(name):
+    kept = []
+
+    def watch(event, stage):
+        if event.action.kind == "U":
+            kept.append(stage.gradients)
+
+    train(METHODS[name](), mlp(2), data(mlp, 3), watch=watch, lr=1e-3)
+    assert kept
+    assert not any(kept)
 
 
 def test_steps_leave_no_warnings():
