@@ -185,7 +185,8 @@ class CheckpointWriter:
             return
         if self._checkpoints.on_error == "stop":
             raise CheckpointError(failure)
-        warn(f"{failure}; the training goes on without it")
+        if self._world.is_main:  # which knows the failures of all
+            warn(f"{failure}; the training goes on without it")
 
     def _write(self, job: _Job) -> None:
         """Write a checkpoint, in a thread; `wait` reports its failure."""
@@ -274,6 +275,7 @@ def _describe_failure(job: _Job, folder: Path, error: Exception) -> str:
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     free_mib = shutil.disk_usage(existing).free / 2**20
     return (
-        f"cannot write the checkpoint {job.name} to {str(folder)!r}: {error.strerror}; this "
-        f"process needs {needed_mib:.1f} MiB, and {free_mib:.1f} MiB are free there"
+        f"cannot write the checkpoint {job.name} to {str(folder)!r}: {error.strerror}; "
+        f"{' and '.join(job.packed)} need {needed_mib:.1f} MiB, and {free_mib:.1f} MiB are "
+        "free there"
     )

@@ -179,6 +179,11 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
         )
     if (run_dir := _value_of("--resume", words)) is not None:
         file = str(Path(run_dir) / "run.json")
+        if not Path(file).exists():
+            raise OptionError(
+                f"{run_dir!r} is no run folder, as it has no run.json; give --resume the "
+                "folder that `hocket train` printed, in runs/ by default"
+            )
     if file is not None:
         stored = read_values(Path(file))
         parse_config(stored, str(file))

@@ -25,5 +25,6 @@ def report_command(*folders: Path, out: Path = Path("report.html")) -> int:
         print_warning(f"left out: {reason}")
     write_report(found, out)
     runs = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
-    print_note(f"the report of {runs} is in {out}")
+    missed = f", without the {len(found.left_out)} left out," if found.left_out else ""
+    print_note(f"the report of {runs}{missed} is in {out}")
     return 0

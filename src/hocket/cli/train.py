@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from hocket.cli.output import (
-    console,
     end_with_error,
     messages,
     print_note,
     print_warning,
+    print_wide,
 )
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
@@ -86,10 +86,10 @@ class PrintedReport:
         from hocket.distributed import joined_worlds
         from hocket.distributed.restart import environment_number
         from hocket.runs.tables import summary_tables
+        from hocket.runs.user_network import UserNetwork
 
         if joined_worlds.is_main():
-            for table in summary_tables(result):
-                console.print(table)
+            print_wide(*summary_tables(result))
             if config.hold_out:
                 print_note(
                     f"note: test loss and test error are those of {config.hold_out:.3g} of the "
@@ -108,5 +108,8 @@ class PrintedReport:
                 folder = shlex.quote(str(result.folder))
                 world = environment_number("WORLD_SIZE", 1)
                 processes = f" --processes {world}" if world > 1 else ""
-                print_note(f"resume with: hocket train --resume {folder}{processes}")
+                network = ""
+                if ":" in config.network and UserNetwork.parse(config.network):
+                    network = f" --network {shlex.quote(config.network)}"
+                print_note(f"resume with: hocket train --resume {folder}{network}{processes}")
         return 128 + result.signal

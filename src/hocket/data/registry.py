@@ -141,5 +141,8 @@ def _find_loader(name: str) -> Callable[..., Data]:
         OptionError: There is no data set of this name.
     """
     if name not in DATA:
-        raise OptionError(unknown_name("data set", name, DATA))
+        problem = unknown_name("data set", name, DATA)
+        if name.partition(":")[0] in DATA:
+            problem += "; in a program, options are arguments: load(name, option=value)"
+        raise OptionError(problem)
     return DATA[name]

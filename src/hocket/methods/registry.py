@@ -11,6 +11,7 @@ from hocket.remedies.registry import (
     merge_tables,
     normalize_remedy,
     parse_remedies,
+    require_no_file,
     split_remedies,
 )
 
@@ -59,6 +60,7 @@ def parse_method(text: str) -> Method:
     (T1(anneal=500),)
     """
     method, remedies = split_remedies(text)
+    require_no_file("method", method)
     named = Named.parse(method)
     built = build_method(named.name, **named.options)
     return built.with_remedies(*parse_remedies(remedies)) if remedies else built

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import add
 
 from hocket.errors import CutError
 
@@ -19,12 +20,13 @@ def balance(
     usage: PartCost | None = None,
     capacity: float = float("inf"),
     unit: str = "",
+    trains: Sequence[bool] | None = None,
 ) -> list[int]:
     """Split layers so that the largest part is as small as possible.
 
     The result is exact, by dynamic programming over (parts, layers). Among equally good splits
-    into two parts, the one with the earliest cut is returned; among those into more, always the
-    same one.
+    one is returned with the fewest parts that have nothing to train; among those into two
+    parts, the one with the earliest cut; among those into more, always the same one.
 
     Args:
         costs: Cost of each layer.
@@ -36,6 +38,7 @@ def balance(
         usage: Amount of a limited resource, such as memory, that a part needs.
         capacity: Largest amount of that resource that a part may need.
         unit: Unit of the resource, for the error.
+        trains: True for each layer that has weights; None if that does not matter.
 
     Returns:
         The first layer of parts 1, 2, ...
@@ -49,6 +52,10 @@ def balance(
     [2]
     >>> balance([1.0, 2.0, 3.0, 4.0], parts=2, packets=[0.0, 0.0, 0.0, 6.0], overlapping=True)
     [3]
+    >>> balance([9.0, 1.0, 5.0, 1.0], parts=3)
+    [1, 2]
+    >>> balance([9.0, 1.0, 5.0, 1.0], parts=3, trains=[True, False, True, True])
+    [1, 3]
     """
     count = len(costs)
     if not 1 <= parts <= count:
@@ -64,27 +71,39 @@ def balance(
             return max(layers, cut_costs[first], cut_costs[end])
         return layers + cut_costs[first] + cut_costs[end]
 
-    largest, cuts = _minimize_largest(cost, parts, count)
+    largest, cuts = _minimize(cost, parts, count, max)
     if largest == float("inf"):
         assert usage is not None, "costs are finite"
-        least, _ = _minimize_largest(usage, parts, count)
+        least, _ = _minimize(usage, parts, count, max)
         raise CutError(
             f"no cut into {parts} stages fits into {capacity:.4g}{unit}: the smallest limit "
             f"that one fits into is {_round_up(least)}{unit}; allow that, or use more stages"
         )
-    return cuts
+    bounds = pairwise((0, *cuts, count))
+    if trains is None or all(any(trains[first:end]) for first, end in bounds):
+        return cuts
+
+    def untrained(part: int, first: int, end: int) -> float:
+        if cost(part, first, end) > largest:
+            return float("inf")
+        return float(not any(trains[first:end]))
+
+    return _minimize(untrained, parts, count, add)[1]
 
 
-def _minimize_largest(cost: PartCost, parts: int, count: int) -> tuple[float, list[int]]:
-    """Find the split with the smallest largest cost.
+def _minimize(
+    cost: PartCost, parts: int, count: int, combine: Callable[[float, float], float]
+) -> tuple[float, list[int]]:
+    """Find the split whose parts together cost least.
 
     Args:
-        cost: Cost of a part.
+        cost: Cost of a part, at least 0.
         parts: Number of parts.
         count: Number of layers.
+        combine: Cost of two things together, such as the larger one or the sum.
 
     Returns:
-        The largest cost of a part, and the first layer of parts 1, 2, ...
+        The cost of all parts, and the first layer of parts 1, 2, ...
     """
     # best[n] and cuts[n] are those of the first n layers.
     best = [float("inf"), *(cost(0, 0, n) for n in range(1, count + 1))]
@@ -94,9 +113,9 @@ def _minimize_largest(cost: PartCost, parts: int, count: int) -> tuple[float, li
         for n in range(part + 1, count + 1):
             for cut in range(n - 1, part - 1, -1):
                 if best[cut] <= next_best[n]:
-                    largest = max(best[cut], cost(part, cut, n))
-                    if largest <= next_best[n]:
-                        next_best[n], next_cuts[n] = largest, [*cuts[cut], cut]
+                    together = combine(best[cut], cost(part, cut, n))
+                    if together <= next_best[n]:
+                        next_best[n], next_cuts[n] = together, [*cuts[cut], cut]
         best, cuts = next_best, next_cuts
     return best[count], cuts[count]
 

@@ -1,12 +1,13 @@
 """Cuts of any network into stages: between the layers of a sequence, or inside its forward."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal, get_args
 
 from torch import nn
 
-from hocket.errors import CutError, OptionError, format_problems
+from hocket.errors import CutError, OptionError, format_problems, warn
 from hocket.options import check_choice
 from hocket.partition.balance import balance
 from hocket.partition.cut_graph import CutGraph
@@ -195,10 +196,14 @@ def divide(
     """
     if isinstance(stages, Plan):
         stages.require_for(network)
+    counted = isinstance(stages, int)
     if isinstance(stages, int) and is_sequential(network):
         stages = balanced_plan(network, stages, sample)
     if isinstance(stages, Plan) and cuts_between_layers(network, stages):
-        return stages, build_stages(network, stages)
+        built = build_stages(network, stages)
+        if counted:
+            _warn_of_untrained(stages, built)
+        return stages, built
     graph = find_cut_points(network, sample)
     if isinstance(stages, int):
         positions = balanced_cut_points(graph, stages)
@@ -207,7 +212,31 @@ def divide(
     modules: list[nn.Module] = list(build_partial_modules(graph, positions))
     require_separate(network, modules)
     verify_stages(network, modules, sample)
-    return _build_plan(graph, positions), modules
+    plan = _build_plan(graph, positions)
+    if counted:
+        _warn_of_untrained(plan, modules)
+    return plan, modules
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _warn_of_untrained(plan: Plan, modules: Sequence[nn.Module]) -> None:
+    """Warn of stages with nothing to train, which only delay the others.
+
+    Args:
+        plan: The cuts, which the network's user has not chosen.
+        modules: The stages.
+    """
+    starts = ("the input", *map(repr, plan.cuts))
+    for stage, (start, module) in enumerate(zip(starts, modules, strict=True)):
+        if not _has_weights(module):
+            warn(
+                f"stage {stage}, from {start} on, has no weights to train, and makes the "
+                "gradients of the stages before it later; ask for fewer stages, or name the "
+                "cuts"
+            )
 
 
 def _build_plan(graph: CutGraph, positions: Sequence[int]) -> Plan:
@@ -234,7 +263,7 @@ def balanced_plan(network: nn.Module, stages: int, sample: Tree) -> Plan:
     if stages == 1:
         return Plan(())
     counts = count_flops(network, sample)
-    first_layers = balance(counts, stages)
+    first_layers = balance(counts, stages, trains=list(map(_has_weights, layers.values())))
     warn_if_uneven_layers(layers, counts, first_layers)
     return Plan(tuple(list(layers)[first] for first in first_layers))
 
@@ -250,8 +279,11 @@ def balanced_cut_points(graph: CutGraph, stages: int) -> list[int]:
         float(OPERATIONS_PER_ELEMENT_SENT * point.elements) for point in graph.cut_points
     ]
     counts = count_flops_between(graph)
-    first_layers = balance(counts, stages, packets=[0.0, *packets])
-    positions = [first - 1 for first in first_layers]
+    find = partial(balance, counts, stages, packets=[0.0, *packets])
+    positions = [first - 1 for first in find()]
+    if not all(map(_has_weights, build_partial_modules(graph, positions))):
+        layers = build_partial_modules(graph, range(len(graph.cut_points)))
+        positions = [first - 1 for first in find(trains=list(map(_has_weights, layers)))]
     warn_if_uneven(graph, counts, positions)
     return positions
 

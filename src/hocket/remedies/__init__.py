@@ -1,5 +1,12 @@
 """Remedies for the staleness of gradients, one file each, and their registry."""
 
+# First, as the registry imports each file of this folder, which may take them from here.
+from hocket.remedies.remedy import Aid as Aid
+from hocket.remedies.remedy import Post as Post
+from hocket.remedies.remedy import Remedy as Remedy
+from hocket.remedies.remedy import Weights as Weights
+
+# isort: split
 from hocket.remedies.compensate import Compensate as Compensate
 from hocket.remedies.compensate import CompensateAdaptively as CompensateAdaptively
 from hocket.remedies.gap_aware import GapAware as GapAware
@@ -7,10 +14,6 @@ from hocket.remedies.predict import Predict as Predict
 from hocket.remedies.registry import REMEDIES as REMEDIES
 from hocket.remedies.registry import parse_remedies as parse_remedies
 from hocket.remedies.registry import remedy_options as remedy_options
-from hocket.remedies.remedy import Aid as Aid
-from hocket.remedies.remedy import Post as Post
-from hocket.remedies.remedy import Remedy as Remedy
-from hocket.remedies.remedy import Weights as Weights
 from hocket.remedies.spike_compensation import SpikeCompensation as SpikeCompensation
 from hocket.remedies.staleness_rate import StalenessRate as StalenessRate
 from hocket.remedies.t1 import T1 as T1

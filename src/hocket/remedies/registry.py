@@ -44,8 +44,25 @@ def split_remedies(text: str) -> tuple[str, list[str]]:
     >>> split_remedies("adl:accumulate=2+t1(anneal=500)+staleness-rate")
     ('adl:accumulate=2', ['t1(anneal=500)', 'staleness-rate'])
     """
-    method, *remedies = re.split(r"\+(?=\D)", text)
+    method, *remedies = (part.strip() for part in re.split(r"\+(?=\D)", text))
     return method, remedies
+
+
+def require_no_file(kind: str, text: str) -> None:
+    """Refuse a file of Python in the place of a name.
+
+    Args:
+        kind: Noun for the names, such as "method".
+        text: A name, with options perhaps.
+
+    Raises:
+        OptionError: It names a file.
+    """
+    if ".py" in text.partition(":")[0]:
+        raise OptionError(
+            f"{text!r} is a file; give a {kind} of your own to Trainer(method=...), or put its "
+            f"file among those of Hocket's (docs/add-a-method.md, docs/remedies.md)"
+        )
 
 
 def parse_remedies(texts: list[str]) -> tuple[Remedy, ...]:
@@ -79,10 +96,11 @@ def _read_remedy(text: str) -> Named:
     Raises:
         OptionError: The text is none.
     """
-    match = re.fullmatch(r"([^():]+)(?:\(([^()]*)\))?", text)
+    require_no_file("remedy", text)
+    match = re.fullmatch(r"([^():,]+)(?:\(([^()]*)\))?", text)
     if match is None:
         raise OptionError(
-            f"cannot read the remedy {text!r}; write it after a method as +name or "
+            f"cannot read the remedy {text!r}; write each one after a plus sign, as +name or "
             "+name(option=value,option=value)"
         )
     return Named.parse(f"{match[1]}:{match[2] or ''}")

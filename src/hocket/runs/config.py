@@ -313,7 +313,7 @@ def require_writable(option: str, file: Path) -> None:
     elif not file.parent.is_dir():
         problem = f"there is no folder {str(file.parent)!r}"
     elif not os.access(file if file.exists() else file.parent, os.W_OK):
-        problem = "permission denied"
+        problem = "it or its folder is read-only"
     else:
         return
     raise OptionError(f"{option} is {str(file)!r}, and {problem}; name another file")

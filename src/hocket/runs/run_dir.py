@@ -82,8 +82,12 @@ def require_no_links(run_dir: Path) -> None:
         for folder, folders, files in os.walk(run_dir)
         for name in (*folders, *files)
     ]
-    kinds = ((path, path.lstat().st_mode) for path in paths)
-    strange = [p for p, mode in kinds if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]
+    strange = []
+    for path in paths:
+        with suppress(FileNotFoundError):  # another stage still trains in the folder
+            mode = path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                strange.append(path)
     if strange:
         names = ", ".join(repr(str(path.relative_to(run_dir))) for path in sorted(strange))
         raise RunFolderError(

@@ -2,8 +2,10 @@
 
 import dataclasses
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from torch import nn
@@ -190,6 +192,8 @@ class TrainingRun:
     def _save_weights(self, network: nn.Module, name: str) -> str:
         """Write the weights; return in words that they could not be written, or nothing.
 
+        On a full disk they are written to the folder for temporary files, if that is another.
+
         Args:
             network: The network.
             name: Name of the file, without the ending that is that of the format.
@@ -199,6 +203,13 @@ class TrainingRun:
             save_weights(network, file)
         except OSError as error:
             message = cannot_write(file, error)
+            with suppress(OSError):
+                rescue = Path(tempfile.mkdtemp(prefix=f"hocket-{self._run_dir.name}-"))
+                try:
+                    save_weights(network, rescue / file.name)
+                    message += f"; the weights are in {str(rescue / file.name)!r} instead"
+                except OSError:
+                    rescue.rmdir()
             warn(message)
             return message
         remove_other_formats(file)

@@ -387,7 +387,8 @@ def _unpack(packed: object) -> Tensor:
         raise LinearizeError(
             f"a tensor of shape {tuple(tensor.shape)} that the backward needs was changed in "
             f"place after the forward (version {present}, wanted {version}); "
-            "make that change out of place, or use linearize='recompute'"
+            "make that change out of place, or use linearize='recompute'; before running "
+            "statistics are written, as by load_state_dict, call the trainer's finish()"
         )
     assert isinstance(tensor, Tensor)
     return tensor

@@ -116,6 +116,8 @@ def _overruled(stage: Stage, state: Tree) -> Iterator[tuple[str, object, object]
         for then, now in zip(groups, optimizer.param_groups, strict=False):
             # A scheduler changes the rate, and keeps the one that was given.
             moving = {"params", "lr" if "initial_lr" in then else "initial_lr"}
+            if "max_momentum" in then:
+                moving |= {"momentum", "betas"}
             yield from _different(then, now, [name for name in now if name not in moving])
     if scheduler is not None:
         yield from _different_schedules(state["scheduler"], scheduler.state_dict())

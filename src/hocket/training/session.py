@@ -111,7 +111,7 @@ class Session:
         if setup.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.cut = CutNetwork(network, stages)
-        self.whole_ticks = WholeTicks(holds_batches=setup.method.flight(self.cut.count) > 0)
+        self.whole_ticks = WholeTicks(setup.method, self.cut.count)
         self.training_mode = TrainingMode(network)
         self.splitter = BatchSplitter(network, split_batch)
         self.world = join_world(

@@ -59,8 +59,16 @@ def _tell_change(name: str, now: str, was: str) -> str:
     if name != "method":
         return f"{name} is {now}, and was {was}"
     new, old = (
-        {entry.strip() for entry in split_at_commas(text[len("Method(") : -1])}
+        {entry.strip() for entry in split_at_commas(_without_paper(text)[len("Method(") : -1])}
         for text in (now, was)
     )
     has, had = ", ".join(sorted(new - old)), ", ".join(sorted(old - new))
-    return f"the method has {has}, and had {had}"
+    return (
+        f"the method has {has}, and had {had}; to begin with the weights of the checkpoint, "
+        "resume a trainer of its method and load its state_dict() into a new network"
+    )
+
+
+def _without_paper(method: str) -> str:
+    """Return the text of a method without its reference, which has commas of its own."""
+    return re.sub(r"paper=('[^']*'|\"[^\"]*\"), ", "", method)

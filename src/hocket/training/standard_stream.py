@@ -62,6 +62,7 @@ class StandardStream(TextIOBase):
                 stream.write(text)
             except UnicodeEncodeError:
                 encoding = self.encoding
+                text = text.replace("…", "~")  # of a table, whose columns are to stay
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         except (OSError, ValueError):
             _give_up(stream)

@@ -579,6 +579,17 @@ class Trainer:
         """
         self._session.collect()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles: the graphs of batches in flight would stay with this one.
+
+        Raises:
+            HocketError: Always.
+        """
+        raise HocketError(
+            "a trainer cannot be copied or pickled, as it has batches in flight; save a "
+            "checkpoint and resume a new trainer, or keep its state_dict()"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and statistics of all stages, under the names of the network.
 

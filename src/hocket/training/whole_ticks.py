@@ -1,17 +1,20 @@
 """Ticks that an error has cut short, after which the stages are at different places."""
 
 from hocket.errors import CheckpointError, HocketError, NonFiniteError
+from hocket.methods.method import Method
 
 
 class WholeTicks:
     """Takes note of the first tick that an error cuts short.
 
     Args:
-        holds_batches: True if batches are in flight between two ticks; an error loses them.
+        method: The method. If its batches are in flight between two ticks, or wait for an
+            update of several, an error loses them.
+        stages: Number of stages.
     """
 
-    def __init__(self, *, holds_batches: bool) -> None:
-        self._holds_batches = holds_batches
+    def __init__(self, method: Method, stages: int) -> None:
+        self._holds_batches = method.accumulate > 1 or method.flight(stages) > 0
         self._cut_short = ""
         self._advice = "resume a new trainer from a checkpoint"
 
@@ -24,14 +27,15 @@ class WholeTicks:
             self._advice += ", or leave such batches out with on_nan='skip'"
 
     def require_batches(self) -> None:
-        """Refuse to go on without the batches that were in flight.
+        """Refuse to go on without the batches whose update was to come.
 
         Raises:
             HocketError: They were lost in a tick that was cut short.
         """
         if self._cut_short and self._holds_batches:
             raise HocketError(
-                f"{self._cut_short}, and the batches in flight are lost; {self._advice}"
+                f"{self._cut_short}, and the batches before their update are lost; "
+                f"{self._advice}"
             )
 
     def require(self) -> None:

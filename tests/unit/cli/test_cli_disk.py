@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import shlex
+import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from hocket.cli.main import main
 from hocket.errors import RunFolderError
@@ -65,6 +67,24 @@ def test_weights_that_do_not_fit_are_told_by_the_exit_code_and_leave_no_part(cal
     assert summary["state"] == "finished"
     assert "network.pt" in summary["message"]
     assert not list(Path("mine").glob("*.part"))
+
+
+@pytest.mark.filterwarnings("default")
+def test_weights_that_do_not_fit_are_saved_elsewhere(call, monkeypatch, tmp_path):
+    write = Path.write_bytes
+
+    def fail(path, content):
+        if "rescue" not in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, content)
+
+    (tmp_path / "rescue").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "rescue"))
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    code, _, told = call("train", *QUICK)
+    assert code == 1
+    place = told.split("the weights are in '")[1].split("' instead")[0]
+    assert set(torch.load(place, weights_only=True)) >= {"head.0.weight", "head.0.bias"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

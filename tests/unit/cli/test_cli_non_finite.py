@@ -46,7 +46,8 @@ def call(tmp_path, monkeypatch, capsys):
     Path("own.py").write_text(NETWORK.format(total=float(x.sum())))
 
     def run(*words, out="run"):
-        common = ("--network", "own.py:broken", "--epochs", "1", "--log-every", "1")
+        common = ("--network", "own.py:broken", "--plan", "3", "--epochs", "1")
+        common += ("--log-every", "1")
         code = main(["train", *common, "--run-dir", out, *map(str, words)])
         captured = capsys.readouterr()
         return code, captured.out + captured.err

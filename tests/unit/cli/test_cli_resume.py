@@ -119,6 +119,18 @@ def test_the_command_to_resume_is_quoted(call, monkeypatch):
     assert "resume with: hocket train --resume 'my run'" in told
 
 
+def test_the_command_to_resume_names_a_network_of_ones_own(call, monkeypatch):
+    Path("nets.py").write_text(
+        "import hocket\n\n\ndef build(in_features, num_classes):\n"
+        "    options = dict(in_features=in_features, num_classes=num_classes)\n"
+        "    return hocket.zoo.mlp(hidden=[16, 16], **options)\n"
+    )
+    stop_at(monkeypatch, 17, signal.SIGINT)
+    words = ("--network", "nets.py:build", "--run-dir", "own")
+    told = call("train", *QUICK[2:], *words)[2]
+    assert "resume with: hocket train --resume own --network nets.py:build\n" in told
+
+
 @pytest.mark.parametrize("length", [("--epochs", 2), ("--updates", 46)])
 def test_the_bar_of_a_resumed_run_begins_where_it_stopped(call, monkeypatch, length):
     words = ("--network", "mlp:hidden=[16,16]", "--checkpoint-every", 10, *length)
@@ -281,7 +293,7 @@ def test_choices_that_would_be_passed_over_are_refused(call, whole):
 def test_a_folder_that_is_no_run_is_refused(call):
     code, _, told = call("train", "--resume", "nowhere")
     assert code == 2
-    assert "cannot read the run file 'nowhere/run.json'" in told
+    assert "'nowhere' is no run folder, as it has no run.json; give --resume the" in told
 
 
 @pytest.mark.parametrize(

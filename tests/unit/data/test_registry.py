@@ -44,6 +44,11 @@ def test_an_unknown_name_is_answered_with_close_ones():
         options("zzz")
 
 
+def test_options_written_as_on_the_command_line_are_explained():
+    with pytest.raises(OptionError, match=r"options are arguments: load\(name, option=value\)"):
+        load("synthetic:classes=4", batch_size=4)
+
+
 def test_all_unknown_options_are_named_with_the_valid_ones():
     with pytest.raises(OptionError) as refusal:
         load("cifar10", data_dir=Path(), batch_size=4, subsets=3, colour="red")

@@ -6,7 +6,7 @@ import pytest
 
 import hocket
 from hocket.errors import OptionError
-from hocket.methods.registry import as_method
+from hocket.methods.registry import as_method, parse_method
 
 
 def test_a_method_may_be_text():
@@ -25,3 +25,21 @@ def test_a_method_may_be_text():
 def test_what_is_no_method_is_refused(given, message):
     with pytest.raises(OptionError, match=re.escape(message)):
         as_method(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mine.py:damped", "'mine.py:damped' is a file; give a method of your own to Trainer("),
+        ("fdg+mine.py", "'mine.py' is a file; give a remedy of your own to Trainer("),
+        ("fdg+predict,t1", "cannot read the remedy 'predict,t1'; write each one after a plus"),
+    ],
+)
+def test_texts_that_name_nothing_say_what_does(text, message):
+    with pytest.raises(OptionError) as caught:
+        parse_method(text)
+    assert message in str(caught.value)
+
+
+def test_blanks_around_a_plus_sign_do_not_matter():
+    assert parse_method("fdg + predict + t1") == parse_method("fdg+predict+t1")

@@ -245,3 +245,27 @@ def test_encoder_layers_are_spread_over_stages():
     layers = [nn.TransformerEncoderLayer(8, 2, 32, batch_first=True) for _ in range(4)]
     network = nn.Sequential(*layers, *(nn.Linear(8, 8) for _ in range(4)))
     assert balanced_plan(network, 2, torch.ones(4, 6, 8)) == Plan(("2",))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_stage_without_weights_is_avoided_or_told(nested):
+    """The first layer is the longest part, however the others are divided."""
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16), nn.Linear(16, 8)]
+    network = Chain(layers) if nested else nn.Sequential(*layers)
+    parts = divide(network, 3, torch.ones(2, 64))[1]
+    assert all(list(part.parameters()) for part in parts)
+    with pytest.warns(UserWarning, match="has no weights to train, and makes the gradients of"):
+        divide(network, 4, torch.ones(2, 64))
+
+
+class Chain(nn.Module):
+    """Layers in a forward of the module's own."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x

@@ -90,6 +90,12 @@ def test_links_pipes_and_devices_anywhere_in_a_folder_are_all_named(tmp_path):
         require_no_links(tmp_path / "run")
 
 
+def test_a_file_that_another_stage_removes_is_no_link(tmp_path, monkeypatch):
+    (tmp_path / "old.part").touch()
+    monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["old.part", "gone.part"])])
+    require_no_links(tmp_path)
+
+
 def test_weights_as_safetensors_load_without_hocket(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     torch.manual_seed(0)

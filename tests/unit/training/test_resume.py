@@ -122,7 +122,12 @@ def test_a_damaged_one_is_passed_over_by_name(saved):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": DDG()}, r"the method has .*name='ddg'.*, and had .*name='fdg'"),
+        (
+            {"method": DDG()},
+            r"the method has forward_delay=0, name='ddg', order='forward-first', and had "
+            r"forward_delay=1, name='fdg', order='backward-first'; to begin with the weights of "
+            r"the checkpoint, resume a trainer",
+        ),
         (
             {"method": FDG(shrink=0.5)},
             r"has signal=Delayed\(shrink=0.5\), and had signal=Delayed\(shrink=1",

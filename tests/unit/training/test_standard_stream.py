@@ -89,3 +89,11 @@ def test_a_closed_standard_input_is_replaced_by_nothing():
     finally:
         os.dup2(kept, 0)
         os.close(kept)
+
+
+def test_the_columns_of_a_table_stay_where_letters_are_few(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    StandardStream("stdout").write("0.2… é")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"0.2~ \\xe9"

@@ -1,5 +1,8 @@
 """What a trainer refuses, warns of, and does with its options."""
 
+import copy
+import io
+import pickle
 import warnings
 from functools import partial
 
@@ -204,3 +207,15 @@ def test_training_can_go_on_with_another_fit():
 def test_no_epochs_are_refused():
     with pytest.raises(OptionError, match="epochs is 0; use a whole number of at least 1"):
         Trainer(mlp(1), optimizer=sgd).fit(data(mlp, 1), epochs=0)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda t: torch.save(t, io.BytesIO())]
+)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_trainer_is_not_copied(duplicate, steps):
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    for batch in data(mlp, steps):
+        trainer.step(*batch)
+    with pytest.raises(HocketError, match="a trainer cannot be copied or pickled, as it has"):
+        duplicate(trainer)

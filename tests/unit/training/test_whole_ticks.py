@@ -23,11 +23,23 @@ def test_a_step_after_a_tick_that_was_cut_short_says_so():
     with pytest.raises(RuntimeError, match="boom"):
         stepped(trainer, data(mlp, 8))
     with pytest.raises(
-        HocketError, match="a tick was cut short by RuntimeError, and the batches in flight are"
+        HocketError, match="a tick was cut short by RuntimeError, and the batches before"
     ):
         stepped(trainer, data(mlp, 8))
-    with pytest.raises(HocketError, match="and the batches in flight are lost; resume a new"):
+    with pytest.raises(
+        HocketError, match="and the batches before their update are lost; resume a new"
+    ):
         trainer.finish()
+
+
+def test_a_group_of_batches_that_has_lost_one_is_not_updated():
+    batches = data(mlp, 3)
+    trainer = trainer_of(mlp(2), BP(accumulate=2))
+    stepped(trainer, batches[:1])
+    with pytest.raises(DataError, match="is out of bounds"):
+        trainer.step(batches[1][0], batches[1][1] + 1000)
+    with pytest.raises(HocketError, match="and the batches before their update are lost"):
+        stepped(trainer, batches[2:])
 
 
 def test_a_batch_that_breaks_is_left_out_where_nothing_is_in_flight():
@@ -49,6 +61,6 @@ def test_no_step_follows_one_that_found_nan(every):
     with pytest.raises(NonFiniteError):
         stepped(trainer, batches)
     with pytest.raises(
-        HocketError, match="was cut short by NonFiniteError, and the batches in"
+        HocketError, match="was cut short by NonFiniteError, and the batches bef"
     ):
         stepped(trainer, batches[4:])

@@ -7,7 +7,7 @@ from typing import Any
 
 from hocket import data
 from hocket.errors import OptionError
-from hocket.methods import parse_method
+from hocket.methods import METHODS, method_options, parse_method
 from hocket.options import RANGES, Named, Range, wrong_options
 from hocket.runs.build import (
     build_optimizer_factory,
@@ -255,10 +255,23 @@ def _option_problems(where: str, table: Mapping[str, Any]) -> list[str]:
             if value == []
         ]
     for name, value in table.items():
+        if name not in hints and (advice := _advice_on(name)):
+            problems.append(f"{where}: {name} is no option: {advice}")
+            continue
         for each in [value] if where == "base" else as_list(value):
             found = wrong_options({name: each}, hints, hints)
             problems += [f"{where}: {text}" for text in found]
     return list(dict.fromkeys(problems))
+
+
+def _advice_on(name: str) -> str:
+    """Return how to write an option of an optimizer or a method; nothing for other names."""
+    if name in ("lr", "learning_rate"):
+        return 'write optimizer = "SGD:lr=0.1", or learning_rates = [0.05, 0.1]'
+    option = name.removeprefix("method.")
+    if name != option or any(option in method_options(method) for method in METHODS):
+        return f'write it behind the method, as in method = ["fdg:{option}=...", ...]'
+    return ""
 
 
 def _valid(table: Mapping[str, Any], *, lists: bool = False) -> dict[str, Any]:

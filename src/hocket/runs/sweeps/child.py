@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,7 +46,12 @@ def main(words: Sequence[str]) -> int:
         )
         return report(config, RunFolderError(reason))
     defer_compiler()
-    return retry_skipping(lambda _: train_in_process(config, True, report))
+    try:
+        return retry_skipping(lambda _: train_in_process(config, True, report))
+    except Exception as error:  # such as one of the user's network
+        traceback.print_exc()
+        write_result(config.run_dir, RunResult("failed", f"{type(error).__name__}: {error}"))
+        return 1
 
 
 def report(config: RunConfig, result: Summary | HocketError) -> int:

@@ -396,7 +396,7 @@ def test_the_command_warns_of_what_it_leaves_out(tmp_path, capsys):
     assert main(["report", str(run), str(tmp_path / "gone"), "--out", str(out)]) == 0
     said = capsys.readouterr().err
     assert "warning: left out: " in said
-    assert f"the report of 1 run is in {out}" in said
+    assert f"the report of 1 run, without the 1 left out, is in {out}" in said
     assert out.read_text().startswith("<!DOCTYPE html>")
     assert main(["report", str(tmp_path / "gone"), "--out", str(out)]) == 2
 

@@ -83,7 +83,11 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
     data = "digit"
     seed = 3
 
+    lr = 0.1
+
     [grid]
+    shrink = [0.5, 1.0]
+    "method.order" = ["forward-first"]
     method = ["fgd", "bp", "fdg:shrnk=1"]
     stages = [2, "a"]
     plan = []
@@ -103,6 +107,9 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         "base: seed does not belong there: list seeds under the key 'seeds'",
         "grid: stages is 'a'; wanted a whole number",
         "grid: plan is an empty list; give at least one value",
+        'base: lr is no option: write optimizer = "SGD:lr=0.1", or learning_rates = [0',
+        'grid: shrink is no option: write it behind the method, as in method = ["fdg:shrink',
+        'grid: method.order is no option: write it behind the method, as in method = ["fdg:o',
         "unknown optimizer 'AdamX'",
         "unknown network 'mpl' (did you mean 'mlp'",
         "unknown data set 'digit' (did you mean 'digits'?)",
