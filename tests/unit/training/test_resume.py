@@ -125,8 +125,8 @@ def test_a_damaged_one_is_passed_over_by_name(saved):
         (
             {"method": DDG()},
             r"the method has forward_delay=0, name='ddg', order='forward-first', and had "
-            r"forward_delay=1, name='fdg', order='backward-first'; to begin with the weights of "
-            r"the checkpoint, resume a trainer",
+            r"forward_delay=1, name='fdg', order='backward-first'; to begin with the weights "
+            r"of the checkpoint, resume a trainer",
         ),
         (
             {"method": FDG(shrink=0.5)},
