@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from hocket.errors import CutError, OptionError
+from hocket.errors import CutError, OptionError, warn
 from hocket.modes import evaluation_mode, training_mode
 from hocket.partition import (
     Plan,
@@ -55,6 +55,7 @@ class CutNetwork:
         self.count = count_stages(stages)
         self.modules: list[nn.Module] = []
         self._stages = stages
+        self._trained: set[int] = set()  # of weights that the stages hold
         if isinstance(stages, int):
             _check_count(network, stages)
         elif isinstance(stages, Plan):
@@ -110,7 +111,18 @@ class CutNetwork:
         """
         if isinstance(self._stages, int | Plan) and not self.modules:
             self.plan, self.modules = divide(self.network, self._stages, sample)
+        self._trained = {id(weight) for weight in self.network.parameters()}
         return self.modules
+
+    def warn_of_replaced_weights(self) -> None:
+        """Warn of weights that came into the network after its stages were built."""
+        named = self.network.named_parameters()
+        names = [repr(name) for name, weight in named if id(weight) not in self._trained]
+        if names:
+            warn(
+                f"{', '.join(names)} came into the network after its stages were built, and "
+                "are not trained; build a new trainer, or copy values into the weights in place"
+            )
 
 
 def find_device(network: nn.Module) -> torch.device:

@@ -297,6 +297,7 @@ class Session:
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into the network."""
         self.world.collect_weights(self.cut.modules)
+        self.cut.warn_of_replaced_weights()
         self.collected = True
 
     def close(self) -> None:

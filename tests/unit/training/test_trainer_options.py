@@ -219,3 +219,14 @@ def test_a_trainer_is_not_copied(duplicate, steps):
         trainer.step(*batch)
     with pytest.raises(HocketError, match="a trainer cannot be copied or pickled, as it has"):
         duplicate(trainer)
+
+
+def test_weights_that_are_replaced_after_the_first_batch_are_told():
+    network = nn.Sequential(*mlp(2))
+    trainer = Trainer(network, stages=2, optimizer=sgd)
+    trainer.step(*data(mlp, 1)[0])
+    trainer.state_dict()
+    values = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(values, assign=True)
+    with pytest.warns(UserWarning, match=r"'0.0.weight', .* are not trained; build a new"):
+        trainer.state_dict()
