@@ -115,6 +115,15 @@ def test_a_batch_that_breaks_at_once_might_as_well_not_have_been_there(name, sta
     assert [stage.updater.version for stage in trainer.stages] == [BATCHES - 1] * stages
 
 
+def test_the_statistics_of_a_head_are_those_without_the_batch():
+    """The head was forwarded when the gradient of its stage became NaN."""
+    batches = marked(BATCHES, {SPOILED: 0 + BACKWARD})
+    kept = [batch for number, batch in enumerate(batches) if number != SPOILED]
+    heads = [skipping("dgl", each, 2)[0].stages[0].signal_network for each in (batches, kept)]
+    assert any("running_mean" in name for name in heads[0].state_dict())
+    assert not different(*(head.state_dict().values() for head in heads))
+
+
 @everything
 def test_one_stage_is_a_plain_loop_without_the_batch(name):
     batches = marked(BATCHES, {SPOILED: 0 + BACKWARD})
