@@ -518,7 +518,7 @@ def test_remedies_are_written_after_a_method_and_multiply():
         ("fdg+t3(updates=-1)", "updates is -1; use a number of at least 0"),
         ("gpipe+t3", "there is no late gradient that T3 could correct"),
         ("fdg+staleness-rate(power=-1)", "power is -1; use a number of at least 0"),
-        ("fdg+t1(anneal=3", r"cannot read the remedy 't1\(anneal=3'; write it after a method"),
+        ("fdg+t1(anneal=3", r"cannot read the remedy 't1\(anneal=3'; write each one after a"),
         (
             "fdg+predict(direction=back)",
             "direction is 'back'; wanted 'steady' or",

@@ -106,7 +106,9 @@ def batches():
     return [(torch.randn(16, 8), torch.randint(3, (16,))) for _ in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore:.*will be deprecated", "ignore:.*is deprecated")
+@pytest.mark.filterwarnings(
+    "ignore:.*will be deprecated", "ignore:.*is deprecated", "ignore:without weights to train"
+)
 @pytest.mark.parametrize("sequence", [True, False])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers_that_change_in_a_forward_train_as_in_a_plain_loop(name, sequence):

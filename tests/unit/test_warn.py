@@ -93,11 +93,18 @@ def test_a_schedule_of_as_many_steps_as_updates_is_told(build, steps):
         trainer(scheduler=build).fit(BATCHES[:4], epochs=2, progress=False)
 
 
-def test_a_schedule_of_a_longer_training_is_not_told(recwarn):
-    def cosine(optimizer):
-        return lr_scheduler.CosineAnnealingLR(optimizer, 300)
-
-    trainer(scheduler=cosine).fit(BATCHES[:4], epochs=2, progress=False)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 300),
+        lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 12),
+        lambda optimizer: lr_scheduler.SequentialLR(
+            optimizer, [lr_scheduler.ConstantLR(optimizer)], []
+        ),
+    ],
+)
+def test_a_schedule_of_a_longer_training_is_not_told(build, recwarn):
+    trainer(scheduler=build).fit(BATCHES[:4], epochs=2, progress=False)
     assert not [each for each in recwarn if "schedule" in str(each.message)]
 
 

@@ -202,7 +202,7 @@ def divide(
     if isinstance(stages, Plan) and cuts_between_layers(network, stages):
         built = build_stages(network, stages)
         if counted:
-            _warn_of_untrained(stages, built)
+            _warn_of_untrained(network, stages, built)
         return stages, built
     graph = find_cut_points(network, sample)
     if isinstance(stages, int):
@@ -214,7 +214,7 @@ def divide(
     verify_stages(network, modules, sample)
     plan = _build_plan(graph, positions)
     if counted:
-        _warn_of_untrained(plan, modules)
+        _warn_of_untrained(network, plan, modules)
     return plan, modules
 
 
@@ -222,21 +222,26 @@ def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _warn_of_untrained(plan: Plan, modules: Sequence[nn.Module]) -> None:
-    """Warn of stages with nothing to train, which only delay the others.
+def _warn_of_untrained(network: nn.Module, plan: Plan, modules: Sequence[nn.Module]) -> None:
+    """Warn of stages with nothing to train.
 
     Args:
+        network: The network. If it has tied weights, a stage may use those of another one.
         plan: The cuts, which the network's user has not chosen.
         modules: The stages.
     """
     starts = ("the input", *map(repr, plan.cuts))
-    for stage, (start, module) in enumerate(zip(starts, modules, strict=True)):
-        if not _has_weights(module):
-            warn(
-                f"stage {stage}, from {start} on, has no weights to train, and makes the "
-                "gradients of the stages before it later; ask for fewer stages, or name the "
-                "cuts"
-            )
+    untrained = [
+        f"stage {stage} (from {start} on)"
+        for stage, (start, module) in enumerate(zip(starts, modules, strict=True))
+        if not _has_weights(module)
+    ]
+    weights = list(network.named_parameters(remove_duplicate=False))
+    if untrained and len(weights) == len(list(network.parameters())):
+        warn(
+            f"without weights to train: {', '.join(untrained)}; ask for fewer stages, or name "
+            "the cuts"
+        )
 
 
 def _build_plan(graph: CutGraph, positions: Sequence[int]) -> Plan:

@@ -66,6 +66,7 @@ class Updater:
         self.parameters = parameters
         self.optimizer = optimizer
         self.scheduler = scheduler
+        self.given_groups = _plain_values(optimizer)  # before training changes them
         self.version = 0  # updates done
         self.remedies = Aids([]) if remedies is None else remedies
         if optimizer is not None:
@@ -259,6 +260,7 @@ class Updater:
             "kinds": self._class_names,
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+            "given_groups": self.given_groups,
             "gathered": self._accumulator.state_dict(),
             "epoch": self._epoch,
             "version": self.version,
@@ -271,9 +273,23 @@ class Updater:
             _load(self.optimizer, state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        self.given_groups = state["given_groups"]
         self._accumulator.load_state_dict(state["gathered"])
         self._epoch, self.version = state["epoch"], state["version"]
         self._losses = {epoch: loss for epoch, loss in state["losses"]}
+
+
+def _plain_values(optimizer: Optimizer | None) -> list[dict[str, Any]]:
+    """Return the numbers and texts of each group of an optimizer, such as its rate."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [
+        {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in group.items()
+            if name != "params" and isinstance(value, int | float | str | list | tuple)
+        }
+        for group in groups
+    ]
 
 
 def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -110,17 +110,13 @@ def _overruled(stage: Stage, state: Tree) -> Iterator[tuple[str, object, object]
         stage: The stage, as it was built.
         state: State of its updater.
     """
-    optimizer, scheduler = stage.updater.optimizer, stage.updater.scheduler
-    if optimizer is not None:
-        groups = state["optimizer"].get("param_groups", [])
-        for then, now in zip(groups, optimizer.param_groups, strict=False):
-            # A scheduler changes the rate, and keeps the one that was given.
-            moving = {"params", "lr" if "initial_lr" in then else "initial_lr"}
-            if "max_momentum" in then:
-                moving |= {"momentum", "betas"}
-            yield from _different(then, now, [name for name in now if name not in moving])
-    if scheduler is not None:
-        yield from _different_schedules(state["scheduler"], scheduler.state_dict())
+    updater = stage.updater
+    for then, now in zip(state["given_groups"], updater.given_groups, strict=False):
+        # A scheduler changes the rate at once, and keeps the one that was given.
+        moving = "lr" if "initial_lr" in then else "initial_lr"
+        yield from _different(then, now, [name for name in now if name != moving])
+    if updater.scheduler is not None:
+        yield from _different_schedules(state["scheduler"], updater.scheduler.state_dict())
 
 
 def _different_schedules(then: Tree, now: Tree) -> Iterator[tuple[str, object, object]]:

@@ -118,7 +118,7 @@ class CutNetwork:
         """Warn of weights that came into the network after its stages were built."""
         named = self.network.named_parameters()
         names = [repr(name) for name, weight in named if id(weight) not in self._trained]
-        if names:
+        if names and self._trained:
             warn(
                 f"{', '.join(names)} came into the network after its stages were built, and "
                 "are not trained; build a new trainer, or copy values into the weights in place"

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.optim import lr_scheduler
 
 from hocket.errors import DataError, OptionError, warn
@@ -50,6 +51,8 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
                 break
         pacing.finish()
         session.collect()
+        # A loader draws from the global generator, and only that of the data is read.
+        torch.set_rng_state(session.world.broadcast(torch.get_rng_state()))
     finally:
         session.engine.end_goal()  # a loop of the caller's own has none
 
@@ -88,7 +91,8 @@ def _warn_of_slow_schedule(session: Session, plan: FitPlan, epochs: int) -> None
     steps = max(map(_count_steps, schedulers))
     if setup.scheduler_unit == "epoch" and batches is not None:
         updates = batches // setup.method.accumulate
-        if 2 * epochs < updates <= steps <= 2 * updates:  # more are a training cut short
+        # Many more are a training that is cut short.
+        if 2 * epochs < updates <= steps <= updates + max(1, updates // 10):
             warn(
                 f"the scheduler counts epochs, of which there are {epochs}, and its schedule "
                 f"has {steps} steps, so the learning rate hardly changes; give "
@@ -100,7 +104,7 @@ def _count_steps(scheduler: object) -> int:
     """Return the steps of one of PyTorch's schedules; 0 if it has no end that is known."""
     parts: list[object] = getattr(scheduler, "_schedulers", [])
     if isinstance(scheduler, lr_scheduler.SequentialLR):
-        return int(scheduler._milestones[-1]) + _count_steps(parts[-1])
+        return sum(scheduler._milestones[-1:]) + _count_steps(parts[-1])
     numbers = [
         getattr(scheduler, name, None) for name in ("total_steps", "T_max", "total_iters")
     ]

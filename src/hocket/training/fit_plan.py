@@ -152,8 +152,7 @@ def opened(
         Interrupt(signals if session.world.size > 1 else heard(signals)) as interrupt,
         saving(checkpoints, session, state, request.train, tell) as save,
     ):
-        if session.world.is_main:
-            state.require_same_length(request.length)
+        state.require_same_length(request.length)
         state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
         plan = FitPlan(
             train=request.train,

@@ -13,7 +13,6 @@ from hocket.data.loader_state import (
     restore_loader,
 )
 from hocket.errors import DataError, warn
-from hocket.training.batches import length_of
 from hocket.training.budget import Budget
 from hocket.training.callback import CallbackList
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
@@ -34,7 +33,8 @@ class FitState:
         updates: Updates of a stage that the batches of this ``fit`` lead to.
         evaluated: The same number, at the last evaluation within an epoch.
         samples: Samples of these batches; 0 in a process that reads no data.
-        length: Batches in an epoch, before a restart; None if unknown.
+        length: Batches in an epoch when this ``fit``, or the one before a restart, began;
+            None if unknown.
         meter: Losses and staleness of the present epoch.
         rows: Epochs that the stage has counted for itself, if stages run freely: values of the
             meter, samples and seconds of each.
@@ -138,9 +138,10 @@ class FitState:
         Raises:
             DataError: The present epoch was begun with another number of batches.
         """
-        if None in (self.length, length) or self.length == length:
+        before, self.length = self.length, length
+        if None in (before, length) or before == length:
             return
-        change = f"an epoch had {self.length} batches before the checkpoint, and has {length}"
+        change = f"an epoch had {before} batches before the checkpoint, and has {length}"
         if self.batches:
             raise DataError(f"{change}; give the data that the training began with")
         warn(f"{change} from now on")
@@ -211,7 +212,7 @@ class FitState:
         return {
             "meter": self.meter.values(stage),
             "loader_state": state,
-            "length": length_of(train),
+            "length": self.length,
             "rows": list(self.rows),
         }
 

@@ -365,7 +365,7 @@ class Trainer:
         if loss is not None:
             self._session.note_loss(self._fit_state.epoch, loss)
         self._fit_state.epoch += 1
-        self._fit_state.batches = 0
+        self._fit_state.batches = self._fit_state.samples = 0
         if self._session.setup.method.epoch_end == "drain":
             self._fit_state.drain()
         return self._session.drain()

@@ -185,3 +185,94 @@ def test_only_the_process_that_reads_data_begins_them(reads):
     data = Starts()
     batches = FitState().remaining_batches(data, lambda batch: len(batch[1]), reads=reads)
     assert (len(list(batches)), data.count) == ((2, 1) if reads else (0, 0))
+
+
+def halve(optimizer):
+    return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+
+
+class Counting(optim.SGD):
+    """An optimizer that counts in its groups, as some without schedules do."""
+
+    def __init__(self, weights):
+        super().__init__(weights, lr=0.1)
+        self.param_groups[0]["k"] = 0
+
+    def step(self, closure=None):
+        self.param_groups[0]["k"] += 1
+        self.param_groups[0]["lr"] *= 0.9
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduler": halve, "scheduler_unit": "epoch"},
+        {"optimizer": Counting, "scheduler_unit": "epoch"},
+    ],
+)
+def test_what_the_training_itself_has_changed_is_not_told(tmp_path, options, recwarn):
+    before = trainer(**options)
+    checkpoints = Checkpoints(tmp_path, every=0)
+    before.fit(loader(), loader(), epochs=3, progress=False, checkpoints=checkpoints)
+    rates = [s.updater.optimizer.param_groups[0]["lr"] for s in before.stages]
+    for epochs in (4, 5):  # a training that was resumed as well
+        after = trainer(**options)
+        after.resume(tmp_path)
+        assert [s.updater.optimizer.param_groups[0]["lr"] for s in after.stages] == rates
+        after.fit(loader(), loader(), epochs=epochs, progress=False, checkpoints=checkpoints)
+        rates = [s.updater.optimizer.param_groups[0]["lr"] for s in after.stages]
+    assert not [each for each in recwarn if "no effect" in str(each.message)]
+
+
+def test_a_loop_of_ones_own_goes_on_with_fit(tmp_path):
+    before = trainer(scheduler=schedule)
+    for _ in range(2):
+        for batch in loader():
+            before.step(*batch)
+        before.end_epoch()
+    for batch in list(loader())[:2]:
+        before.step(*batch)
+    before.save(tmp_path)
+    after = trainer(scheduler=schedule)
+    after.resume(tmp_path)
+    after.fit(loader(), epochs=1, progress=False)
+    assert after.epoch == 3
+
+
+class Left:
+    """Batches whose length is the number of those that are left."""
+
+    def __init__(self):
+        self.left = 6
+
+    def __len__(self):
+        return self.left
+
+    def __iter__(self):
+        self.left = 6
+        for batch in loader():
+            self.left -= 1
+            yield batch
+        self.left = 6
+
+
+def test_the_length_is_that_of_the_beginning(tmp_path):
+    before = trainer(scheduler=schedule)
+    before.fit(
+        Left(), epochs=1, progress=False, checkpoints=Checkpoints(tmp_path, every=2, keep=9)
+    )
+    after = trainer(scheduler=schedule)
+    after.resume(tmp_path / checkpoint_name(2, 0))
+    after.fit(Left(), epochs=1, progress=False)
+    different = [
+        name
+        for name, value in before.network.state_dict().items()
+        if not torch.equal(value, after.network.state_dict()[name])
+    ]
+    assert not different
+
+
+def test_before_the_first_batch_no_weight_is_new(recwarn):
+    trainer(scheduler=schedule).state_dict()
+    assert not recwarn.list
