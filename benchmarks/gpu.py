@@ -1,5 +1,6 @@
 """Comparison of the serial engine with plain and compiled loops on one GPU."""
 
+import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -148,6 +149,7 @@ def _time_row(settings: GpuSettings, network: str, name: str) -> dict[str, Any]:
     """Return the times of a row, its overhead and its memory."""
     row, device = ROWS[name], torch.device(settings.device)
     work = replace(WORKLOADS[network], stages=row.stages)
+    gc.collect()  # trainers of rows before, whose memory would count
     plain = _loop(work, device, compiled=False)
     time_both = partial(
         time_pairs,
