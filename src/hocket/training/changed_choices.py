@@ -4,12 +4,11 @@ The numbers of optimizers and schedulers are part of a checkpoint, so those that
 have no effect. Layers and losses are code, of which only the settings can be compared.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from hocket.errors import format_problems, warn
 from hocket.stage.stage import Stage
@@ -68,11 +67,7 @@ def settings_of(stage: Stage, network: nn.Module, loss: object) -> Tree:
         network: The network, which names the layers.
         loss: Loss of the training.
     """
-    layers = {
-        name: re.sub(r" at 0x[0-9a-f]+", "", words)  # which differs from process to process
-        for name, words in layer_settings(stage, network).items()
-    }
-    return {"layers": layers, "loss": loss_settings(loss)}
+    return {"layers": layer_settings(stage, network), "loss": loss_settings(loss)}
 
 
 def warn_of_changed_choices(stage: Stage, then: Tree, now: Tree) -> None:
@@ -128,9 +123,9 @@ def _different_schedules(then: Tree, now: Tree) -> Iterator[tuple[str, object, o
 
 
 def _different(
-    then: Mapping[str, Any], now: Mapping[str, Any], names: Any
+    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield the names whose values differ, with both values; tensors are not compared.
+    """Yield the names whose values differ, with both values.
 
     Args:
         then: Values in the checkpoint.
@@ -138,15 +133,5 @@ def _different(
         names: Names to compare.
     """
     for name in names:
-        if name not in then or name not in now:
-            continue
-        was, given = _as_plain(then[name]), _as_plain(now[name])
-        if not isinstance(was, Tensor) and not isinstance(given, Tensor) and was != given:
-            yield name.removeprefix("initial_"), was, given
-
-
-def _as_plain(value: Any) -> Any:
-    """Return a value whose equality does not depend on the type of a container."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
+        if name in then and name in now and then[name] != now[name]:
+            yield name.removeprefix("initial_"), then[name], now[name]

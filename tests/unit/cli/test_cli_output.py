@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import hocket
 from hocket.cli.main import main
+from hocket.runs.summary import Summary
+from hocket.runs.tables import summary_tables
+from hocket.training.metrics import EpochResult
 
 QUICK = ("--network", "mlp:hidden=[16,16]", "--epochs", "1", "--run-dir", "mine")
 
@@ -49,3 +53,13 @@ def test_a_folder_may_have_any_name(terminal, tmp_path, monkeypatch):
     printed = stream.buffer.getvalue().decode()
     assert r"finished: x/[/x] [bold]\xe4[/bold] :smile:" in printed
     assert "test error" in printed
+
+
+def test_on_a_narrow_terminal_no_number_of_a_result_is_cut():
+    epochs = (EpochResult(0, 1.23456789, None, 1.0, 8, (0.0,), (0,)),)
+    summary = Summary("finished", "", Path("runs/mine"), epochs, 12345.6, 98765.4, (), ())
+    console = Console(width=40, file=io.StringIO(), no_color=True)
+    console.print(summary_tables(summary)[0])
+    printed = console.file.getvalue()
+    assert "1.2" in printed
+    assert "…" not in printed
