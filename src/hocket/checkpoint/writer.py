@@ -276,6 +276,6 @@ def _describe_failure(job: _Job, folder: Path, error: Exception) -> str:
     free_mib = shutil.disk_usage(existing).free / 2**20
     return (
         f"cannot write the checkpoint {job.name} to {str(folder)!r}: {error.strerror}; "
-        f"{' and '.join(job.packed)} need {needed_mib:.1f} MiB, and {free_mib:.1f} MiB are "
-        "free there"
+        f"{needed_mib:.1f} MiB are needed for {' and '.join(job.packed)}, and "
+        f"{free_mib:.1f} MiB are free there"
     )
