@@ -65,10 +65,9 @@ class Verdicts:
             return
         self._awaited.put((name, flag))
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._follow, name="hocket-verdict", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._follow, name="hocket-verdict", daemon=True)
+            thread.start()  # first, as `close` in another thread joins only one that runs
+            self._thread = thread
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all verdicts are known that were asked for, or for a time.

@@ -15,6 +15,7 @@ from contract.small import data, different, mlp, sgd
 from hocket import Checkpoints, Trainer
 from hocket.checkpoint import writer
 from hocket.checkpoint.directory import Manifest, checkpoint_name, newest_first
+from hocket.checkpoint.verdicts import Verdicts
 from hocket.distributed import phases
 from hocket.distributed.flags import StoreFlags
 from hocket.errors import CheckpointError, HocketError, OptionError
@@ -265,6 +266,23 @@ def test_what_never_becomes_complete_is_not_waited_for_at_the_end(tmp_path):
     saver.wait()
     saver.close()
     assert saver.take_complete() == []
+    assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_failure_just_when_a_thread_begins_to_wait_for_the_verdict_is_no_other(
+    tmp_path, monkeypatch
+):
+    """A stage that fails closes its writer while that still writes the first checkpoint."""
+    verdicts, start = Verdicts(tmp_path, PatientWorld(1).flags), threading.Thread.start
+
+    def close_and_start(thread):
+        if thread.name == "hocket-verdict":
+            verdicts.close()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", close_and_start)
+    verdicts.await_verdict("tick", "flag")
+    verdicts.close()
     assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
 
 
