@@ -132,23 +132,26 @@ def build_record(
         stopped_by: Number of the signal that stopped the study; 0 if none did.
     """
     configs = [each.run.config for row in rows for each in row.outcomes]
-    values = record_head(study, sweep_command_line(study), configs)
+    values = record_head(study, study_command(study), configs)
     values["rows"] = [_row(study, row) for row in rows]
     values["kept"] = list(kept)
     return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
 
 
-def sweep_command_line(study: Study, *more: str) -> str:
+def study_command(study: Study, trials: int = 0) -> str:
     """Return the command that repeats a study; DIR stands for the place of its data.
 
     Args:
-        study: The study.
-        more: Words at its end.
+        study: The study; one that a program made has a call instead.
+        trials: Number of trials of each row of a search; 0 for a sweep.
     """
+    if study.file is None:
+        return f"search_study(study, trials={trials})" if trials else "hocket.sweep(study)"
     options = ["--data-dir", "DIR"] if study.base.get("data_dir") else []
-    for network in own_networks(vars(study)):
+    for network in own_networks(study.as_dict()):
         options += ["--network", network]
-    return shlex.join(["hocket", "sweep", f"{study.name}.toml", *options, *more])
+    options += ["--search", str(trials)] if trials else []
+    return shlex.join(["hocket", "sweep", study.file.name, *options])
 
 
 def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dic
 
     Args:
         study: The study.
-        command: The command that repeats it.
+        command: The command or call that repeats it.
         configs: Configurations of its runs.
     """
     return {
@@ -170,7 +173,7 @@ def record_head(study: Study, command: str, configs: Sequence[RunConfig]) -> dic
 
 def _settings(study: Study) -> dict[str, Any]:
     """Return the study as plain values; the folder of the data means nothing elsewhere."""
-    settings = vars(study) | {"select": study.metric, "base": dict(study.base)}
+    settings = study.as_dict() | {"select": study.metric, "base": dict(study.base)}
     settings["base"] |= _without_data_dir(study.base)
     tables = [{**table, **_without_data_dir(table)} for table in grid_tables(study.grid)]
     settings["grid"] = tables[0] if isinstance(study.grid, Mapping) else tables

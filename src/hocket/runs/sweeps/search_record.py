@@ -13,7 +13,7 @@ from hocket.runs.config import plain_values
 from hocket.runs.sweeps.record import (
     cannot_write_study,
     record_head,
-    sweep_command_line,
+    study_command,
     train_command_line,
 )
 from hocket.runs.sweeps.report import NONE, markdown_table, provenance
@@ -94,8 +94,7 @@ def build_search_record(
     """
     configs = [trial.outcome.run.config for _, trials in rows for trial in trials]
     most = max((len(trials) for _, trials in rows), default=0)
-    command = sweep_command_line(study, "--search", str(most))
-    values = record_head(study, command, configs) | {"name": "search"}
+    values = record_head(study, study_command(study, most), configs) | {"name": "search"}
     values["rows"] = [_row(row, trials) for row, trials in rows]
     return SearchRecord(folder, plain_values(values), stopped_by)
 

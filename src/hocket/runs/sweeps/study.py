@@ -45,6 +45,7 @@ class Study:
         select: Metric that chooses the learning rate, and that is shown; by default that of the
             target, or else ``test_loss``.
         jobs: Number of runs at a time; 0 for as many as there are cores for their threads.
+        file: File that it was read from, which is no key; None if a program made it.
 
     Raises:
         OptionError: With every key, option or value that is wrong.
@@ -65,9 +66,10 @@ class Study:
     target: str | None = None
     select: str | None = None
     jobs: int = 0
+    file: Path | None = field(init=False, default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if problems := study_problems(vars(self), typing.get_type_hints(Study)):
+        if problems := study_problems(self.as_dict(), _key_hints()):
             raise OptionError(format_problems(f"study {self.name!r} is impossible", problems))
 
     @staticmethod
@@ -91,7 +93,7 @@ class Study:
             values[key] = {**values.get(key, {}), **value} if merged else value
         named = own_networks(values)
         _require_allowed(file, named, own_network)
-        hints = typing.get_type_hints(Study)
+        hints = _key_hints()
         valid = {key: value for key, value in values.items() if key in hints}
         problems = wrong_options(values, hints, {}, kind="key")
         problems += study_problems({**_DEFAULTS, **valid}, hints)
@@ -107,7 +109,13 @@ class Study:
             )
         if problems:
             raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
-        return Study(**valid)
+        study = Study(**valid)
+        object.__setattr__(study, "file", file)
+        return study
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values of its keys."""
+        return {key: getattr(self, key) for key in _key_hints()}
 
     @property
     def rows(self) -> list[Row]:
@@ -168,8 +176,18 @@ class Study:
         ]
 
 
+def _key_hints() -> dict[str, Any]:
+    """Return the types of the keys of a study."""
+    hints = typing.get_type_hints(Study)
+    return {key.name: hints[key.name] for key in fields(Study) if key.init}
+
+
 _DEFAULTS: Mapping[str, Any] = {
-    **{key.name: key.default for key in fields(Study) if key.default is not MISSING},
+    **{
+        key.name: key.default
+        for key in fields(Study)
+        if key.init and key.default is not MISSING
+    },
     "base": {},
     "search": {},
 }

@@ -18,7 +18,7 @@ from hocket.runs.report.groups import group_runs
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps import sweep as sweep_module
 from hocket.runs.sweeps.pictures import chosen_curves, draw_curves
-from hocket.runs.sweeps.record import SweepRecord, sweep_command_line
+from hocket.runs.sweeps.record import SweepRecord, study_command
 from hocket.runs.sweeps.report import results_table
 from hocket.runs.sweeps.rows import Row
 from hocket.runs.sweeps.run_folder import RunResult, write_result
@@ -363,7 +363,7 @@ def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
     pretend_runs(monkeypatch, lambda config: 1.0)
     base = TINY | {"data": "text", "data_dir": str(tmp_path), "checksum": False}
     record = sweep(study(base=base | {"channels_last": True}), tmp_path / "out")
-    assert record.values["command"] == "hocket sweep tiny.toml --data-dir DIR"
+    assert record.values["command"] == "hocket.sweep(study)"
     command = record.rows[0]["runs"][0]["command"]
     assert command.startswith("hocket train --method bp --stages 1 --network 'mlp:hidden=[4]'")
     assert "--data text --data-dir DIR" in command
@@ -487,10 +487,23 @@ def test_the_seeds_of_a_row_are_one_group_of_a_report_if_the_folder_of_one_is_go
     assert len(group.runs) == 2
 
 
-def test_the_command_of_a_study_allows_its_network(tmp_path):
+def test_the_command_of_a_study_names_its_file_and_allows_its_network(tmp_path):
+    own = f"{tmp_path}/own.py:small"
     (tmp_path / "own.py").write_text(
         "from torch.nn import Linear\ndef small(): return Linear(8, 3)"
     )
-    given = TINY | {"network": f"{tmp_path}/own.py:small"}
-    wanted = f"hocket sweep tiny.toml --network {tmp_path}/own.py:small"
-    assert sweep_command_line(study(base=given)) == wanted
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        f"name = 'A title'\ngrid = {{network = '{own}'}}\n"
+        f"base = {{data = 'text', data_dir = '{tmp_path}'}}"
+    )
+    read = Study.read(file, own_network=own)
+    wanted = f"hocket sweep mine.toml --data-dir DIR --network {own}"
+    assert study_command(read) == wanted
+    assert study_command(read, trials=3) == f"{wanted} --search 3"
+    assert "file" not in read.as_dict()
+
+
+def test_a_study_of_a_program_has_a_call_in_the_place_of_a_command():
+    assert study_command(study()) == "hocket.sweep(study)"
+    assert study_command(study(), trials=3) == "search_study(study, trials=3)"
