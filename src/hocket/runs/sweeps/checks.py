@@ -7,7 +7,7 @@ from typing import Any
 
 from hocket import data
 from hocket.errors import OptionError
-from hocket.methods import METHODS, method_options, parse_method
+from hocket.methods import METHODS, Method, method_options, parse_method
 from hocket.options import RANGES, Named, Range, wrong_options
 from hocket.runs.build import (
     build_optimizer_factory,
@@ -259,6 +259,12 @@ def _option_problems(where: str, table: Mapping[str, Any]) -> list[str]:
             problems.append(f"{where}: {name} is no option: {advice}")
             continue
         for each in [value] if where == "base" else as_list(value):
+            if isinstance(each, Method):
+                problems.append(
+                    f"{where}: {name} is a Method object; write it as text, with its options "
+                    'behind its name: "fdg:shrink=0.5"'
+                )
+                continue
             found = wrong_options({name: each}, hints, hints)
             problems += [f"{where}: {text}" for text in found]
     return list(dict.fromkeys(problems))

@@ -2,6 +2,7 @@
 
 import pytest
 
+import hocket
 from hocket import Study
 from hocket.errors import OptionError
 
@@ -221,3 +222,12 @@ def test_a_permission_for_no_code_is_refused(tmp_path):
         OptionError, match=r"(?s)jobs is -1.*names no network of a file; drop --network"
     ):
         Study.read(file, own_network="nets.py:small", jobs=-1)
+
+
+@pytest.mark.parametrize("where", ["base", "grid"])
+def test_a_method_object_is_refused_with_what_to_write(where):
+    tables = {"base": {}, "grid": {"stages": 2}}
+    tables[where] |= {"method": hocket.FDG(shrink=0.5)}
+    wanted = f'{where}: method is a Method object; write it as text, .*: "fdg:shrink=0.5"'
+    with pytest.raises(OptionError, match=wanted):
+        Study(name="small", **tables)
