@@ -86,8 +86,14 @@ def stages_table(groups: Sequence[Group]) -> Markup | None:
 
 def _measures(groups: Sequence[Group]) -> dict[str, Measure]:
     """Return the measures that several tables have, by the heads of their columns."""
-    averages = any(run.averaged_loss is not None for group in groups for run in group.runs)
-    return {**MEASURES, **(AVERAGED_MEASURES if averages else {})}
+    runs = [run for group in groups for run in group.runs]
+    averages = any(run.averaged_loss is not None for run in runs)
+    skips = any(run.last is not None and run.last.skipped for run in runs)
+    return {
+        **MEASURES,
+        **(AVERAGED_MEASURES if averages else {}),
+        **(SKIPPED_MEASURES if skips else {}),
+    }
 
 
 def _measured(measures: Mapping[str, Measure], runs: Sequence[ReportedRun]) -> list[Cell]:
@@ -181,3 +187,5 @@ AVERAGED_MEASURES: Mapping[str, Measure] = {
     "averaged weights: test loss": attrgetter("averaged_loss"),
 }
 """Measures of `--average-weights`, shown where a run has some."""
+SKIPPED_MEASURES: Mapping[str, Measure] = {"batches skipped": partial(_last_value, "skipped")}
+"""Measures of `--on-nan`, shown where a run has skipped a batch."""

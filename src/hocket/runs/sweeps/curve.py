@@ -30,6 +30,8 @@ class Point:
         test_loss: Loss on the test data; None without such data, infinity if it is NaN or
             infinite.
         test_error: Share of wrong predictions on the test data; None if targets are no classes.
+        skipped: Number of these batches that a stage skipped, up to the last whole epoch: the
+            most of any stage.
     """
 
     batches: int
@@ -39,6 +41,7 @@ class Point:
     train_loss: float | None
     test_loss: float | None
     test_error: float | None
+    skipped: int = 0
 
     def value(self, metric: str) -> float | None:
         """Return the value of a metric, by its name; None if it was not measured."""
@@ -99,6 +102,7 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
             train_loss=row["loss"],
             test_loss=test_loss,
             test_error=test.get("error"),
+            skipped=before.skipped + max(row.get("skipped", ()), default=0),
         )
         curve += [_point_within(before, end, each) for each in within]
         curve.append(end)
@@ -140,6 +144,7 @@ def _point_within(before: Point, end: Point, row: Mapping[str, Any]) -> Point:
         train_loss=None,
         test_loss=row["loss"],
         test_error=row["error"],
+        skipped=before.skipped,
     )
 
 
@@ -163,6 +168,7 @@ def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -
         train_loss=None,
         test_loss=row["loss"],
         test_error=row["error"],
+        skipped=before.skipped,
     )
 
 

@@ -130,6 +130,11 @@ def _legend(values: Mapping[str, Any]) -> str:
             "that does, and a row has means if all of its runs do."
         )
     text.append("Seconds are those of the training, in one process, without evaluations.")
+    if any(_skipped(run) for row in values["rows"] for run in row["runs"]):
+        text.append(
+            "Batches that were skipped, as something was NaN or infinite, are among those of "
+            "the updates and the samples."
+        )
     if any(row["at_edge"] for row in values["rows"]):
         text.append(
             "(edge) marks a best learning rate that is the smallest or the largest of those "
@@ -176,7 +181,7 @@ def _run_table(values: Mapping[str, Any]) -> str:
                     row["row"] + (f", {share:.4g} held out" if share else ""),
                     NONE if run["learning_rate"] is None else f"{run['learning_rate']:g}",
                     str(run["seed"]),
-                    run["state"] + (f": {message}" if message else ""),
+                    run["state"] + _skipped(run) + (f": {message}" if message else ""),
                     NONE if value is None else f"{value:.4f}",
                     NONE if last is None else f"{last['updates']:,}",
                     NONE if last is None else f"{last['seconds']:.1f}",
@@ -185,6 +190,12 @@ def _run_table(values: Mapping[str, Any]) -> str:
             )
     header = ["row", "learning rate", "seed", "state", metric, "updates", "seconds", "command"]
     return markdown_table(header, lines)
+
+
+def _skipped(run: Mapping[str, Any]) -> str:
+    """Return the number of batches that a run skipped, in words; nothing if it skipped none."""
+    count = run["curve"][-1].get("skipped", 0) if run["curve"] else 0
+    return f", {count} batch{'' if count == 1 else 'es'} skipped" if count else ""
 
 
 def provenance(values: Mapping[str, Any]) -> str:

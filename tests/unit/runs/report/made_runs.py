@@ -14,7 +14,14 @@ STAGE = {
 
 
 def make_run(
-    folder, epochs=3, error=0.5, state="finished", processes=1, averaged=None, **options
+    folder,
+    epochs=3,
+    error=0.5,
+    state="finished",
+    processes=1,
+    averaged=None,
+    skipped=0,
+    **options,
 ):
     """Make the folder of a run, whose test error falls by a tenth in each epoch."""
     folder.mkdir(parents=True)
@@ -27,7 +34,8 @@ def make_run(
     (folder / "environment.json").write_text(json.dumps(environment))
     rows = [
         {"kind": "epoch", "number": n, "loss": 2.0 - n / 2, "seconds": 1.0 + error,
-         "samples": 640, "staleness": [1.0, 0.0], "skipped": [0, 0], "updates": 10 * (n + 1),
+         "samples": 640, "staleness": [1.0, 0.0], "skipped": [skipped, 0],
+         "updates": 10 * (n + 1),
          "evaluation": {"loss": 1.5 - n / 4, "error": error - n / 10, "samples": 100,
                         "exits": [], "ensemble": None}}
         for n in range(epochs)

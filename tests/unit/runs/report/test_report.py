@@ -89,6 +89,12 @@ def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
     assert re.search(r"time of a batch, ms\s+50\s+150\s+3\b", page.text)
 
 
+def test_skipped_batches_are_shown_where_a_run_has_some(tmp_path):
+    assert "batches skipped" not in page_of(make_run(tmp_path / "one"))
+    skips = make_run(tmp_path / "two", skipped=2)
+    assert page_of(skips, tmp_path / "one").count("batches skipped") == 2  # groups, and runs
+
+
 def test_averaged_weights_and_processes_are_shown_where_a_run_has_them(tmp_path):
     plain = page_of(make_run(tmp_path / "one", processes=2))
     assert len(re.findall(r"processes</th><td>2</td>", plain)) == 1

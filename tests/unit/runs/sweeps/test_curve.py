@@ -38,6 +38,13 @@ def test_a_curve_ends_before_an_epoch_that_is_missing(tmp_path):
     assert len(read_curve(tmp_path, CONFIG, under_way=True)) == 1
 
 
+def test_the_most_batches_that_a_stage_skipped_add_up(tmp_path):
+    within = {"kind": "evaluation", "updates": 3, "loss": 1.7, "error": 0.6}
+    rows = [epoch(0, 1.5, skipped=[2, 1]), within, epoch(1, 1.0, skipped=[0, 1])]
+    write(tmp_path, *rows)
+    assert [point.skipped for point in read_curve(tmp_path, CONFIG)] == [2, 2, 3]
+
+
 def test_an_epoch_without_evaluation_has_no_test_loss(tmp_path):
     write(tmp_path, epoch(0, 1.0, evaluation=None))
     (point,) = read_curve(tmp_path, CONFIG)

@@ -33,6 +33,17 @@ TINY = {
     "optimizer": "SGD:lr=0.05,momentum=0.9",
 }
 
+NAN_NETWORK = """
+from torch import nn
+class NanOnce(nn.Linear):
+    count = 0
+    def forward(self, x):
+        self.count += self.training
+        return super().forward(x) * (float("nan") if self.training and self.count == 2 else 1)
+def build():
+    return nn.Sequential(NanOnce(8, 4), nn.Linear(4, 3))
+"""
+
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
@@ -370,6 +381,16 @@ def test_each_run_has_the_command_that_repeats_it(tmp_path, monkeypatch):
     assert "--channels-last" in command
     assert "--checkpoint-every" not in command
     assert str(tmp_path) not in (tmp_path / "out/record.json").read_text()
+
+
+def test_batches_that_a_run_skipped_are_told(tmp_path):
+    (tmp_path / "own.py").write_text(NAN_NETWORK)
+    base = TINY | {"network": f"{tmp_path}/own.py:build", "on_nan": "skip"}
+    record = sweep(study(base=base), tmp_path / "out")
+    assert [point["skipped"] for point in record.rows[0]["runs"][0]["curve"]] == [1, 1]
+    text = (tmp_path / "out/README.md").read_text()
+    assert "| finished, 1 batch skipped |" in text
+    assert "Batches that were skipped, as something was NaN or infinite, are among" in text
 
 
 def test_a_command_that_restores_checkpoints_writes_some(tmp_path, monkeypatch):
