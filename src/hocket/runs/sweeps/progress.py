@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -50,7 +50,7 @@ class SweepProgress:
         self._work = 0.0  # runs' worth of work done since the start, by runs that have ended
         self._shares: dict[str, float] = {}  # of each running run that is done
         self._first: dict[str, float] = {}  # the same when it was started here
-        self._lengths: dict[tuple[str, int], int] = {}  # batches of an epoch
+        self._lengths: dict[Hashable, int] = {}  # batches of an epoch
         self._start_s = time.monotonic()
         self._next_s = 0.0
 
@@ -127,7 +127,7 @@ class SweepProgress:
         if config.updates:
             whole = config.updates * parse_method(config.method).accumulate
             return min(1.0, (batch + 1) / whole), loss
-        key = (config.data, config.batch_size)
+        key = (config.data, config.data_dir, config.hold_out, config.batch_size)
         if key not in self._lengths and (length := epoch_length(each.folder, config)):
             self._lengths[key] = length
         if (length := self._lengths.get(key)) is None:

@@ -110,3 +110,18 @@ def test_a_terminal_shows_how_far_the_others_are(
     assert share in shown
     assert "0 of 2" in shown
     assert "[1/2] fdg, seed 7: test_loss 1.5000" in capsys.readouterr().err
+
+
+def test_runs_on_a_part_of_the_data_do_not_tell_how_long_others_are(tmp_path):
+    rows = [{"kind": "epoch", "samples": 640}, {"kind": "backward", "batch": 4, "loss": 1.0}]
+    shares = []
+    with SweepProgress(2, "test_loss", shown=False) as bar:
+        for number, hold_out in enumerate((0.5, 0.0)):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            text = "".join(json.dumps(row) + "\n" for row in [{"kind": "other"}, *rows])
+            (folder / "metrics.jsonl").write_text(text)
+            options = {"epochs": 1, "batch_size": 64, "hold_out": hold_out}
+            shares.append(bar._share(SimpleNamespace(run=run(**options), folder=folder))[0])
+            rows[0]["samples"] *= 2
+    assert shares == [0.5, 0.25]
