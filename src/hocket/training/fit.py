@@ -159,7 +159,7 @@ def _train_until_stop(
         with state.untimed():
             evaluation = evaluate_unless_asked(session, plan)
         if evaluation is not None:
-            plan.progress.evaluation(state.updates, evaluation.loss, evaluation.error)
+            plan.progress.evaluation(state.updates, evaluation)
             plan.on_evaluation(state.updates, evaluation)
         state.evaluated = state.updates
     updates = budget.updates_to_next_stop(state.updates)

@@ -76,8 +76,7 @@ class Together:
         if not session.setup.method.free_running:
             epoch = replace(epoch, updates=state.updates)
         state.end_epoch(epoch)
-        error = epoch.evaluation.error if epoch.evaluation else None
-        plan.progress.epoch(epoch.number, epoch.loss, error, max(epoch.skipped))
+        plan.progress.epoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
         plan.on_epoch(epoch)
         plan.save(None)
         return True

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from hocket.training.metrics import EvaluationResult
 from hocket.training.standard_stream import StandardStream, plain_console
 
 
@@ -57,23 +58,24 @@ class Progress(Protocol):
             read: Reads the newest numbers from their device.
         """
 
-    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
+    def epoch(
+        self, number: int, loss: float, evaluation: EvaluationResult | None, skipped: int = 0
+    ) -> None:
         """Show an epoch that has ended.
 
         Args:
             number: Number of the epoch, from 0.
             loss: Mean training loss.
-            error: Test error, a fraction; None without an evaluation.
+            evaluation: Result on the validation data; None without such data.
             skipped: Batches that a stage has skipped.
         """
 
-    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+    def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Show an evaluation within an epoch.
 
         Args:
             updates: Updates done.
-            loss: Mean loss on the validation data.
-            error: Test error, a fraction; None if targets are not class numbers.
+            result: Result on the validation data.
         """
 
 
@@ -87,23 +89,24 @@ class NoProgress:
             read: Not called.
         """
 
-    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
+    def epoch(
+        self, number: int, loss: float, evaluation: EvaluationResult | None, skipped: int = 0
+    ) -> None:
         """Show nothing.
 
         Args:
             number: Number of the epoch, from 0.
             loss: Mean training loss.
-            error: Test error, a fraction; None without an evaluation.
+            evaluation: Result on the validation data; None without such data.
             skipped: Batches that a stage has skipped.
         """
 
-    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+    def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Show nothing.
 
         Args:
             updates: Updates done.
-            loss: Mean loss on the validation data.
-            error: Test error, a fraction; None if targets are not class numbers.
+            result: Result on the validation data.
         """
 
 
@@ -120,34 +123,41 @@ class EpochLines:
             read: Not called.
         """
 
-    def epoch(self, number: int, loss: float, error: float | None, skipped: int = 0) -> None:
+    def epoch(
+        self, number: int, loss: float, evaluation: EvaluationResult | None, skipped: int = 0
+    ) -> None:
         """Print the epoch.
 
         Args:
             number: Number of the epoch, from 0.
             loss: Mean training loss.
-            error: Test error, a fraction; None without an evaluation.
+            evaluation: Result on the validation data; None without such data.
             skipped: Batches that a stage has skipped.
         """
-        rest = "" if error is None else f", test error {error:.2%}"
-        rest += f", {skipped} batches skipped" if skipped else ""
+        rest = ""
+        if evaluation is not None:
+            rest = _error(evaluation) or f", test loss {evaluation.loss:.4f}"
+        rest += f", {skipped} batch{'es' if skipped > 1 else ''} skipped" if skipped else ""
         # Stages that run freely may need a few more than was foreseen.
         epochs = max(self._epochs, number + 1)
         self._print(f"epoch {number + 1}/{epochs}: training loss {loss:.4f}{rest}")
 
-    def evaluation(self, updates: int, loss: float, error: float | None) -> None:
+    def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Print the evaluation.
 
         Args:
             updates: Updates done.
-            loss: Mean loss on the validation data.
-            error: Test error, a fraction; None if targets are not class numbers.
+            result: Result on the validation data.
         """
-        rest = "" if error is None else f", test error {error:.2%}"
-        self._print(f"update {updates}: test loss {loss:.4f}{rest}")
+        self._print(f"update {updates}: test loss {result.loss:.4f}{_error(result)}")
 
     def _print(self, line: str) -> None:
         print(line, file=StandardStream("stderr"), flush=True)
+
+
+def _error(result: EvaluationResult) -> str:
+    """Return the end of a line with the test error; nothing if targets are no class numbers."""
+    return "" if result.error is None else f", test error {result.error:.2%}"
 
 
 class ProgressBar(EpochLines):

@@ -75,7 +75,7 @@ def test_it_stops_with_stage_batch_tick_and_tensor(call):
 def test_a_batch_that_is_skipped_is_counted_and_told(call):
     code, said = call("--on-nan", "skip")
     assert code == 0
-    assert "1 batches skipped" in said
+    assert "1 batch skipped" in said
     assert "batches skipped" in said.partition("finished: run")[2], "a table of its own"
     summary = read_summary(Path("run"))
     assert [stage["skipped"] for stage in summary["stages"]] == [1, 1]

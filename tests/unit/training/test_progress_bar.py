@@ -3,6 +3,7 @@
 import pytest
 
 from hocket.training import progress_bar as progress_bar_module
+from hocket.training.metrics import EvaluationResult
 from hocket.training.progress_bar import Newest, activity, progress_bar
 
 
@@ -10,8 +11,8 @@ def shown(capsys, *, wanted):
     with progress_bar(2, 6, shown=wanted) as bar:
         bar.batch(lambda: Newest(None, None, 0.0))
         bar.batch(lambda: Newest(1.5, 0.05, 1234.5))
-        bar.evaluation(3, 1.5, 0.25)
-        bar.epoch(0, 1.25, 0.125)
+        bar.evaluation(3, EvaluationResult(1.5, 0.25, 8))
+        bar.epoch(0, 1.25, EvaluationResult(1.5, 0.125, 8))
         bar.epoch(1, 1.0, None)
     captured = capsys.readouterr()
     assert captured.out == "", "standard output is for results"
@@ -23,6 +24,16 @@ def test_a_log_gets_a_line_per_epoch(capsys):
         "update 3: test loss 1.5000, test error 25.00%",
         "epoch 1/2: training loss 1.2500, test error 12.50%",
         "epoch 2/2: training loss 1.0000",
+    ]
+
+
+def test_an_epoch_whose_targets_are_no_classes_shows_its_test_loss(capsys):
+    with progress_bar(2, 6, shown=True) as bar:
+        bar.epoch(0, 1.25, EvaluationResult(1.5, None, 8), skipped=1)
+        bar.epoch(1, 1.0, EvaluationResult(1.25, None, 8), skipped=2)
+    assert capsys.readouterr().err.splitlines() == [
+        "epoch 1/2: training loss 1.2500, test loss 1.5000, 1 batch skipped",
+        "epoch 2/2: training loss 1.0000, test loss 1.2500, 2 batches skipped",
     ]
 
 
