@@ -170,7 +170,7 @@ def _train_until_stop(
         state.enter(method.accumulate, count_samples(inputs))
         events = session.step(inputs, targets, state.epoch)
         state.meter.add(events)
-        plan.progress.batch(partial(state.newest, shown))
+        plan.progress.batch(partial(state.newest, shown, session.cut.count - 1))
         plan.on_step(events)
         plan.save(session.engine.tick_count)
         missing = None if missing is None else missing - 1

@@ -79,16 +79,18 @@ class FitState:
     def _running_s(self) -> float:
         return 0.0 if self._start is None else time.perf_counter() - self._start
 
-    def newest(self, epoch: int | None) -> Newest:
+    def newest(self, epoch: int | None, last: int) -> Newest:
         """Return the newest numbers of the present epoch, those of the device read.
 
         Args:
             epoch: Epoch whose losses count; None for all, where each stage has its own.
+            last: Last stage, whose losses are the network's.
         """
         return Newest(
             self.meter.newest_loss(epoch),
             self.meter.newest_lr,
             self.samples / max(self.seconds, 1e-9),
+            self.meter.local_stage(epoch, last),
         )
 
     @contextmanager

@@ -148,6 +148,19 @@ class TrainingMeter:
         losses = self._last_losses(epoch)
         return losses[-1][0] if losses else None
 
+    def local_stage(self, epoch: int | None, last: int) -> int | None:
+        """Return the stage whose local losses these are; None if they are the network's.
+
+        Args:
+            epoch: Epoch whose losses count; None for all.
+            last: Last stage, whose losses are the network's.
+        """
+        stage = self._loss_stage(epoch)
+        return None if stage == last else stage
+
+    def _loss_stage(self, epoch: int | None) -> int | None:
+        return max((s for s, e in self._losses if epoch in (None, e)), default=None)
+
     def mean_loss(self, epoch: int | None) -> float | None:
         """Return the mean loss over the targets of an epoch's batches (None: all), if any."""
         pairs = [(loss, count) for loss, count in self._last_losses(epoch) if count]
@@ -156,9 +169,9 @@ class TrainingMeter:
 
     def _last_losses(self, epoch: int | None) -> list[tuple[float, int]]:
         """Return losses and numbers of targets, at the last stage with any."""
-        keys = [(s, e) for s, e in self._losses if epoch is None or e == epoch]
-        last = max((s for s, _ in keys), default=0)
-        return [pair for s, e in keys if s == last for pair in self._losses[s, e]]
+        last = self._loss_stage(epoch)
+        found = self._losses.items()
+        return [p for (s, e), pairs in found if s == last and epoch in (None, e) for p in pairs]
 
     def epoch(
         self,

@@ -4,6 +4,7 @@ Stages that keep step go through each epoch together. Stages that run freely in 
 their own are detached: each counts its epochs for itself, and they meet at the end only.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -76,7 +77,8 @@ class Together:
         if not session.setup.method.free_running:
             epoch = replace(epoch, updates=state.updates)
         state.end_epoch(epoch)
-        plan.progress.epoch(epoch.number, epoch.loss, evaluation, max(epoch.skipped))
+        skipped = max(epoch.skipped)
+        plan.progress.epoch(epoch.number, epoch.loss, evaluation, skipped=skipped)
         plan.on_epoch(epoch)
         plan.save(None)
         return True
@@ -113,7 +115,10 @@ class Detached:
             session.engine.stop()
             return False
         if state.meter.newest_loss(None) is not None or not state.rows:
-            plan.progress.epoch(state.epoch, state.meter.mean_loss(None) or 0.0, None)
+            loss = state.meter.mean_loss(None)
+            stage = state.meter.local_stage(None, session.cut.count - 1)
+            shown = math.nan if loss is None else loss
+            plan.progress.epoch(state.epoch, shown, None, stage=stage)
             state.end_own_epoch()
             session.drain()
             plan.save(None)

@@ -29,17 +29,24 @@ class Newest:
         loss: Newest loss; None without one.
         lr: Newest learning rate of the first stage that is known; None without one.
         samples_per_s: Samples in a second, since the present epoch began.
+        stage: Stage whose local loss it is; None for the network's.
     """
 
     loss: float | None
     lr: float | None
     samples_per_s: float
+    stage: int | None = None
 
     def __str__(self) -> str:
-        parts = [] if self.loss is None else [f"loss {self.loss:.3f}"]
+        parts = [] if self.loss is None else [f"loss {self.loss:.3f}{_owner(self.stage)}"]
         parts += [] if self.lr is None else [f"lr {self.lr:.3g}"]
         parts += [f"{self.samples_per_s:,.0f} samples/s"] if self.samples_per_s else []
         return ", ".join(parts)
+
+
+def _owner(stage: int | None) -> str:
+    """Return whose loss it is, in words; nothing for the network's."""
+    return "" if stage is None else f" of stage {stage}"
 
 
 ReadNewest: TypeAlias = Callable[[], Newest]
@@ -59,7 +66,13 @@ class Progress(Protocol):
         """
 
     def epoch(
-        self, number: int, loss: float, evaluation: EvaluationResult | None, skipped: int = 0
+        self,
+        number: int,
+        loss: float,
+        evaluation: EvaluationResult | None,
+        *,
+        skipped: int = 0,
+        stage: int | None = None,
     ) -> None:
         """Show an epoch that has ended.
 
@@ -68,6 +81,7 @@ class Progress(Protocol):
             loss: Mean training loss.
             evaluation: Result on the validation data; None without such data.
             skipped: Batches that a stage has skipped.
+            stage: Stage whose local loss it is; None for the network's.
         """
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
@@ -90,7 +104,13 @@ class NoProgress:
         """
 
     def epoch(
-        self, number: int, loss: float, evaluation: EvaluationResult | None, skipped: int = 0
+        self,
+        number: int,
+        loss: float,
+        evaluation: EvaluationResult | None,
+        *,
+        skipped: int = 0,
+        stage: int | None = None,
     ) -> None:
         """Show nothing.
 
@@ -99,6 +119,7 @@ class NoProgress:
             loss: Mean training loss.
             evaluation: Result on the validation data; None without such data.
             skipped: Batches that a stage has skipped.
+            stage: Stage whose local loss it is; None for the network's.
         """
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
@@ -124,7 +145,13 @@ class EpochLines:
         """
 
     def epoch(
-        self, number: int, loss: float, evaluation: EvaluationResult | None, skipped: int = 0
+        self,
+        number: int,
+        loss: float,
+        evaluation: EvaluationResult | None,
+        *,
+        skipped: int = 0,
+        stage: int | None = None,
     ) -> None:
         """Print the epoch.
 
@@ -133,6 +160,7 @@ class EpochLines:
             loss: Mean training loss.
             evaluation: Result on the validation data; None without such data.
             skipped: Batches that a stage has skipped.
+            stage: Stage whose local loss it is; None for the network's.
         """
         rest = ""
         if evaluation is not None:
@@ -140,7 +168,8 @@ class EpochLines:
         rest += f", {skipped} batch{'es' if skipped > 1 else ''} skipped" if skipped else ""
         # Stages that run freely may need a few more than was foreseen.
         epochs = max(self._epochs, number + 1)
-        self._print(f"epoch {number + 1}/{epochs}: training loss {loss:.4f}{rest}")
+        shown = f"training loss {loss:.4f}{_owner(stage)}{rest}"
+        self._print(f"epoch {number + 1}/{epochs}: {shown}")
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Print the evaluation.

@@ -56,6 +56,12 @@ def test_an_epoch_has_the_mean_over_the_targets_of_its_batches_at_the_last_stage
     assert metered(*EVENTS[:4]).newest_loss(None) == 2.0
 
 
+def test_losses_of_a_stage_before_the_last_one_are_local():
+    assert metered(*EVENTS).local_stage(None, last=1) is None
+    assert metered(*EVENTS).local_stage(0, last=2) == 1
+    assert metered().local_stage(None, last=1) is None
+
+
 @pytest.mark.parametrize("cut", range(len(EVENTS) + 1))
 def test_meters_of_several_processes_add_up_to_the_meter_of_one(cut):
     one, parts = metered(*EVENTS), (metered(*EVENTS[:cut]), metered(*EVENTS[cut:]))

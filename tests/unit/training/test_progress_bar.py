@@ -37,6 +37,13 @@ def test_an_epoch_whose_targets_are_no_classes_shows_its_test_loss(capsys):
     ]
 
 
+def test_a_local_loss_is_told_from_that_of_the_network(capsys):
+    with progress_bar(1, 6, shown=True) as bar:
+        bar.epoch(0, 1.25, None, stage=0)
+    assert capsys.readouterr().err == "epoch 1/1: training loss 1.2500 of stage 0\n"
+    assert str(Newest(1.5, 0.1, 0.0, stage=0)) == "loss 1.500 of stage 0, lr 0.1"
+
+
 def test_silence_on_request(capsys):
     assert shown(capsys, wanted=False) == ""
 
