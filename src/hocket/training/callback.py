@@ -12,7 +12,7 @@ from hocket.engine.event import Event
 from hocket.errors import OptionError
 from hocket.stage.forward_state import named_tensors
 from hocket.stage.stage import Stage
-from hocket.training.metrics import EpochResult
+from hocket.training.metrics import EpochResult, EvaluationResult
 
 if TYPE_CHECKING:
     from hocket.training.trainer import Trainer
@@ -25,9 +25,9 @@ class Callback:
     """Base class of what is done beside a training; each of its methods does nothing.
 
     Every process has the same callbacks and calls them at the same epochs with the same
-    results, so that ``on_start`` and ``on_epoch`` may call what all processes have to call,
-    such as ``trainer.evaluate`` or ``trainer.collect``. The process that should print or write
-    is the one with ``trainer.is_main_process``.
+    results, so that ``on_start``, ``on_epoch`` and ``on_evaluation`` may call what all
+    processes have to call, such as ``trainer.evaluate`` or ``trainer.collect``. The process
+    that should print or write is the one with ``trainer.is_main_process``.
 
     A callback ends the training by ``trainer.request_stop()``: all processes stop at the end
     of the epoch. That is a call and not a returned value, as the request may come from
@@ -68,6 +68,15 @@ class Callback:
         Args:
             trainer: The trainer.
             result: Result of the epoch.
+        """
+
+    def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+        """Act after an evaluation within an epoch; that after an epoch comes with its result.
+
+        Args:
+            trainer: The trainer.
+            updates: Updates that the batches lead to that have entered.
+            result: Result of the evaluation.
         """
 
     def on_checkpoint(self, trainer: "Trainer", folder: Path) -> None:
@@ -180,6 +189,17 @@ class CallbackList:
         """Let all callbacks act after an epoch."""
         for callback in self._callbacks.values():
             callback.on_epoch(trainer, result)
+
+    def evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+        """Let all callbacks act after an evaluation within an epoch.
+
+        Args:
+            trainer: The trainer.
+            updates: Updates that the batches lead to that have entered.
+            result: Result of the evaluation.
+        """
+        for callback in self._callbacks.values():
+            callback.on_evaluation(trainer, updates, result)
 
     def checkpoint(self, trainer: "Trainer", folder: Path) -> None:
         """Let all callbacks act once a checkpoint is complete."""

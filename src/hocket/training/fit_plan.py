@@ -154,6 +154,12 @@ def opened(
     ):
         state.require_same_length(request.length)
         state.callbacks = state.callbacks.started(trainer, request.all_callbacks())
+
+        def evaluated(updates: int, result: EvaluationResult) -> None:
+            if request.on_evaluation is not None:
+                request.on_evaluation(updates, result)
+            state.callbacks.evaluation(trainer, updates, result)
+
         plan = FitPlan(
             train=request.train,
             validation=request.validation,
@@ -165,7 +171,7 @@ def opened(
             save=save,
             on_step=partial(state.callbacks.step, trainer),
             on_epoch=partial(state.callbacks.epoch, trainer),
-            on_evaluation=request.on_evaluation or (lambda updates, result: None),
+            on_evaluation=evaluated,
         )
         with session.telling_of_updates(partial(state.callbacks.update, trainer)):
             try:

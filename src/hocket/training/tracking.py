@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hocket.engine.event import Event
 from hocket.errors import OptionError
 from hocket.training.callback import Callback
-from hocket.training.metrics import EpochResult
+from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.rows import event_row
 from hocket.training.tracker import Tracker, Trackers
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Tracking(Callback):
     """Passes rows of metrics on to trackers, such as ``WandB`` or ``MLflow``.
 
-    Each process passes on those of its own stages, and the main one those of epochs. The
-    trackers stay open behind the ``fit``.
+    Each process passes on those of its own stages, and the main one those of epochs and
+    evaluations. The trackers stay open behind the ``fit``.
 
     Args:
         trackers: The trackers of this process.
@@ -56,3 +56,15 @@ class Tracking(Callback):
         """
         if trainer.is_main_process:
             self._trackers.log("epoch", asdict(result))
+
+    def on_evaluation(self, trainer: "Trainer", updates: int, result: EvaluationResult) -> None:
+        """Pass on the row of an evaluation within an epoch.
+
+        Args:
+            trainer: The trainer.
+            updates: Updates that the batches lead to that have entered.
+            result: Result of the evaluation.
+        """
+        if trainer.is_main_process:
+            place = {"tick": trainer.engine.tick_count, "updates": updates}
+            self._trackers.log("evaluation", place | asdict(result))

@@ -41,8 +41,13 @@ def trained(log=None, callbacks=()):
         watchers=[log.log_event] if log else [],
     )
     on_epoch = log.log_epoch if log else None
-    fit = {"epochs": 2, "progress": False, "on_epoch": on_epoch, "callbacks": callbacks}
-    trainer.fit(BATCHES, BATCHES[:1], **fit)
+
+    def on_evaluation(updates, result):
+        if log:
+            log.log_evaluation(trainer.engine.tick_count, updates, result)
+
+    told = {"on_epoch": on_epoch, "on_evaluation": on_evaluation, "callbacks": callbacks}
+    trainer.fit(BATCHES, BATCHES[:1], epochs=2, evaluate_every=2, progress=False, **told)
     return trainer
 
 
@@ -57,7 +62,7 @@ def test_trackers_of_a_log_get_the_rows_of_its_file(tmp_path):
         trained(log)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert plain(notes.rows) == [json.loads(line) | {"seconds": 0} for line in lines]
-    assert {row["kind"] for row in notes.rows} == {"backward", "update", "epoch"}
+    assert {row["kind"] for row in notes.rows} == {"backward", "update", "evaluation", "epoch"}
     assert notes.closed == [False]
 
 
@@ -65,7 +70,11 @@ def test_the_callback_passes_on_the_same_rows_until_nothing_enters(tmp_path):
     notes, more = Notes(), Notes()
     with MetricsLog(tmp_path, 2, tensorboard=False, trackers=Trackers([notes])) as log:
         trained(log, [Tracking(more, every=2)])
-    entered = [row for row in notes.rows if row.get("tick", 0) < 2 * len(BATCHES)]
+    entered = [
+        row
+        for row in notes.rows
+        if row["kind"] == "evaluation" or row.get("tick", 0) < 2 * len(BATCHES)
+    ]
     assert plain(more.rows) == plain(entered)
     assert more.closed == []
 
