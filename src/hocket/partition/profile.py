@@ -134,7 +134,7 @@ def _run_pass(
     passed: list[tuple[_Measurements, Tree, Tree]] = []
     value = sample
     for name, layer in layers.items():
-        inputs = map_tensors(as_leaf, value) if passed else value
+        inputs = map_tensors(as_leaf, value)
         results = measured[name]
         start = _StartTime(now)
         if isinstance(layer, PartialModule):

@@ -164,10 +164,10 @@ def _forward_twice(
     with _same_state(network, grad=True):
         before = _plain_attributes(network)
         for _ in range(2):
-            value: Tree = copy_tensors(sample)
-            for number, stage in enumerate(stages):
+            value: Tree = sample
+            for stage in stages:
                 # Copies, because a stage may change its input in place.
-                inputs = copy_tensors(map_tensors(as_leaf, value)) if number else value
+                inputs = copy_tensors(map_tensors(as_leaf, value))
                 value = call_network(stage, inputs) if stage is network else stage(inputs)
         changed = dict(_plain_attributes(network) - before)
     return tuple(o.detach().clone() for o in tensors(value)), sorted(map(repr, changed))
@@ -256,10 +256,10 @@ def _run(
     """
     network.zero_grad(set_to_none=True)
     with _same_state(network, grad=grad):
-        value: Tree = copy_tensors(sample)
+        value: Tree = sample
         passed: list[tuple[Tree, Tree]] = []
-        for number, stage in enumerate(stages):
-            inputs = map_tensors(as_leaf, value) if number else value
+        for stage in stages:
+            inputs = map_tensors(as_leaf, value)
             # Copies, because a stage may change its input in place.
             entered = copy_tensors(inputs)
             value = call_network(stage, entered) if stage is network else stage(entered)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from hocket.errors import warn
 from hocket.tree import Tree, map_tensors
 
 
@@ -11,6 +12,9 @@ class Upload:
 
     To a GPU they are copied out of pinned memory, in a stream of their own: the copy of a batch
     goes on beside the computations that are queued, and only what uses the batch waits for it.
+
+    A tensor with a graph loses it, with a warning once: losses of several stages cannot each
+    go backward through it, and another process cannot at all.
 
     Args:
         device: The device.
@@ -21,12 +25,16 @@ class Upload:
         self._device = device
         self._channels_last = channels_last
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._warned = False
 
     def __call__(self, values: Tree) -> Tree:
         """Return values on the device, with tensors of shape (B, ...)."""
         return map_tensors(self._move, values)
 
     def _move(self, value: Tensor) -> Tensor:
+        if value.grad_fn is not None:
+            value = value.detach()
+            self._warn_of_graph()
         images = self._channels_last and value.dim() == 4
         memory_format = torch.channels_last if images else torch.preserve_format
         on_host = value.device.type == "cpu" and value.layout == torch.strided
@@ -42,3 +50,12 @@ class Upload:
         user.wait_stream(self._stream)
         moved.record_stream(user)  # so that its memory is not reused before that is done
         return moved
+
+    def _warn_of_graph(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(
+                "a batch has a tensor with a graph of autograd, through which no gradient "
+                "flows back; make what computes the tensor a part of the network if it is to "
+                "be trained, and call it under torch.no_grad() if it is not"
+            )

@@ -227,3 +227,27 @@ def test_a_network_that_does_not_take_two_samples_in_training_is_cut_by_the_batc
 
     trainer = Trainer(Queue(), method=BP(), optimizer=sgd)
     assert trainer.step(torch.ones(4, 5), torch.zeros(4).long()) > 0
+
+
+class Skip(nn.Module):
+    """A network whose own forward is cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, values):
+        return self.second(values + self.first(values).relu())
+
+
+@pytest.mark.parametrize("method", ["bp", "dgl"])
+def test_batches_that_are_computed_with_a_graph_are_data(method):
+    """Of `dgl`, two stages go backward from the same targets."""
+    encoder, teacher = nn.Linear(5, 5), nn.Linear(5, 3)
+    trainer = Trainer(Skip(), optimizer=sgd, method=method)
+    inputs = torch.randn(4, 5)
+    with pytest.warns(UserWarning, match="graph of autograd"):
+        trainer.step(encoder(inputs), teacher(inputs).softmax(1))
+    trainer.finish()
+    assert encoder.weight.grad is None
+    assert teacher.weight.grad is None
