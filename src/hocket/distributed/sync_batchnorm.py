@@ -35,67 +35,62 @@ def _all_reduce(tensor: Tensor, world: World) -> Tensor:
     return total
 
 
-class SyncBatchNorm(_BatchNorm):
-    """BatchNorm over all replicas with the parameters, buffers and names of a given layer.
+class SharedForward:
+    """Forward of a BatchNorm over all replicas, in the place of the layer's own.
+
+    The layer stays, as a forward that is cut calls it by its name in the network.
 
     Args:
-        layer: The layer that it replaces.
+        layer: The layer.
         world: This process among the others.
     """
 
     def __init__(self, layer: _BatchNorm, world: World) -> None:
-        super().__init__(
-            layer.num_features,
-            layer.eps,
-            layer.momentum,
-            layer.affine,
-            layer.track_running_stats,
-        )
-        self.weight, self.bias = layer.weight, layer.bias
-        for name, buffer in layer.named_buffers():
-            self.register_buffer(name, buffer)
-        self.world = world
-        self.layer = [layer]  # in a list, as it is no layer of this one
-        self.train(layer.training)
+        self._layer = layer
+        self._world = world
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Accept any shape with channels in dimension 1."""
-
-    def forward(self, input: Tensor) -> Tensor:
+    def __call__(self, input: Tensor) -> Tensor:
         """Normalize (B, C, ...) by the whole batch; by the running statistics in evaluation."""
-        if not self.training or self.world.left:
-            return super().forward(input)
+        layer, world = self._layer, self._world
+        if not layer.training or world.left:
+            output: Tensor = type(layer).forward(layer, input)
+            return output
         dims = [d for d in range(input.dim()) if d != 1]
         local_count = input.numel() // input.shape[1]
-        count_1 = float(
-            _all_reduce(torch.tensor([local_count], dtype=torch.float64), self.world)
-        )
+        count_1 = float(_all_reduce(torch.tensor([local_count], dtype=torch.float64), world))
         shape = [1, -1] + [1] * (input.dim() - 2)
         # Inside autocast an input may have few bits, and BatchNorm's sums have not.
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
-        mean_C = _differentiable_sum(wide.sum(dims), self.world) / count_1
+        mean_C = _differentiable_sum(wide.sum(dims), world) / count_1
         centred = wide - mean_C.view(shape)
-        variance_C = _differentiable_sum(centred.square().sum(dims), self.world) / count_1
-        if self.track_running_stats:
-            self._update_running_statistics(
-                mean_C.detach(), variance_C.detach() * (count_1 / (count_1 - 1))
+        variance_C = _differentiable_sum(centred.square().sum(dims), world) / count_1
+        if layer.track_running_stats:
+            _update_running_statistics(
+                layer, mean_C.detach(), variance_C.detach() * (count_1 / (count_1 - 1))
             )
-        output = centred * (variance_C + self.eps).rsqrt().view(shape)
-        if self.affine:
-            output = output * self.weight.view(shape) + self.bias.view(shape)
+        output = centred * (variance_C + layer.eps).rsqrt().view(shape)
+        if layer.affine:
+            output = output * layer.weight.view(shape) + layer.bias.view(shape)
         return output.to(input.dtype)
 
-    @torch.no_grad()
-    def _update_running_statistics(self, mean_C: Tensor, variance_C: Tensor) -> None:
-        """Update the running statistics as BatchNorm does."""
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        momentum = self.momentum
-        if momentum is None:
-            momentum = 1 / float(self.num_batches_tracked)
-        for running, new in ((self.running_mean, mean_C), (self.running_var, variance_C)):
-            assert running is not None
-            running.mul_(1 - momentum).add_(new.to(running.dtype), alpha=momentum)
+
+@torch.no_grad()
+def _update_running_statistics(layer: _BatchNorm, mean_C: Tensor, variance_C: Tensor) -> None:
+    """Update the running statistics as BatchNorm does.
+
+    Args:
+        layer: The layer.
+        mean_C: Mean of each channel.
+        variance_C: Variance of each channel, without bias.
+    """
+    assert layer.num_batches_tracked is not None
+    layer.num_batches_tracked.add_(1)
+    momentum = layer.momentum
+    if momentum is None:
+        momentum = 1 / float(layer.num_batches_tracked)
+    for running, new in ((layer.running_mean, mean_C), (layer.running_var, variance_C)):
+        assert running is not None
+        running.mul_(1 - momentum).add_(new.to(running.dtype), alpha=momentum)
 
 
 def _differentiable_sum(tensor: Tensor, world: World) -> Tensor:
@@ -103,34 +98,20 @@ def _differentiable_sum(tensor: Tensor, world: World) -> Tensor:
     return total
 
 
-def convert_batchnorm(module: nn.Module, world: World) -> list[tuple[nn.Module, nn.Module]]:
-    """Replace every BatchNorm inside a module by a SyncBatchNorm.
+def share_statistics(module: nn.Module, world: World) -> None:
+    """Let every BatchNorm inside a module normalize by the batches of all replicas.
 
     Args:
         module: The module.
         world: This process among its replicas.
-
-    Returns:
-        Each layer that was replaced, and what has its place.
     """
-    replaced: list[tuple[nn.Module, nn.Module]] = []
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, SyncBatchNorm):
-                child.world = world  # of an earlier training, which was not closed
-            elif isinstance(child, _BatchNorm):
-                replaced.append((child, SyncBatchNorm(child, world)))
-                setattr(parent, name, replaced[-1][1])
-    return replaced
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.forward = SharedForward(layer, world)  # type: ignore[method-assign]
 
 
-def restore_batchnorm(module: nn.Module) -> None:
-    """Put back the layers that were replaced inside a module, with their present statistics."""
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, SyncBatchNorm):
-                (layer,) = child.layer
-                layer.weight, layer.bias = child.weight, child.bias
-                for key, buffer in child.named_buffers():
-                    layer.register_buffer(key, buffer)
-                setattr(parent, name, layer.train(child.training))
+def unshare_statistics(module: nn.Module) -> None:
+    """Give every BatchNorm inside a module its own forward back."""
+    for layer in module.modules():
+        if isinstance(vars(layer).get("forward"), SharedForward):
+            del layer.forward

@@ -7,7 +7,7 @@ from typing import cast
 from torch import nn
 
 from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.sync_batchnorm import convert_batchnorm
+from hocket.distributed.sync_batchnorm import share_statistics
 from hocket.distributed.world import World
 from hocket.engine.async_process import AsyncProcess
 from hocket.engine.async_simulated import AsyncSimulation
@@ -132,9 +132,7 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     k, count = world.stage, len(parts.modules)
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
-        batchnorms = nn.ModuleList([parts.modules[k], networks[k]])
-        for old, new in convert_batchnorm(batchnorms, world):
-            parts.names.replace(old, new)
+        share_statistics(nn.ModuleList([parts.modules[k], networks[k]]), world)
     backends = Backends(world, setup.device)
 
     def connect(offset: int) -> Connection:

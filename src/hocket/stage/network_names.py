@@ -25,16 +25,6 @@ class NetworkNames:
         if network is not None:
             self.parameters = {p: name for name, p in network.named_parameters()}
 
-    def replace(self, old: nn.Module, new: nn.Module) -> None:
-        """Give a layer the name of one in whose place it is.
-
-        Args:
-            old: Layer of the network.
-            new: The layer that has replaced it.
-        """
-        if old in self._layers:
-            self._layers[new] = self._layers[old]
-
     def of_parameters(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield each parameter of a module once, with its name in the network."""
         for own, parameter in module.named_parameters():

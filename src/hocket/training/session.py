@@ -17,7 +17,7 @@ from hocket.checkpoint.claimed_folders import ClaimedFolders
 from hocket.distributed.joined_worlds import join_world
 from hocket.distributed.phases import Phase
 from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.sync_batchnorm import restore_batchnorm
+from hocket.distributed.sync_batchnorm import unshare_statistics
 from hocket.distributed.world import World
 from hocket.engine.build import EngineParts, build_engine
 from hocket.engine.build_stage import warn_of_biased_gradients, warn_of_idle_remedies
@@ -318,7 +318,7 @@ class Session:
         self.prepared, self.closed = False, True
         self.engine, self.sample, self._meter = UnbuiltEngine(), None, None
         self._watchers.clear()
-        restore_batchnorm(nn.ModuleList([self.cut.network, *self.cut.modules]))
+        unshare_statistics(nn.ModuleList([self.cut.network, *self.cut.modules]))
 
     def reporting_failures(self) -> "_ReportingFailures":
         """Return a context manager that tells the other processes of any error."""

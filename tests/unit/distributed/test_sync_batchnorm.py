@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from hocket import cut
 from hocket.distributed import sync_batchnorm
-from hocket.distributed.sync_batchnorm import SyncBatchNorm
+from hocket.distributed.sync_batchnorm import share_statistics, unshare_statistics
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -15,12 +16,41 @@ def test_an_input_of_few_bits_has_statistics_of_many(dtype, monkeypatch):
     monkeypatch.setattr(sync_batchnorm, "_all_reduce", lambda tensor, world: tensor.clone())
     torch.manual_seed(0)
     wanted = nn.BatchNorm2d(3, dtype=torch.promote_types(dtype, torch.float32))
-    found = SyncBatchNorm(
-        nn.BatchNorm2d(3, dtype=wanted.weight.dtype), SimpleNamespace(left=False)
-    )
+    found = nn.BatchNorm2d(3, dtype=wanted.weight.dtype)
+    share_statistics(found, SimpleNamespace(left=False))
     x = (torch.randn(64, 3, 8, 8) + 3).to(dtype)
     output, expected = found(x), wanted(x)
     assert output.dtype == expected.dtype == dtype
     torch.testing.assert_close(output, expected)
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+
+
+class Normed(nn.Module):
+    """A network whose own forward calls BatchNorm, and is cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)) + x)
+
+
+def test_a_part_of_a_forward_normalizes_by_all_replicas(monkeypatch):
+    """Each has the same samples here, so that only running variances are others."""
+    monkeypatch.setattr(sync_batchnorm, "_all_reduce", lambda tensor, world: 2 * tensor)
+    network, sample = Normed(), torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    stages = cut(network, stages=2, sample=sample)
+    share_statistics(nn.ModuleList(stages), SimpleNamespace(left=False))
+    stages[1](stages[0](sample))
+    inside = network.first(torch.cat([sample, sample])).var(0)
+    torch.testing.assert_close(network.norm.running_var, 0.9 + 0.1 * inside)
+
+
+def test_a_layer_gets_its_own_forward_back():
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    share_statistics(network, SimpleNamespace(left=False))
+    assert "forward" in vars(network[1])
+    unshare_statistics(network)
+    assert "forward" not in vars(network[1])

@@ -8,7 +8,6 @@ from torch import nn
 
 from contract.small import sgd
 from hocket import Trainer
-from hocket.distributed.sync_batchnorm import convert_batchnorm
 from hocket.errors import NonFiniteError
 from hocket.stage.network_names import NetworkNames
 
@@ -63,16 +62,6 @@ def test_a_fault_behind_a_cut_of_a_sequence_names_the_weight_of_the_network(chec
         network[3].running_mean[0] = math.inf
     with pytest.raises(NonFiniteError, match=r"the buffer '3\.running_mean' became inf"):
         trainer.fit(batches, epochs=1, progress=False)
-
-
-def test_batchnorms_of_replicas_have_the_names_of_those_that_they_replace():
-    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.BatchNorm1d(2))
-    names, stage = NetworkNames(network), nn.Sequential(*network[2:])
-    wanted = [name for name, _ in names.of_buffers(stage)]
-    for old, new in convert_batchnorm(stage, None):
-        names.replace(old, new)
-    assert [name for name, _ in names.of_buffers(stage)] == wanted
-    assert wanted[0] == "3.running_mean"
 
 
 def test_weights_of_a_head_are_counted_for_themselves():
