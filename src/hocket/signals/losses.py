@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.signals.targets import label_error
-from hocket.tree import Tree, count_batch
+from hocket.tree import Tree, count_batch, is_inexact
 
 IGNORED = -100
 """Class index of a prediction that is not asked for: the default of PyTorch's losses."""
@@ -170,6 +170,7 @@ def count_errors(output: Tree, targets: Tree, ignored: int = IGNORED) -> tuple[i
     dimension = class_dimension(output, targets)
     if dimension is None or output.shape[dimension] < 2:
         return None
+    targets = targets.long()  # of few bits, they are compared with numbers of as few
     counted = (targets >= 0) & (targets < output.shape[dimension]) & (targets != ignored)
     wrong = counted & (output.argmax(dimension) != targets)
     errors, predictions = torch.stack((wrong.sum(), counted.sum())).tolist()  # one wait
@@ -190,11 +191,11 @@ def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
 
     That of targets on a GPU is a scalar there, for which nobody has waited.
     """
-    if not isinstance(targets, Tensor) or targets.dtype not in (torch.int64, torch.int32):
+    if not isinstance(targets, Tensor) or is_inexact(targets) or targets.dtype is torch.bool:
         return None
     if targets.device.type == "cpu":  # by the shortest way, as this is done in every tick
         return int(numpy.count_nonzero(targets.numpy() != ignored))
-    return (targets != ignored).sum()
+    return (targets.long() != ignored).sum()  # as in `count_errors`
 
 
 def count_averaged(targets: Tree, inputs: Tree, ignored: int = IGNORED) -> int | Tensor:

@@ -77,6 +77,7 @@ class Synthesizer(nn.Module):
                 "build it with classes=None if there are none"
             )
         # A linear layer on one-hot targets selects columns of its weight.
+        targets = targets.long()  # which PyTorch's embedding and comparison ask for
         ignored = targets == IGNORED  # the loss leaves them out: no condition
         conditions_BS = F.embedding(targets.masked_fill(ignored, 0), target.weight.t())
         conditions_BS = conditions_BS.masked_fill(ignored.unsqueeze(-1), 0.0) + target.bias

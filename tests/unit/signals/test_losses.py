@@ -119,11 +119,24 @@ def test_a_device_that_nobody_waits_for_has_the_same_loss(targets, shape):
     assert torch.equal(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("classes", [128, 256, 300])
+def test_targets_of_few_bits_are_those_classes(dtype, classes):
+    """Numbers of classes, and -100, do not fit into all of the types."""
+    targets = torch.tensor([0, 156 if dtype is torch.uint8 and classes > 156 else 100])
+    scores = F.one_hot(targets, classes).float()
+    assert count_errors(scores, targets.to(dtype)) == (0, 2)
+    assert count_errors(scores.roll(1), targets.to(dtype)) == (2, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
 def test_counted_targets_are_class_indices_that_are_not_ignored(dtype):
     targets = torch.tensor([[3, -100], [-100, 0]], dtype=dtype)
     assert (count_targets(targets), count_targets(targets, ignored=0)) == (2, 3)
+    masks = torch.tensor([[3, 156], [255, 255]], dtype=torch.uint8)
+    assert (count_targets(masks), count_targets(masks, ignored=255)) == (4, 2)
     assert count_targets(torch.tensor([0.5, -100.0])) is None
+    assert count_targets(torch.tensor([True, False])) is None
     assert count_targets({"labels": torch.tensor([1])}) is None
 
 

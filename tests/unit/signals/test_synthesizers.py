@@ -87,6 +87,15 @@ def test_a_condition_is_a_linear_layer_on_one_hot_targets(shape, labels):
 
 
 @every_layout
+def test_a_condition_may_have_few_bits(shape, labels):
+    output, targets = batch(shape, labels)
+    synthesizer = trained(shape, classes=10)
+    assert torch.equal(
+        synthesizer(output, targets.to(torch.uint8)), synthesizer(output, targets)
+    )
+
+
+@every_layout
 def test_a_target_that_the_loss_leaves_out_is_no_condition(shape, labels):
     output, targets = batch(shape, labels)
     targets[0] = -100
