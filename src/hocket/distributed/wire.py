@@ -42,8 +42,8 @@ def encode_tree(tree: Tree, tensors: list[Tensor]) -> Any:
     if tree is None or type(tree) in (bool, int, float, str):
         return tree
     raise PacketError(
-        f"a {type(tree).__name__} cannot be sent to another process; let the stage return "
-        "tensors, numbers, None, or tuples, lists and dicts of them"
+        f"a {type(tree).__name__} cannot be sent to another process; let the stage return, and "
+        "the batches hold, tensors, numbers, strings, None, or tuples, lists and dicts of them"
     )
 
 
