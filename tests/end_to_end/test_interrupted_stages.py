@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from contract.small import sgd
 from hocket import Checkpoints, Plan, Trainer
@@ -38,8 +38,14 @@ class Interrupt(Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def work(folder, steps):
-    """Train for two epochs, or until stage 0 is interrupted; leave what the result counts."""
+def work(folder, steps, interrupted=0):
+    """Train for two epochs, or until a stage is interrupted; leave what the result counts.
+
+    Args:
+        folder: Folder of checkpoints and of what is left.
+        steps: Steps of a stage until it is interrupted; 0 to resume.
+        interrupted: That stage.
+    """
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 4), Slow(), nn.Linear(4, 4), Slow(), nn.Linear(4, 3))
     trainer = Trainer(
@@ -54,7 +60,7 @@ def work(folder, steps):
     if not steps:
         at = trainer.resume(Path(folder) / "checkpoints")
         left = {"epoch": at.epoch, "batch": at.batch}
-    callbacks = [Interrupt(steps)] if steps and trainer.is_main_process else []
+    callbacks = [Interrupt(steps)] if steps and distributed.get_rank() == interrupted else []
     history = trainer.fit(
         data,
         epochs=2,
@@ -75,3 +81,8 @@ def test_stages_that_are_stopped_within_an_epoch_go_on_in_it(tmp_path):
         assert left["epoch"] == 0
         assert 0 < left["batch"] < BATCHES
         assert left["samples"] == [8 * BATCHES] * 2
+
+
+def test_a_stage_that_is_stopped_alone_stops_the_others(tmp_path):
+    """They would wait for it to learn for two epochs, which it never does."""
+    assert launch(work, str(tmp_path), 5, 1, processes=2, threads=1) == 130

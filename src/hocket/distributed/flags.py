@@ -31,9 +31,16 @@ class StoreFlags:
         self._name_count += 1
         return f"flag/{self._name_count}"
 
-    def set(self, name: str, value: str = "yes") -> None:
-        """Set the flag of this process to a value."""
-        ask_store(lambda: self._store.set(f"{name}/{self._rank}", value))
+    def set(self, name: str, value: str = "yes", *, rank: int | None = None) -> None:
+        """Set a flag to a value.
+
+        Args:
+            name: Name of the flag.
+            value: The value.
+            rank: Process whose flag it is; this one if not given.
+        """
+        owner = self._rank if rank is None else rank
+        ask_store(lambda: self._store.set(f"{name}/{owner}", value))
 
     def clear(self, name: str) -> None:
         """Delete the flag that an earlier process of this rank has set before it was killed."""

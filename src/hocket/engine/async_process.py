@@ -121,7 +121,8 @@ class AsyncProcess:
 
     def stop(self) -> None:
         """Let all stages stop where they are."""
-        self._world.flags.set(self._flag("stop"))
+        # The flag of rank 0, whoever asks for it: all look at that one alone.
+        self._world.flags.set(self._flag("stop"), rank=0)
 
     def ticks(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Return batches at the first stage, at others a placeholder for each turn."""

@@ -37,6 +37,13 @@ def test_a_flag_is_set_by_all_once_the_last_one_has_set_it(flags):
     assert not first.all_set("stop")
 
 
+def test_a_process_can_set_the_flag_of_another(flags):
+    first, second = flags
+    second.set("stop", rank=0)
+    assert first.all_set("stop", ranks=[0])
+    assert not first.all_set("stop")
+
+
 def test_a_flag_can_be_cleared(flags):
     first, second = flags
     for each in flags:
