@@ -77,7 +77,8 @@ class Membership:
             timeout_s: Time-out of an operation of the new group, in seconds.
 
         Returns:
-            A new group of all processes if one of them has rejoined, None otherwise.
+            A new group of all processes if one of them has rejoined in this phase, None
+            otherwise.
 
         Raises:
             HocketError: A process has failed, or does not arrive.
@@ -86,8 +87,8 @@ class Membership:
         self.detached = False
         if self._identity.rejoin_markers is not None:
             self._identity.rejoin_markers.mark_reunited()
-        ranks = range(self._identity.size)
-        if not (latest := max(map(self.incarnation, ranks))):
+        latest = max(map(self.incarnation, range(self._identity.size)))
+        if not latest or self.phase > 1:  # in which no process can rejoin
             return None
         rank, size = self._identity.rank, self._identity.size
         form = partial(self._group, f"all/{latest}", rank, size, timeout_s)

@@ -82,6 +82,21 @@ def test_there_is_no_new_group_without_a_process_that_has_rejoined():
     assert first.pair_group(1) is None  # the other one is not ready
 
 
+def test_a_later_phase_ends_in_the_group_of_the_first(monkeypatch):
+    """The addresses of the first group are still in the store."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = HashStore()
+    pair = [build_membership(store, 0), build_membership(store, 1, incarnation=1)]
+    groups = []
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            for each in pair:
+                each.detach()
+            groups.append(list(pool.map(lambda each: each.reunite(20.0), pair)))
+    assert None not in groups[0]
+    assert groups[1] == [None, None]
+
+
 class KilledStore(Store):
     """A store to which a process can still write, and is killed before it reads."""
 
