@@ -144,10 +144,11 @@ class CheckpointWriter:
         self.last_name = name
         flag = self._world.flags.new_name()
         job = _Job(name, packed, manifest, flag, refusal)
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._write, args=(job,), name="hocket-saver", daemon=True
         )
-        self._thread.start()
+        thread.start()  # first: one that the system refuses is not waited for
+        self._thread = thread
 
     def take_complete(self) -> list[Path]:
         """Return the checkpoints found complete since this was asked before, in their order."""

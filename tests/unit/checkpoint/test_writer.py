@@ -269,6 +269,21 @@ def test_what_never_becomes_complete_is_not_waited_for_at_the_end(tmp_path):
     assert "hocket-verdict" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_a_thread_that_cannot_be_started_is_the_failure(tmp_path, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "hocket-saver":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        build_trainer().fit(
+            data(mlp, 2), epochs=1, progress=False, checkpoints=Checkpoints(tmp_path)
+        )
+
+
 def test_a_failure_just_when_a_thread_begins_to_wait_for_the_verdict_is_no_other(
     tmp_path, monkeypatch
 ):
