@@ -38,7 +38,8 @@ class ReconnectingLink:
         connect: Makes each connection.
 
     Attributes:
-        connection: The present connection; None while there is none.
+        connection: The present connection; None while there is none. The thread that reconnects
+            may replace it at any time.
     """
 
     def __init__(self, world: World, rank: int, connect: ConnectionFactory) -> None:
@@ -73,8 +74,9 @@ class ReconnectingLink:
         """Reconnect from now on whenever the neighbour is killed and started again."""
         if self._thread is None or not self._thread.is_alive():
             name = f"hocket-link-{self.rank}"
-            self._thread = threading.Thread(target=self._reconnect_loop, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._reconnect_loop, name=name, daemon=True)
+            thread.start()  # first, as another thread that closes the link joins this one
+            self._thread = thread
 
     def wait_connected(self) -> Connection:
         """Wait until there is a connection and return it.
@@ -82,10 +84,10 @@ class ReconnectingLink:
         Raises:
             HocketError: The neighbour is lost and does not come back.
         """
-        while self.connection is None:
+        while (connection := self.connection) is None:
             self.raise_if_lost()  # the thread that reconnects has the time limit
             time.sleep(POLL_S)
-        return self.connection
+        return connection
 
     def raise_if_lost(self) -> None:
         """Raise the error of a neighbour that is lost for good.
@@ -100,8 +102,8 @@ class ReconnectingLink:
     def begin_close(self) -> None:
         """Begin to close the present connection, and make no other one."""
         self._closing = True
-        if self.connection is not None:
-            self.connection.begin_close()
+        if (connection := self.connection) is not None:
+            connection.begin_close()
 
     def finish_close(self, timeout_s: float) -> bool:
         """Wait until the neighbour has closed it, too; return True if nothing is under way."""
