@@ -389,6 +389,7 @@ def test_a_training_that_fails_is_reported_once_and_each_stage_is_saved(run, tmp
     assert err.count("error: ") == 1
     assert "became nan" in err or "became inf" in err
     assert f"the weights reached are in {out}\n" in err
+    assert "present weights of its own stage only" not in err  # each saves just these
     summary = json.loads((out / "summary.json").read_text())
     assert summary["state"] == "failed"
     assert "became" in summary["message"]

@@ -173,8 +173,10 @@ class TrainingRun:
     def _fail(self, error: Exception) -> None:
         """Write what this process has, without the others."""
         trainer, name = self._trainer, "network"
-        network: nn.Module = trainer.network
-        if trainer.process_name is not None:
+        network: nn.Module
+        if trainer.process_name is None:
+            network = trainer.network
+        else:  # which has the present weights of one stage only
             name, network = f"{name}.{trainer.process_name}", trainer.stages[0].module
         try:
             unsaved = self._save_weights(network, name)
