@@ -15,7 +15,15 @@ from hocket.distributed import identity
 from hocket.distributed.restart import environment_number
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
-from hocket.errors import DataError, HocketError, OptionError, RunFolderError, SampleError, warn
+from hocket.errors import (
+    DataError,
+    HocketError,
+    OptionError,
+    RunFolderError,
+    SampleError,
+    format_problems,
+    warn,
+)
 from hocket.methods.method import Method
 from hocket.runs.build import (
     KEPT_PLAN,
@@ -93,11 +101,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         "stage_speeds": parse_stage_speeds(config),
     }
     require_device(config.device)
-    if config.on_nan == "restore" and method.free_running:
-        raise OptionError(
-            f"on_nan is 'restore', but the stages of method {config.method!r} run freely, and "
-            "each numbers its own batches; use 'skip'"
-        )
     if config.tensorboard:
         tensorboard_writer()
     trackers = parse_trackers(config.log_to)
@@ -107,6 +110,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     build = network_builder(config)
     alone = environment_number("WORLD_SIZE", 1) == 1
     is_first = alone or environment_number("RANK", 0) == 0
+    if method.free_running:
+        _require_own_counts(config, alone=alone)
     if is_first and not resume:
         require_new(config.run_dir)
     if config.threads:
@@ -121,6 +126,36 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         parts["network"] = network = build(data)
         parts["optimizer"] = build_optimizer_factory(config, network)
         return _train_in(config, method, parts, data, previous_dir, trackers, stack)
+
+
+def _require_own_counts(config: RunConfig, *, alone: bool) -> None:
+    """Refuse choices that count batches, updates or epochs of all stages together.
+
+    Args:
+        config: Choices of a training whose stages run freely.
+        alone: True if all of them are in this process, where epochs end for all.
+
+    Raises:
+        OptionError: There is such a choice.
+    """
+    method = f"the stages of method {config.method!r} run freely, and each"
+    problems = []
+    if config.on_nan == "restore":
+        problems.append(
+            f"on_nan is 'restore', but {method} numbers its own batches; use 'skip'"
+        )
+    if config.updates or config.evaluate_every:
+        problems.append(
+            f"{method} counts its own updates; give epochs, and leave updates and "
+            "evaluate_every out"
+        )
+    if (config.early_stopping or config.keep_best != "none") and not alone:
+        problems.append(
+            f"early_stopping and keep_best compare epochs, but {method} counts its own, and is "
+            "evaluated at the end only; leave them out, or train in one process"
+        )
+    if problems:
+        raise OptionError(format_problems("this run is impossible", problems))
 
 
 def _train_in(

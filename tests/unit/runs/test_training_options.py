@@ -5,7 +5,7 @@ import torch
 
 from contract.small import bits
 from hocket.distributed.launch import launch
-from hocket.errors import DataError
+from hocket.errors import DataError, OptionError
 from hocket.runs.config import RunConfig
 from hocket.runs.train import train
 
@@ -53,3 +53,35 @@ def test_what_needs_the_class_of_each_sample_refuses_mixed_targets(tmp_path, met
     choices = {**TOGETHER, "method": method, "run_dir": tmp_path / "run"}
     with pytest.raises(DataError, match=said):
         train(RunConfig(**choices))
+
+
+@pytest.mark.parametrize(
+    ("choice", "processes", "said"),
+    [
+        (
+            {"on_nan": "restore", "checkpoint_every": 4},
+            1,
+            "run freely, and each numbers its own batches; use 'skip'",
+        ),
+        (
+            {"updates": 3, "epochs": 20},
+            1,
+            "counts its own updates; give epochs, and leave upd",
+        ),
+        ({"evaluate_every": 3}, 1, "counts its own updates; give epochs, and leave updates an"),
+        (
+            {"early_stopping": 2},
+            2,
+            "early_stopping and keep_best compare epochs, but the stages",
+        ),
+        ({"keep_best": "test_error"}, 2, "counts its own, and is evaluated at the end only"),
+    ],
+)
+def test_what_stages_that_run_freely_do_not_count_is_refused_before_there_is_a_folder(
+    choice, processes, said, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    config = {"method": "dgl-async", "run_dir": tmp_path / "run"} | choice
+    with pytest.raises(OptionError, match=said):
+        train(RunConfig(**TOGETHER | config))
+    assert not (tmp_path / "run").exists()
