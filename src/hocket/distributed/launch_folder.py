@@ -4,6 +4,7 @@ Notes are files rather than keys of the store: a process that is killed while it
 store blocks all readers, and the launcher must never block.
 """
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -90,7 +91,8 @@ class LaunchFolder:
 
     def _write(self, name: str, text: str) -> None:
         with suppress(OSError):
-            whole = self.path / f"{name}.part"
+            # Others may write at the same time.
+            whole = self.path / f"{name}.{os.getpid()}.part"
             whole.write_text(text)
             whole.rename(self.path / name)
 
