@@ -423,6 +423,41 @@ def test_ctrl_c_ends_a_training_in_good_order(run, tmp_path, method, said):
     assert not list(out.glob("network.stage*"))
 
 
+STOPPED = '''
+import os, signal
+from pathlib import Path
+from torch import nn
+
+class Stops(nn.Module):
+    """Interrupts the first process, once, in the evaluation behind the training."""
+
+    due = os.environ["RANK"] == "0"
+
+    def forward(self, x):
+        if self.due and Path("run/network-averaged.pt").exists():
+            self.due = False
+            os.kill(os.getpid(), signal.SIGINT)
+        return x
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), Stops(), nn.ReLU(), nn.Linear(8, 10))
+'''
+
+
+def test_ctrl_c_in_the_last_evaluation_ends_all_processes_with_a_summary(
+    run, tmp_path, monkeypatch
+):
+    """Each other one waits for the next batch of that evaluation."""
+    monkeypatch.chdir(tmp_path)
+    Path("stopped.py").write_text(STOPPED)
+    words = ("--network", "stopped.py:network", "--plan", "3")
+    words += ("--average-weights", "0.5", "--epochs", "1", "--run-dir", "run")
+    code, _, err = run("--processes", "2", *words, "--batch-size", "60")
+    assert code == 130, err
+    assert "interrupted: stopped after the last epoch, in its last evaluation" in err
+    assert json.loads(Path("run/summary.json").read_text())["state"] == "interrupted"
+
+
 def read_rows(folder):
     rows = []
     for file in folder.glob("metrics*.jsonl"):

@@ -4,9 +4,12 @@ import dataclasses
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -31,6 +34,7 @@ from hocket.timeline import Timeline
 from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.best_weights import BestWeights
 from hocket.training.early_stopping import EarlyStopping
+from hocket.training.interrupt import Interrupt, heard
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.training.weights_file import remove_other_formats, save_weights
@@ -99,17 +103,15 @@ class TrainingRun:
             )
         except KeyboardInterrupt as stop:
             number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
-            return self._end(None, "interrupted", self._stopped(), number)
+            return self._end("interrupted", self._stopped(), number)
         except Exception as error:
             self._fail(error)
             if isinstance(error, NonFiniteError) and config.on_nan == "restore":
                 raise self._request_restore(error) from error
             raise
-        try:
-            return self._end(data, "finished")
-        except KeyboardInterrupt:  # in the evaluation of averaged weights
-            message = "stopped after the last epoch, in its last evaluation"
-            return self._end(None, "interrupted", message, int(signal.SIGINT))
+        with Interrupt(heard((signal.SIGINT,))) as interrupt:  # that all processes end alike
+            last = partial(_evaluate_until_asked, self._trainer, data.test, interrupt)
+            return self._end("finished", evaluate=last)
 
     def _stopped(self) -> str:
         """Return in words how far a training has come that was interrupted."""
@@ -143,15 +145,20 @@ class TrainingRun:
         )
 
     def _end(
-        self, data: Data | None, state: str, message: str = "", signal_number: int = 0
+        self,
+        state: str,
+        message: str = "",
+        signal_number: int = 0,
+        evaluate: Callable[[], tuple[EvaluationResult | None, int]] | None = None,
     ) -> Summary:
         """Collect what all processes have, write it, and return the summary.
 
         Args:
-            data: Data to evaluate averaged weights with; None for no evaluation.
             state: How the training has ended.
             message: The reason.
             signal_number: Number of the signal that stopped it; 0 if none did.
+            evaluate: Evaluates averaged weights; returns the number of the signal, too, that
+                has ended the evaluation, or 0. None for no evaluation.
         """
         trainer = self._trainer
         trainer.collect()
@@ -162,7 +169,11 @@ class TrainingRun:
         if self._averaged_weights is not None:
             with self._averaged_weights.in_place(trainer):
                 unsaved.append(self._save_in_main_process("network-averaged"))
-                evaluation = trainer.evaluate(data.test) if data is not None else None
+                if evaluate is not None:
+                    evaluation, signal_number = evaluate()
+        if state == "finished" and signal_number:
+            state = "interrupted"
+            message = "stopped after the last epoch, in its last evaluation"
         message = "; ".join(filter(None, [message, *unsaved]))
         self._write_timeline()
         rows = [dataclasses.asdict(stage) for stage in self._summarize_stages()]
@@ -290,3 +301,27 @@ class TrainingRun:
                     self._timeline_before.concatenate(timeline).write(file)
                 except OptionError as error:  # the results are worth more
                     warn(str(error))
+
+
+def _evaluate_until_asked(
+    trainer: Trainer, batches: Iterable[Any], interrupt: Interrupt
+) -> tuple[EvaluationResult | None, int]:
+    """Evaluate the network, unless a signal asks one of the processes to stop.
+
+    Args:
+        trainer: The trainer.
+        batches: Batches of the evaluation.
+        interrupt: Knows whether this process is asked.
+
+    Returns:
+        The result, or None; and the number of the signal, or 0.
+    """
+
+    def served() -> Iterator[Any]:
+        iterator = iter(batches)
+        yield from islice(iterator, 1)  # an evaluation of no batch is an error
+        yield from interrupt.until_asked(iterator)
+
+    result = trainer.evaluate(served())
+    asked = max(trainer.gather(interrupt.asked))
+    return (None if asked else result), asked
