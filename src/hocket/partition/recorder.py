@@ -322,8 +322,11 @@ class ForwardRecorder:
         if reads_elements:
             self._use(operands)
             self._decided |= self._common_origin(operands) or frozenset()
-        known = list(self._values)
-        indices = tuple(known.index(id(t)) for t in operands if id(t) in self._values)
+        known, first = (
+            list(self._values),
+            len(self._constant_inputs),
+        )  # which `finish` puts first
+        indices = tuple(first + known.index(id(t)) for t in operands if id(t) in self._values)
         if indices:
             where = "; ".join((f"{name} in {user_line()}", *QUERY_REMEDIES.get(name, ())))
             reason = f"control flow depends on tensor values computed before it ({where})"

@@ -224,3 +224,25 @@ def test_a_text_of_another_length_may_not_take_another_number_of_steps(layers):
     assert torch.equal(run_stages(stages, ids + 1), network(ids + 1))
     with pytest.raises(CutError, match=r"another path than on the sample"):
         run_stages(stages, torch.arange(8).view(2, 4))
+
+
+class Decided(nn.Module):
+    """Network that decides by whole numbers, and reads a size of another input behind a cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, lengths):
+        h = self.first(x)
+        if lengths.max() < 9:
+            h = h.relu()
+        return self.third(self.second(h) / len(x))
+
+
+def test_a_size_is_that_of_the_batch_where_stages_repeat_decisions():
+    network = Decided()
+    stages = cut(network, stages=AT_SECOND, sample=(torch.randn(2, 4), torch.tensor([1, 2])))
+    for count in (2, 6):
+        batch = torch.randn(count, 4), torch.arange(count)
+        assert torch.equal(run_stages(stages, batch), network(*batch))
