@@ -184,13 +184,14 @@ class ForwardRecorder:
         self._event += 1
         operands = tensor_leaves(args, kwargs)
         versions = [(tensor, tensor._version) for tensor in operands]
+        unknown = self._has_unknown(operands)  # before a change in place gives it a graph
         output = function(*args, **kwargs)
         results, mutated = tensor_leaves(output), mutated_tensors(versions)
         name = function_name(function)
         varies = any(id(t) in self._values or id(t) in self._weights for t in operands)
         reads = reads_elements(name, args, kwargs)
         if results or mutated:
-            self._use(operands)
+            self._use(operands, unknown=unknown)
             # Only what may differ between stages is a step of the path. Queries are none: hooks
             # of the user, such as counters, may query anything.
             if varies or name in RANDOM_FUNCTIONS:
@@ -217,7 +218,8 @@ class ForwardRecorder:
     def finish(self, output: Any) -> Recording:
         """Return the recording, after the network has returned its output."""
         self._event += 1
-        self._use(tensor_leaves(output))
+        outputs = tensor_leaves(output)
+        self._use(outputs, unknown=self._has_unknown(outputs))
         values = tuple(
             Value(
                 keys=tuple(value.keys),
@@ -273,16 +275,30 @@ class ForwardRecorder:
                 origin |= value.origin
         return origin
 
-    def _use(self, operands: list[Tensor]) -> None:
-        """Record that the present event needs the elements of these tensors."""
+    def _use(self, operands: list[Tensor], *, unknown: bool) -> None:
+        """Record that the present event needs the elements of these tensors.
+
+        Args:
+            operands: The tensors.
+            unknown: One of them has a graph of unknown origin.
+        """
         for tensor in operands:
             if (name := self._weights.get(id(tensor))) is not None:
                 first, _ = self._weight_uses.get(name, (self._event, 0))
                 self._weight_uses[name] = first, self._event
             elif (value := self._values.get(id(tensor))) is not None:
                 value.last_use = self._event
-            elif tensor.grad_fn is not None:
-                self._untracked.append((self._event, user_line()))
+        if unknown:
+            self._untracked.append((self._event, user_line()))
+
+    def _has_unknown(self, tensors: list[Tensor]) -> bool:
+        """Return True if one of these tensors has a graph and is of unknown origin."""
+        return any(
+            tensor.grad_fn is not None
+            and id(tensor) not in self._values
+            and id(tensor) not in self._weights
+            for tensor in tensors
+        )
 
     def _notice_draws(self) -> None:
         """Record that the running forward has drawn numbers from Python or NumPy."""
@@ -320,12 +336,10 @@ class ForwardRecorder:
     ) -> None:
         """Record a query of these tensors by a function of PyTorch."""
         if reads_elements:
-            self._use(operands)
+            self._use(operands, unknown=self._has_unknown(operands))
             self._decided |= self._common_origin(operands) or frozenset()
-        known, first = (
-            list(self._values),
-            len(self._constant_inputs),
-        )  # which `finish` puts first
+        known = list(self._values)
+        first = len(self._constant_inputs)  # `finish` puts them before the others
         indices = tuple(first + known.index(id(t)) for t in operands if id(t) in self._values)
         if indices:
             where = "; ".join((f"{name} in {user_line()}", *QUERY_REMEDIES.get(name, ())))

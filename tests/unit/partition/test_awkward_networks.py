@@ -9,6 +9,8 @@ from torch import nn
 from contract.small import sgd
 from hocket import Plan, Trainer, cut
 from hocket.errors import CutError
+from hocket.partition.cut_points import find_cut_points
+from unit.partition.networks import run_stages
 
 X = torch.eye(4)
 
@@ -198,3 +200,28 @@ def test_a_stage_may_begin_with_a_layer_that_works_in_place(ahead):
     layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Linear(4, 4)
     network = Inplace() if ahead == "relu" else nn.Sequential(*layers)
     assert len(cut(network, stages=Plan(ahead), sample=X)) == 2
+
+
+class Summed(nn.Module):
+    """Network that adds something of each layer to a constant that it begins with."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        total = torch.zeros(())
+        x = self.first(x)
+        for layer in (self.second, self.third):
+            x = layer(x)
+            total += x.square().mean()
+        return x, total
+
+
+def test_a_constant_may_be_added_to_behind_a_cut():
+    graph = find_cut_points(Summed(), torch.randn(2, 4))
+    assert [point.name for point in graph.cut_points] == ["second", "third"]
+    network, x = Summed(), torch.randn(3, 4)
+    stages = cut(network, stages=Plan(("second", "third")), sample=x[:2])
+    for value, expected in zip(run_stages(stages, x), network(x), strict=True):
+        assert torch.equal(value, expected)
