@@ -17,6 +17,7 @@ from hocket.partition.flops import (
     count_flops,
     count_flops_between,
 )
+from hocket.partition.inputs import as_inputs
 from hocket.partition.link import ONE_MACHINE, Link
 from hocket.partition.partial_module import build_partial_modules
 from hocket.partition.plan import Plan
@@ -77,6 +78,7 @@ def cut(
 
     Raises:
         CutError: The network cannot be cut like this; with all reasons.
+        DataError: There is no tensor in the sample, or one that is not dense.
         OptionError: An option is not valid, or a link or a limit is given where nothing is
             measured.
 
@@ -89,6 +91,7 @@ def cut(
     check_memory_limit(memory_limit_mib)
     if isinstance(stages, bool) or not isinstance(stages, int | Plan):
         raise OptionError(f"stages is {stages!r}; use a whole number or a Plan")
+    sample = as_inputs(sample, "the sample")
     timed = isinstance(stages, int) and by == "time"
     if (link, memory_limit_mib) != (ONE_MACHINE, float("inf")) and not timed:
         raise OptionError(

@@ -4,14 +4,12 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 
 from hocket.errors import DataError
 from hocket.options import require_functions
-from hocket.tree import Tree, count_samples, map_tensors, tensors
+from hocket.partition.inputs import as_inputs, as_tree, describe_value
+from hocket.tree import Tree, count_samples, map_tensors
 
 SplitBatch: TypeAlias = Callable[[Any], tuple[Tree, Tree]]
 """Returns the inputs and targets of what a loader gives for a batch."""
@@ -87,8 +85,8 @@ class BatchSplitter:
             batch = inputs, batch[LABELS]
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise DataError(
-                f"{where} is {_describe(batch)}; a batch is a pair (inputs, targets), or a "
-                f"mapping with {LABELS!r}; for others give the trainer "
+                f"{where} is {describe_value(batch)}; a batch is a pair (inputs, targets), or "
+                f"a mapping with {LABELS!r}; for others give the trainer "
                 "split_batch=lambda batch: (inputs, targets)"
             )
         inputs, targets = batch
@@ -101,49 +99,6 @@ def _without_targets(batch: Any) -> Any:
         return batch[0], None
     alone = isinstance(batch, Tensor) or (isinstance(batch, Mapping) and LABELS not in batch)
     return (batch, None) if alone else batch
-
-
-def as_tree(values: Tree) -> Tree:
-    """Return values in which a mapping of any class, such as a BatchEncoding, is a dict."""
-    if isinstance(values, Tensor):  # as nearly always, and in a fraction of the time
-        return values
-    return dict(values) if isinstance(values, Mapping) else values
-
-
-def as_inputs(values: Tree, where: str) -> Tree:
-    """Return inputs of a network as a tree of tensors.
-
-    Args:
-        values: The inputs.
-        where: Subject of the message of an error.
-
-    Raises:
-        DataError: There is no tensor among the inputs.
-    """
-    inputs = as_tree(values)
-    if not tensors(inputs):
-        raise DataError(
-            f"{where} has no tensors as inputs: it has {_describe(values)}; convert other "
-            "arrays with torch.as_tensor, and leave out batches without inputs"
-        )
-    if any(isinstance(each, PackedSequence) for each in _unpacked_leaves(inputs)):
-        raise DataError(
-            f"{where} has a PackedSequence among its inputs; give the padded tensor and the "
-            "lengths, and pack them in a module of the network"
-        )
-    for value in tensors(inputs):
-        if value.layout != torch.strided or value.is_nested:
-            raise DataError(
-                f"{where} has a sparse or nested tensor among its inputs; give its indices and "
-                "values as dense tensors, or let a module keep it as a buffer"
-            )
-    return inputs
-
-
-def _unpacked_leaves(inputs: Tree) -> list[Any]:
-    if isinstance(inputs, Tensor):  # as nearly always, and in a fraction of the time
-        return []
-    return pytree.tree_leaves(inputs, is_leaf=lambda each: isinstance(each, PackedSequence))
 
 
 def first_samples(inputs: Tree, count: int) -> Tree:
@@ -169,15 +124,3 @@ def length_of(batches: object) -> int | None:
         return len(batches)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):  # a DataLoader of an IterableDataset has no len
         return None
-
-
-def _describe(value: object) -> str:
-    """Return the type of a value in words, with its shape, its size or its keys."""
-    kind = type(value).__name__
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, Mapping):
-        return f"a {kind} with the keys {', '.join(map(repr, value)) or 'none'}"
-    if isinstance(value, tuple | list):
-        return f"a {kind} of {len(value)} values"
-    return f"a {kind}"

@@ -28,6 +28,7 @@ from hocket.engine.unbuilt import UnbuiltEngine
 from hocket.errors import NonFiniteError, OptionError, warn
 from hocket.modes import TrainingMode
 from hocket.options import require_list
+from hocket.partition.inputs import as_inputs, as_tree
 from hocket.restore import preserve_rng
 from hocket.signals import Delayed
 from hocket.stage.late_check import look
@@ -38,13 +39,7 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.stage.untrained import loss_weights, warn_of_untrained
 from hocket.timeline import Span, Timeline
-from hocket.training.batches import (
-    BatchSplitter,
-    SplitBatch,
-    as_inputs,
-    as_tree,
-    first_samples,
-)
+from hocket.training.batches import BatchSplitter, SplitBatch, first_samples
 from hocket.training.cut_network import CutNetwork, Stages
 from hocket.training.own_metrics import Metric, OwnMetrics
 from hocket.training.state import parameter_names

@@ -22,6 +22,7 @@ from hocket.methods.method import Method
 from hocket.methods.stage_speeds import StageTiming, build_stage_speeds
 from hocket.options import require_list
 from hocket.partition import Plan
+from hocket.partition.inputs import as_tree
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.clipping import as_clipping
 from hocket.stage.nonfinite import OnNaN
@@ -30,7 +31,7 @@ from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
 from hocket.stage.setup import BatchNorm, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
-from hocket.training.batches import SplitBatch, as_tree, length_of
+from hocket.training.batches import SplitBatch, length_of
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback
 from hocket.training.cut_network import Stages, count_stages, find_device

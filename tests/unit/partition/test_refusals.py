@@ -1,13 +1,15 @@
 """Cuts that are not possible are refused with all reasons; later failures are reported."""
 
 import itertools
+from collections import UserDict
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from hocket import Plan, Trainer, cut
-from hocket.errors import CutError
+from hocket.errors import CutError, DataError
 from hocket.partition.cut_points import find_cut_points
 from hocket.partition.partial_module import build_partial_modules
 from hocket.partition.verify import verify_stages
@@ -167,6 +169,25 @@ def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, whe
     expected = rf"does not take the sample, of shape \(2, 7\): {where}mat1 and .*; pass a batch"
     with pytest.raises(CutError, match=expected):
         cut(network, stages=stages, sample=torch.ones(2, 7))
+
+
+@pytest.mark.parametrize("network", [Glued(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))])
+@pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        (torch.eye(4).to_sparse(), "the sample has a sparse or nested tensor among its inputs"),
+        (np.ones((2, 4)), "the sample has no tensors as inputs: it has a ndarray; convert"),
+    ],
+    ids=["sparse", "an array"],
+)
+def test_a_sample_that_is_no_tree_of_dense_tensors_is_refused(network, sample, told):
+    with pytest.raises(DataError, match=told):
+        cut(network, stages=2, sample=sample)
+
+
+def test_a_sample_may_be_any_mapping():
+    sample = UserDict(a=torch.ones(2, 4), b=torch.ones(2, 4))
+    assert len(cut(Two(), stages=2, sample=sample)) == 2
 
 
 @pytest.mark.parametrize("stages", [0, 30])
