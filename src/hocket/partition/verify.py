@@ -64,8 +64,8 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
 
     Raises:
         CutError: Something differs, with all differences; or the network does not take the
-            sample.
-    """  # noqa: DOC501  # sample_error returns a CutError
+            sample, or fails in its backward.
+    """  # noqa: DOC501  # _unfit_error returns a CutError
     problems: list[str] = []
     rounded: list[str] = []
     on_gpu = any(device.type == "cuda" for device in devices_of(network))
@@ -75,7 +75,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             try:
                 expected = _run(network, [network], sample)
             except Exception as error:
-                raise sample_error(network, sample, error) from error
+                raise _unfit_error(network, sample, error) from error
             if not expected.outputs:
                 raise CutError(
                     "no tensors are found in the output of the network; return a tuple, list "
@@ -109,6 +109,26 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             )
         )
     _warn_of_rounding(rounded, len(stages))
+
+
+def _unfit_error(network: nn.Module, sample: Tree, error: Exception) -> CutError:
+    """Return the error for a network that fails without a cut, in its present mode.
+
+    Args:
+        network: The network.
+        sample: A batch of its inputs.
+        error: Exception of its forward or of its backward.
+    """
+    refused = sample_error(network, sample, error)
+    try:
+        with _same_state(network, grad=True):
+            call_network(network, copy_tensors(sample))
+    except Exception:
+        return refused
+    return CutError(
+        f"cannot cut a {type(network).__name__} whose backward fails without a cut as well: "
+        f"{error}; change its forward so that loss.backward() works"
+    )
 
 
 def _warn_of_rounding(rounded: Sequence[str], stages: int) -> None:

@@ -171,6 +171,33 @@ def test_a_sample_that_the_network_does_not_take_is_refused(network, stages, whe
         cut(network, stages=stages, sample=torch.ones(2, 7))
 
 
+class Overwrites(nn.Module):
+    """Network that changes a tensor in place which its own backward needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.first(x).sigmoid()
+        y = self.second(x)
+        x.mul_(2)
+        return y
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Overwrites(), nn.Sequential(Overwrites(), nn.Linear(4, 4))],
+    ids=["own", "chain"],
+)
+def test_a_network_whose_own_backward_fails_is_told_from_one_that_takes_no_sample(network):
+    told = (
+        r"whose backward fails without a cut as well: .*inplace operation.*loss\.backward\(\)"
+    )
+    with pytest.raises(CutError, match=rf"(?s)cannot cut a {type(network).__name__} {told}"):
+        cut(network, stages=2, sample=torch.ones(2, 4))
+
+
 @pytest.mark.parametrize("network", [Glued(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))])
 @pytest.mark.parametrize(
     ("sample", "told"),
