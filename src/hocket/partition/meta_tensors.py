@@ -3,6 +3,7 @@
 Meta tensors have a shape and a type but no memory.
 """
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -203,6 +204,8 @@ def _run_apart(
     try:
         with preserve_numpy_and_python(), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the module itself will be told
+            if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+                return copy.deepcopy(module)(*args, **kwargs), used  # takes no other weights
             replaced = {name: replace(value) for name, value in weights.items()}
             return functional_call(module, replaced, args, kwargs), used
     finally:

@@ -225,3 +225,20 @@ def test_a_constant_may_be_added_to_behind_a_cut():
     stages = cut(network, stages=Plan(("second", "third")), sample=x[:2])
     for value, expected in zip(run_stages(stages, x), network(x), strict=True):
         assert torch.equal(value, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.parametrize("place", ["scripted", "second"])
+def test_a_scripted_module_may_be_on_either_side_of_a_cut(place):
+    class Scripting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+
+        def forward(self, x):
+            return self.second(self.scripted(self.first(x)) + 1)
+
+    network, x = Scripting(), torch.randn(5, 4)
+    stages = cut(network, stages=Plan((place,)), sample=x[:2])
+    assert torch.equal(run_stages(stages, x), network(x))
