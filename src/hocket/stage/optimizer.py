@@ -11,6 +11,7 @@ from hocket.errors import OptionError
 from hocket.methods.method import Reduce
 from hocket.remedies.remedy import Aids
 from hocket.stage.accumulate import GradientAccumulator
+from hocket.stage.bare_step import bare_step
 from hocket.stage.clipping import Clipping
 from hocket.stage.optimizer_factory import NEEDS_CLOSURE
 from hocket.stage.weight_memory import repeated_views
@@ -333,7 +334,7 @@ def _step_scaled(optimizer: Optimizer, factor: float) -> list[float]:
         group["lr"] = lr * factor
     used = [float(group["lr"]) for group in groups]
     try:
-        optimizer.step()
+        bare_step(optimizer)()
     except Exception as error:
         if "closure" not in str(error):
             raise
