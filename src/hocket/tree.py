@@ -29,7 +29,7 @@ def count_samples(tree: Tree) -> int:
     >>> count_samples({"loss": torch.tensor(1.0), "logits": torch.zeros(8, 2)})
     8
     """
-    return next((len(tensor) for tensor in tensors(tree) if tensor.dim()), 0)
+    return next((tensor.shape[0] for tensor in tensors(tree) if tensor.dim()), 0)
 
 
 def count_batch(targets: Tree, values: Tree) -> int:

@@ -62,7 +62,7 @@ def cross_entropy(output: Tree, targets: Tree, *, label_smoothing: float = 0.0) 
     if targets.dtype not in (torch.int64, torch.uint8):
         targets = targets.long()  # which PyTorch asks for
     # PyTorch's mean over no targets is NaN.
-    if targets.device.type != "cpu":
+    if not targets.is_cpu:
         mean = F.cross_entropy(
             output, targets, ignore_index=IGNORED, label_smoothing=label_smoothing
         )
@@ -193,7 +193,7 @@ def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
     """
     if not isinstance(targets, Tensor) or is_inexact(targets) or targets.dtype is torch.bool:
         return None
-    if targets.device.type == "cpu":  # by the shortest way, as this is done in every tick
+    if targets.is_cpu:  # by the shortest way, as this is done in every tick
         return int(numpy.count_nonzero(targets.numpy() != ignored))
     return (targets.long() != ignored).sum()  # as in `count_errors`
 

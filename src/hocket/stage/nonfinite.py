@@ -69,10 +69,8 @@ def _are_moderate(norms: list[Tensor]) -> bool:
 
     Some that are may be taken for others if their types differ.
     """
-    if norms[0].device.type == "cpu":  # by the shortest way, as this is done in every tick
-        values = [norm.item() for norm in norms]
-    else:
-        values = torch.stack(norms).tolist()
+    # On a CPU by the shortest way, as this is done in every tick.
+    values = [norm.item() for norm in norms] if norms[0].is_cpu else torch.stack(norms).tolist()
     return math.hypot(*values) <= torch.finfo(norms[0].dtype).max
 
 

@@ -36,8 +36,10 @@ class Upload:
             value = value.detach()
             self._warn_of_graph()
         images = self._channels_last and value.dim() == 4
+        if value.device == self._device and not images:
+            return value
         memory_format = torch.channels_last if images else torch.preserve_format
-        on_host = value.device.type == "cpu" and value.layout == torch.strided
+        on_host = value.is_cpu and value.layout == torch.strided
         if self._stream is None or not on_host:
             moved = value.to(self._device)
             return moved.to(memory_format=memory_format) if images else moved
