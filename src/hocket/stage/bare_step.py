@@ -4,7 +4,7 @@ PyTorch names each step for its profiler, and calls hooks before and after it. I
 none, that still takes a third as long as the update of a small network.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from types import CodeType
 from typing import Any
@@ -14,11 +14,9 @@ from torch.optim import SGD, Optimizer
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-_HOOKS_OF_ALL: tuple[Mapping[int, Callable[..., Any]], ...] = (
-    torch_optimizer._global_optimizer_pre_hooks,
-    torch_optimizer._global_optimizer_post_hooks,
-)
-"""Tables of hooks of all optimizers, which may fill at any time."""
+_HOOKS_OF_ALL = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
+_OWN_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+"""Tables of hooks, which may fill at any time."""
 
 
 def bare_step(optimizer: Optimizer) -> Callable[[], object]:
@@ -37,11 +35,18 @@ def bare_step(optimizer: Optimizer) -> Callable[[], object]:
 @cache
 def _wrappers() -> frozenset[CodeType]:
     """Return the code of the wrappers: of the one for profiler and hooks, and a scheduler's."""
+    wrap: Any = Optimizer.profile_hook_step
     optimizer = SGD([torch.zeros(1)])
     LambdaLR(optimizer, lambda epoch: 1.0)
-    return frozenset([SGD.step.__code__, optimizer.step.__code__])
+    return frozenset([wrap(len).__code__, optimizer.step.__code__])
 
 
 def _is_observed(optimizer: Optimizer) -> bool:
-    own = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-    return any([*_HOOKS_OF_ALL, *own]) or torch._C._autograd._profiler_enabled()
+    """Return True if hooks or a profiler see the steps; also if this PyTorch has other tables.
+
+    All these names are PyTorch's own, and no other release promises them.
+    """
+    hooks = [getattr(torch_optimizer, name, True) for name in _HOOKS_OF_ALL]
+    hooks += [getattr(optimizer, name, True) for name in _OWN_HOOKS]
+    profiling = getattr(torch._C._autograd, "_profiler_enabled", None)
+    return any(hooks) or profiling is None or profiling()

@@ -44,6 +44,18 @@ def test_hooks_that_come_later_are_called(optimizer, when, of_all):
     assert called == [optimizer]
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (torch_optimizer, "_global_optimizer_post_hooks"),
+        (torch._C._autograd, "_profiler_enabled"),
+    ],
+)
+def test_under_a_pytorch_of_other_tables_the_step_is_whole(optimizer, owner, name, monkeypatch):
+    monkeypatch.delattr(owner, name)
+    assert not isinstance(bare_step(optimizer), functools.partial)
+
+
 def test_a_profiler_sees_the_name_of_a_step(optimizer):
     with torch.autograd.profiler.profile() as profile:
         bare_step(optimizer)()
