@@ -320,7 +320,7 @@ def test_the_record_of_a_study_is_rendered_and_quoted(tmp_path: Path, monkeypatc
     assert {path.name: path.read_bytes() for path in folder.glob("*.*")} == files
     assert stale_excerpts(document, tmp_path / "records") == []
     assert document.read_text().startswith("<!-- record: mine -->\n| row | test_loss |")
-    assert " by `hocket sweep mine.toml` " in document.read_text()
+    assert " by `hocket.sweep(study)` " in document.read_text()
     assert "Its runs were made at commit " in document.read_text()
     short = excerpt("mine rows=short", tmp_path / "records").splitlines()
     assert short[0] == "| method | stages | updates late | test_loss |"
