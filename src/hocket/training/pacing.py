@@ -15,6 +15,7 @@ from hocket.training.evaluation import measure
 from hocket.training.fit_plan import FitPlan
 from hocket.training.fit_state import FitState
 from hocket.training.metrics import EpochResult, EvaluationResult, TrainingMeter
+from hocket.training.progress_bar import EndedEpoch
 from hocket.training.session import Session
 
 
@@ -78,7 +79,7 @@ class Together:
             epoch = replace(epoch, updates=state.updates)
         state.end_epoch(epoch)
         skipped = max(epoch.skipped)
-        plan.progress.epoch(epoch.number, epoch.loss, evaluation, skipped=skipped)
+        plan.progress.epoch(EndedEpoch(epoch.number, epoch.loss, evaluation, skipped))
         plan.on_epoch(epoch)
         plan.save(None)
         return True
@@ -118,7 +119,7 @@ class Detached:
             loss = state.meter.mean_loss(None)
             stage = state.meter.local_stage(None, session.cut.count - 1)
             shown = math.nan if loss is None else loss
-            plan.progress.epoch(state.epoch, shown, None, stage=stage)
+            plan.progress.epoch(EndedEpoch(state.epoch, shown, stage=stage))
             state.end_own_epoch()
             session.drain()
             plan.save(None)

@@ -44,6 +44,33 @@ class Newest:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True)
+class EndedEpoch:
+    """Numbers of an epoch that has ended.
+
+    Attributes:
+        number: Number of the epoch, from 0.
+        loss: Mean training loss.
+        evaluation: Result on the validation data; None without such data.
+        skipped: Batches that a stage has skipped.
+        stage: Stage whose local loss it is; None for the network's.
+    """
+
+    number: int
+    loss: float
+    evaluation: EvaluationResult | None = None
+    skipped: int = 0
+    stage: int | None = None
+
+    def __str__(self) -> str:
+        words = f"training loss {self.loss:.4f}{_owner(self.stage)}"
+        if self.evaluation is not None:
+            words += _error(self.evaluation) or f", test loss {self.evaluation.loss:.4f}"
+        if self.skipped:
+            words += f", {self.skipped} batch{'es' if self.skipped > 1 else ''} skipped"
+        return words
+
+
 def _owner(stage: int | None) -> str:
     """Return whose loss it is, in words; nothing for the network's."""
     return "" if stage is None else f" of stage {stage}"
@@ -65,24 +92,8 @@ class Progress(Protocol):
             read: Reads the newest numbers from their device.
         """
 
-    def epoch(
-        self,
-        number: int,
-        loss: float,
-        evaluation: EvaluationResult | None,
-        *,
-        skipped: int = 0,
-        stage: int | None = None,
-    ) -> None:
-        """Show an epoch that has ended.
-
-        Args:
-            number: Number of the epoch, from 0.
-            loss: Mean training loss.
-            evaluation: Result on the validation data; None without such data.
-            skipped: Batches that a stage has skipped.
-            stage: Stage whose local loss it is; None for the network's.
-        """
+    def epoch(self, ended: EndedEpoch) -> None:
+        """Show an epoch that has ended."""
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Show an evaluation within an epoch.
@@ -103,24 +114,8 @@ class NoProgress:
             read: Not called.
         """
 
-    def epoch(
-        self,
-        number: int,
-        loss: float,
-        evaluation: EvaluationResult | None,
-        *,
-        skipped: int = 0,
-        stage: int | None = None,
-    ) -> None:
-        """Show nothing.
-
-        Args:
-            number: Number of the epoch, from 0.
-            loss: Mean training loss.
-            evaluation: Result on the validation data; None without such data.
-            skipped: Batches that a stage has skipped.
-            stage: Stage whose local loss it is; None for the network's.
-        """
+    def epoch(self, ended: EndedEpoch) -> None:
+        """Show nothing."""
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Show nothing.
@@ -144,32 +139,11 @@ class EpochLines:
             read: Not called.
         """
 
-    def epoch(
-        self,
-        number: int,
-        loss: float,
-        evaluation: EvaluationResult | None,
-        *,
-        skipped: int = 0,
-        stage: int | None = None,
-    ) -> None:
-        """Print the epoch.
-
-        Args:
-            number: Number of the epoch, from 0.
-            loss: Mean training loss.
-            evaluation: Result on the validation data; None without such data.
-            skipped: Batches that a stage has skipped.
-            stage: Stage whose local loss it is; None for the network's.
-        """
-        rest = ""
-        if evaluation is not None:
-            rest = _error(evaluation) or f", test loss {evaluation.loss:.4f}"
-        rest += f", {skipped} batch{'es' if skipped > 1 else ''} skipped" if skipped else ""
+    def epoch(self, ended: EndedEpoch) -> None:
+        """Print the epoch."""
         # Stages that run freely may need a few more than was foreseen.
-        epochs = max(self._epochs, number + 1)
-        shown = f"training loss {loss:.4f}{_owner(stage)}{rest}"
-        self._print(f"epoch {number + 1}/{epochs}: {shown}")
+        epochs = max(self._epochs, ended.number + 1)
+        self._print(f"epoch {ended.number + 1}/{epochs}: {ended}")
 
     def evaluation(self, updates: int, result: EvaluationResult) -> None:
         """Print the evaluation.

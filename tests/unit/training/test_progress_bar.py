@@ -4,7 +4,7 @@ import pytest
 
 from hocket.training import progress_bar as progress_bar_module
 from hocket.training.metrics import EvaluationResult
-from hocket.training.progress_bar import Newest, activity, progress_bar
+from hocket.training.progress_bar import EndedEpoch, Newest, activity, progress_bar
 
 
 def shown(capsys, *, wanted):
@@ -12,8 +12,8 @@ def shown(capsys, *, wanted):
         bar.batch(lambda: Newest(None, None, 0.0))
         bar.batch(lambda: Newest(1.5, 0.05, 1234.5))
         bar.evaluation(3, EvaluationResult(1.5, 0.25, 8))
-        bar.epoch(0, 1.25, EvaluationResult(1.5, 0.125, 8))
-        bar.epoch(1, 1.0, None)
+        bar.epoch(EndedEpoch(0, 1.25, EvaluationResult(1.5, 0.125, 8)))
+        bar.epoch(EndedEpoch(1, 1.0))
     captured = capsys.readouterr()
     assert captured.out == "", "standard output is for results"
     return captured.err
@@ -29,8 +29,8 @@ def test_a_log_gets_a_line_per_epoch(capsys):
 
 def test_an_epoch_whose_targets_are_no_classes_shows_its_test_loss(capsys):
     with progress_bar(2, 6, shown=True) as bar:
-        bar.epoch(0, 1.25, EvaluationResult(1.5, None, 8), skipped=1)
-        bar.epoch(1, 1.0, EvaluationResult(1.25, None, 8), skipped=2)
+        bar.epoch(EndedEpoch(0, 1.25, EvaluationResult(1.5, None, 8), skipped=1))
+        bar.epoch(EndedEpoch(1, 1.0, EvaluationResult(1.25, None, 8), skipped=2))
     assert capsys.readouterr().err.splitlines() == [
         "epoch 1/2: training loss 1.2500, test loss 1.5000, 1 batch skipped",
         "epoch 2/2: training loss 1.0000, test loss 1.2500, 2 batches skipped",
@@ -39,7 +39,7 @@ def test_an_epoch_whose_targets_are_no_classes_shows_its_test_loss(capsys):
 
 def test_a_local_loss_is_told_from_that_of_the_network(capsys):
     with progress_bar(1, 6, shown=True) as bar:
-        bar.epoch(0, 1.25, None, stage=0)
+        bar.epoch(EndedEpoch(0, 1.25, stage=0))
     assert capsys.readouterr().err == "epoch 1/1: training loss 1.2500 of stage 0\n"
     assert str(Newest(1.5, 0.1, 0.0, stage=0)) == "loss 1.500 of stage 0, lr 0.1"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.training.progress_bar import Newest, progress_bar
+from hocket.training.progress_bar import EndedEpoch, Newest, progress_bar
 from hocket.training.standard_stream import (
     StandardStream,
     plain_console,
@@ -46,7 +46,7 @@ def test_progress_that_nobody_can_read_is_dropped(make, terminal, monkeypatch):
     with progress_bar(2, 6, shown=True) as bar:
         for number in (0, 1):
             bar.batch(lambda: Newest(1.0, None, 0.0))
-            bar.epoch(number, 1.0, None)
+            bar.epoch(EndedEpoch(number, 1.0))
     if stream is not None:
         stream.close()  # what it has buffered is gone, or this would fail
 
