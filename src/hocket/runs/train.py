@@ -111,7 +111,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
     alone = environment_number("WORLD_SIZE", 1) == 1
     is_first = alone or environment_number("RANK", 0) == 0
     if method.free_running:
-        _require_own_counts(config, alone=alone)
+        _refuse_common_counts(config, alone=alone)
     if is_first and not resume:
         require_new(config.run_dir)
     if config.threads:
@@ -128,7 +128,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Summary:
         return _train_in(config, method, parts, data, previous_dir, trackers, stack)
 
 
-def _require_own_counts(config: RunConfig, *, alone: bool) -> None:
+def _refuse_common_counts(config: RunConfig, *, alone: bool) -> None:
     """Refuse choices that count batches, updates or epochs of all stages together.
 
     Args:

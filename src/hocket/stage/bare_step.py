@@ -1,7 +1,8 @@
 """The step of an optimizer without what PyTorch wraps around it, as long as nobody uses that.
 
 PyTorch names each step for its profiler, and calls hooks before and after it. If there are
-none, that still takes a third as long as the update of a small network.
+none, that still takes a third as long as the update of a small network. Only a profiler counts
+as one who sees the name: an observer of another kind, as of execution traces, misses it.
 """
 
 from collections.abc import Callable
