@@ -53,7 +53,7 @@ DECOUPLED = (
     "ddg",
     "fr",
 )
-ROWS = (BASE, "bp-all", "independent", "ddp", *DECOUPLED, *SCHEDULED)
+ROWS = (BASE, "bp-all", "independent", "ddp", "fdg-by-hand", *DECOUPLED, *SCHEDULED)
 MEMORY = Path("/proc/meminfo")
 # Below this share of free memory, the system begins to drop its caches.
 LEAST_MEMORY = 0.1

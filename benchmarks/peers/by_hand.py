@@ -58,6 +58,37 @@ class DelayedStage:
         return of_input
 
 
+class LastStage:
+    """The stage that knows the loss, and so waits for no gradient.
+
+    Args:
+        module: Layers of the stage.
+        build_optimizer: Builds its optimizer.
+    """
+
+    def __init__(self, module: nn.Module, build_optimizer: BuildOptimizer) -> None:
+        self._module = module
+        self._optimizer = build_optimizer(list(module.parameters()))
+
+    def train(self, received: Tensor, targets: Tensor) -> tuple[Tensor, float]:
+        """Forward and back-propagate a batch, and update.
+
+        Args:
+            received: Output (B, ...) of the stage before.
+            targets: Targets (B,).
+
+        Returns:
+            The gradient (B, ...) of what was received, and the loss.
+        """
+        leaf = received.detach().requires_grad_()
+        loss = cross_entropy(self._module(leaf), targets)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        assert leaf.grad is not None
+        return leaf.grad, loss.item()
+
+
 def delayed_step(
     modules: Sequence[nn.Module],
     build_optimizer: BuildOptimizer,
@@ -74,9 +105,9 @@ def delayed_step(
         batch: Inputs (B, ...) and targets (B,), the same in each step.
     """
     inputs, targets = batch
-    last, count = modules[-1], len(modules)
+    count = len(modules)
     stages = [DelayedStage(module, build_optimizer) for module in modules[:-1]]
-    optimizer = build_optimizer(list(last.parameters()))
+    last = LastStage(modules[-1], build_optimizer)
     to_next: list[Tensor | None] = [None] * count
     to_previous: list[Tensor | None] = [None] * count
 
@@ -93,12 +124,7 @@ def delayed_step(
                 sent[k + 1] = stage.forward(received, differentiable=k > 0)
         received, value = to_next[-1], None
         if received is not None:
-            leaf = received.detach().requires_grad_()
-            loss = cross_entropy(last(leaf), targets)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            returned[-2], value = leaf.grad, loss.item()
+            returned[-2], value = last.train(received, targets)
         to_next, to_previous = sent, returned
         return value
 

@@ -6,13 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import pipelining
 
 from benchmarks.harness.workload import Batch, Step, Workload
 from benchmarks.peers.baseline import PreparedTraining, network_state
-from benchmarks.peers.wire import WireStage, to_wire
-from hocket.modes import evaluation_mode
+from benchmarks.peers.wire import WireStage, example_tensors
 from hocket.partition import Plan, build_stages
 from hocket.signals.losses import cross_entropy
 
@@ -105,8 +104,10 @@ class Pipeline:
         known = SCHEDULES[self.schedule]
         stages = build_stages(network, self.plan)
         inputs, _ = workload.example_batch()
-        wires = _example_tensors(
-            stages, inputs[: workload.batch // self.microbatches], workload.channels_last
+        wires = example_tensors(
+            stages,
+            inputs[: workload.batch // self.microbatches],
+            channels_last=workload.channels_last,
         )
         last = len(stages) - 1
         local = [k for k, place in enumerate(known.placement(self.processes)) if place == rank]
@@ -177,17 +178,3 @@ def _build_step(
         return torch.stack(losses).mean().item() if losses else None
 
     return step
-
-
-@torch.no_grad()
-def _example_tensors(
-    stages: list[nn.Module], sample: Tensor, channels_last: bool
-) -> list[Tensor]:
-    """Return the input of the first stage and the output of each stage, as they are sent."""
-    wires = [sample]
-    value = sample
-    for stage in stages:
-        with evaluation_mode(stage):
-            value = stage(value)
-        wires.append(to_wire(value, channels_last=channels_last).requires_grad_())
-    return wires

@@ -12,6 +12,7 @@ from benchmarks.harness.workload import Workload
 from benchmarks.peers.baseline import Baseline
 from benchmarks.peers.ddp import DDP
 from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.fdg_by_hand import FDGByHand
 from benchmarks.peers.local_updates import LocalUpdates
 from benchmarks.peers.pipeline import SCHEDULES, Pipeline
 from benchmarks.peers.plain import PlainLoop
@@ -140,6 +141,22 @@ def build_pipeline(
     return Pipeline(schedule, work.stages, work.threads, microbatches, plan)
 
 
+def build_fdg_by_hand(work: Workload, balance: Balancer) -> Baseline:
+    """Build FDG as a loop written by hand, with the cut of the row ``fdg``.
+
+    Args:
+        work: The workload.
+        balance: The balancer that cuts the network.
+
+    Raises:
+        OptionError: There is only one stage.
+        CutError: There are fewer layers than stages.
+    """
+    if work.stages == 1:
+        raise OptionError("'fdg-by-hand' has no delay with one stage; use 2 or more stages")
+    return FDGByHand(work.threads, balance.plan(range(work.stages), microbatches=1))
+
+
 def build_decoupled(
     work: Workload,
     balance: Balancer,
@@ -227,6 +244,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "ddp": build_ddp,
         "local-sgd": build_local_sgd,
         "diloco": build_diloco,
+        "fdg-by-hand": build_fdg_by_hand,
     }
     | {name: partial(build_pipeline, schedule=name) for name in SCHEDULES}
     | {f"{HOCKET}{name}": partial(build_decoupled, name=name) for name in ("gpipe", "1f1b")}

@@ -1,4 +1,4 @@
-"""Stages for torch.distributed.pipelining, whose tensors are contiguous and no views.
+"""Tensors as gloo sends them, and stages for torch.distributed.pipelining, which send no views.
 
 gloo sends contiguous tensors only, so a channels_last map is sent as the (B, H, W, C) tensor
 that it is in memory. torch.distributed.pipelining detaches the output of a stage in place,
@@ -7,10 +7,13 @@ which PyTorch refuses for views. Neither conversion copies.
 
 # Shapes: B batch, C channels, H W sides of a map.
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from hocket.modes import evaluation_mode
 
 TO_WIRE = (0, 2, 3, 1)
 FROM_WIRE = (0, 3, 1, 2)
@@ -50,13 +53,38 @@ def to_wire(value: Tensor, *, channels_last: bool) -> Tensor:
     return value.contiguous()
 
 
+def from_wire(value: Tensor, *, channels_last: bool) -> Tensor:
+    """Return the tensor (B, ...) that was sent as this one, without a copy."""
+    return value.permute(FROM_WIRE) if channels_last and value.dim() == 4 else value
+
+
+@torch.no_grad()
+def example_tensors(
+    stages: Sequence[nn.Module], sample: Tensor, *, channels_last: bool
+) -> list[Tensor]:
+    """Return the input of the first stage and the output of each stage, as they are sent.
+
+    Args:
+        stages: The stages, which stay as they are.
+        sample: Inputs (B, ...) of the first one.
+        channels_last: Maps are in the channels-last memory format.
+    """
+    wires = [sample]
+    value = sample
+    for stage in stages:
+        with evaluation_mode(stage):
+            value = stage(value)
+        wires.append(to_wire(value, channels_last=channels_last).requires_grad_())
+    return wires
+
+
 class _FromWire(torch.autograd.Function):
     """Conversion of a received tensor for the layers; its gradient is sent back."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, channels_last: bool) -> Tensor:
         ctx.channels_last = channels_last
-        return value.permute(FROM_WIRE) if channels_last and value.dim() == 4 else value
+        return from_wire(value, channels_last=channels_last)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -12,12 +12,13 @@ from benchmarks.harness.workers import RowProcesses
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import build_baseline
 from benchmarks.peers.decoupled import Decoupled
+from benchmarks.peers.fdg_by_hand import FDGByHand
 from benchmarks.peers.local_updates import LocalReplicas
 from benchmarks.peers.pipeline import SCHEDULES
 from benchmarks.peers.rows import BUILDERS, find_builder, local_updates, parse_row
 from benchmarks.speed import ROWS
 from hocket.errors import CutError, OptionError
-from hocket.methods import METHODS
+from hocket.methods import METHODS, parse_method
 from unit.benchmarks.small_workloads import Exact, exact, vectors, weights
 
 STEPS = 2
@@ -113,6 +114,24 @@ def test_schedules_train_the_same_in_other_worlds(schedule: str, work: Exact) ->
     require_same(f"{schedule}:microbatches=6", work)
 
 
+@pytest.mark.parametrize(
+    "work", [exact(), vectors(), exact(stages=3)], ids=["maps", "vectors", "three processes"]
+)
+def test_fdg_by_hand_trains_the_same_as_hocket_bit_by_bit(work: Exact) -> None:
+    peer = build_baseline("fdg-by-hand", work, Balancer(work))
+    assert isinstance(peer, FDGByHand)
+    method = parse_method("fdg")
+    serial = work.build_trainer(method, peer.plan)
+    step = work.trainer_step(serial)
+    for _ in range(method.delay(0, work.stages) + 1 + STEPS):
+        step()
+    with RowProcesses("fdg-by-hand", peer, work, timeout_s=30) as world:
+        world.query(TimedSteps(STEPS - 1))
+        found = world.query(weights)
+    together = {name: values for own in found for name, values in own.items()}
+    assert together == {n: own.tolist() for n, own in serial.network.state_dict().items()}
+
+
 def test_samples_are_those_of_all_processes() -> None:
     work = exact()
     for row, samples in (("independent", 24), ("ddp", 12), ("gpipe:microbatches=2", 12)):
@@ -166,6 +185,12 @@ def test_what_is_no_row_is_refused(row: str, match: str) -> None:
 def test_a_batch_that_cannot_be_shared_is_refused(row: str) -> None:
     with pytest.raises(OptionError, match="no 5 equal parts for processes; choose a batch"):
         build_baseline(row, exact(stages=5), Balancer(exact(stages=5)))
+
+
+def test_fdg_by_hand_needs_two_stages() -> None:
+    work = exact(stages=1)
+    with pytest.raises(OptionError, match="no delay with one stage; use 2 or more stages"):
+        build_baseline("fdg-by-hand", work, Balancer(work))
 
 
 def test_more_stages_than_layers_are_refused() -> None:

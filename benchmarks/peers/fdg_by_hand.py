@@ -1,0 +1,198 @@
+"""FDG with a process for each stage, written by hand: its packets, its order, nothing else."""
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from benchmarks.harness.workload import Step, Workload
+from benchmarks.peers.baseline import PreparedTraining, network_state
+from benchmarks.peers.by_hand import DelayedStage, LastStage
+from benchmarks.peers.wire import example_tensors, from_wire, to_wire
+from hocket.partition import Plan, build_stages
+
+
+class Neighbour:
+    """A process that sends one tensor in each step, and gets one.
+
+    The receive of a tensor is posted before it is sent, so that it travels while both compute.
+
+    Args:
+        rank: Rank of the process.
+        example: A tensor as it travels, in both directions.
+        channels_last: Maps are in the channels-last memory format.
+    """
+
+    wants_gradients = True
+
+    def __init__(self, rank: int, example: Tensor, *, channels_last: bool) -> None:
+        self._rank, self._example, self._channels_last = rank, example, channels_last
+        self._sent: list[tuple[Any, Tensor]] = []  # a tensor stays until it has been sent
+        self._post()
+
+    def receive(self) -> Tensor:
+        """Wait for the next tensor (B, ...) and return it."""
+        self._arrival.wait()
+        arrived = self._arriving
+        self._post()
+        return from_wire(arrived, channels_last=self._channels_last)
+
+    def send(self, value: Tensor | None) -> None:
+        """Start sending a tensor (B, ...), once the one before has been sent."""
+        assert value is not None
+        self._complete_send()
+        tensor = to_wire(value, channels_last=self._channels_last)
+        self._sent.append((distributed.isend(tensor, self._rank), tensor))
+
+    def finish(self) -> None:
+        """Wait for the last tensor of both directions."""
+        self._complete_send()
+        self._arrival.wait()
+
+    def _post(self) -> None:
+        self._arriving = torch.empty_like(self._example)
+        self._arrival: Any = distributed.irecv(self._arriving, self._rank)
+
+    def _complete_send(self) -> None:
+        for handle, _ in self._sent:
+            handle.wait()
+        self._sent.clear()
+
+
+class Dataset:
+    """The batches, in the place of a neighbour before the first stage.
+
+    Args:
+        inputs: Inputs (B, ...) of every batch.
+    """
+
+    wants_gradients = False
+
+    def __init__(self, inputs: Tensor) -> None:
+        self._inputs = inputs
+
+    def receive(self) -> Tensor:
+        """Return the inputs of the next batch."""
+        return self._inputs
+
+    def send(self, value: Tensor | None) -> None:
+        """Do nothing: there is no gradient of inputs."""
+
+    def finish(self) -> None:
+        """Do nothing, as nothing is under way."""
+
+
+@dataclass(frozen=True)
+class FDGByHand:
+    """FDG, backward-first and linearized at the weights of the forward, over gloo.
+
+    It shows what the method costs on a machine: there are no checks, no checksums, no messages
+    but the tensors, and no threads but those of PyTorch and gloo. The weights are those of
+    Hocket, to the bit.
+
+    Attributes:
+        threads: PyTorch threads in each process.
+        plan: The cut of the network.
+    """
+
+    threads: int
+    plan: Plan
+
+    @property
+    def processes(self) -> int:
+        """Number of processes, one for each stage."""
+        return self.plan.stages
+
+    def describe(self) -> dict[str, Any]:
+        """Return the cuts, and the delay of the first stage in ticks."""
+        return {"cuts": list(self.plan.cuts), "delay": self._delay(0)}
+
+    def prepare(self, workload: Workload, rank: int) -> PreparedTraining:
+        """Prepare the stage of this process, and fill the pipeline."""
+        network = workload.build_network()
+        stages = build_stages(network, self.plan)
+        inputs, targets = workload.example_batch()
+        wires = example_tensors(stages, inputs, channels_last=workload.channels_last)
+        before: Neighbour | Dataset = Dataset(inputs)
+        if rank > 0:
+            before = self._neighbour(workload, rank - 1, wires[rank])
+        neighbours = [before]
+        if rank == self.processes - 1:
+            last = LastStage(stages[rank], workload.optimizer)
+            step = _last_step(last, targets, before, first_tick=rank)
+        else:
+            after = self._neighbour(workload, rank + 1, wires[rank + 1])
+            neighbours.append(after)
+            stage = DelayedStage(stages[rank], workload.optimizer)
+            step = _waiting_step(stage, before, after, first_tick=rank, delay=self._delay(rank))
+        for _ in range(self._delay(0) + 1):
+            step()
+
+        def finish() -> None:
+            for each in neighbours:
+                each.finish()
+
+        state = network_state(network, [stages[rank]])
+        return PreparedTraining(step, workload.batch, state, finish=finish)
+
+    def _delay(self, stage: int) -> int:
+        """Return the steps between the forward of a batch in a stage and its backward."""
+        return 2 * (self.processes - 1 - stage)
+
+    @staticmethod
+    def _neighbour(workload: Workload, rank: int, example: Tensor) -> Neighbour:
+        return Neighbour(rank, example, channels_last=workload.channels_last)
+
+
+def _waiting_step(
+    stage: DelayedStage,
+    before: Neighbour | Dataset,
+    after: Neighbour,
+    *,
+    first_tick: int,
+    delay: int,
+) -> Step:
+    """Build a step of a stage whose gradients come from another process.
+
+    Args:
+        stage: The stage.
+        before: The stage before, or the data.
+        after: The stage after.
+        first_tick: Step in which the first batch arrives.
+        delay: Steps until its gradient arrives.
+    """
+    ticks = count()
+
+    def step() -> None:
+        tick = next(ticks)
+        if tick >= first_tick + delay:
+            before.send(stage.backward(after.receive()))
+        if tick >= first_tick:
+            after.send(stage.forward(before.receive(), differentiable=before.wants_gradients))
+
+    return step
+
+
+def _last_step(
+    stage: LastStage, targets: Tensor, before: Neighbour | Dataset, *, first_tick: int
+) -> Step:
+    """Build a step of the last stage.
+
+    Args:
+        stage: The stage.
+        targets: Targets (B,) of every batch.
+        before: The stage before.
+        first_tick: Step in which the first batch arrives.
+    """
+    ticks = count()
+
+    def step() -> float | None:
+        if next(ticks) < first_tick:
+            return None
+        gradient, loss = stage.train(before.receive(), targets)
+        before.send(gradient)
+        return loss
+
+    return step
