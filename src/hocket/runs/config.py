@@ -110,14 +110,14 @@ class RunConfig:
     """Additional ticks that packets may take over every edge, or over each: 1,0,2. They hide a
     slow link (`hocket plan` chooses them) and add to the delays."""
     staleness: str = "none"
-    """Staleness of each stage in the place of the method's own: 6,4,2,0 for the first half of
-    a pipeline of eight stages."""
+    """Staleness of each stage in the place of the method's own: 6,4,2,0 for twice that of ddg
+    on four stages."""
     codec: str = "none"
     """Compression of packets: none, bf16, fp16, int8, or vq:groups=16,codes=256."""
     stage_speeds: str = "equal"
-    """Speeds of independent stages: 1,1,0.5 if the last one is half as fast."""
+    """Speeds of asynchronous stages: 1,1,0.5 if the last one is half as fast."""
     stage_timing: Literal["regular", "random"] = "regular"
-    """Ticks of independent stages at regular intervals, or at random ones."""
+    """Turns of asynchronous stages at regular intervals, or at random ones."""
     replicas: int = 1
     """Processes that share the work of each stage."""
     batchnorm: Literal["local", "shared"] = "local"
@@ -129,7 +129,8 @@ class RunConfig:
     checksum: bool = True
     """Send tensors to other processes with a checksum."""
     threads: int = 0
-    """Threads of PyTorch; 0 for its default."""
+    """Threads of PyTorch in each process; 0 for its default, or with --processes for an equal
+    share of the cores."""
     log_every: int = 10
     """Write metrics of every n-th batch."""
     gradient_error_every: int = 0
@@ -144,7 +145,7 @@ class RunConfig:
     """Reaction to NaN and infinity: stop, skip the batch, or restore the last checkpoint and
     skip the batch from there on."""
     check_every: int | None = None
-    """Batches after which a stage looks for NaN and infinity; with more than 1 no tick waits
+    """Ticks after which a process looks for NaN and infinity; with more than 1 no tick waits
     for the device, and a fault is found later. By default 1 on a CPU, and 50 on a GPU."""
     max_restores: int = 3
     """Most times that a training restores a checkpoint for this."""

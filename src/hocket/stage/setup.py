@@ -58,7 +58,7 @@ class Setup:
         stage_speeds: Speeds of stages that run freely; equal ones if None.
         on_nan: ``stop`` the training at a batch whose numbers become NaN or infinite, or
             ``skip`` the batch.
-        check_every: Batches of a stage after which it looks for NaN and infinity; by default
+        check_every: Ticks after which a stage looks for NaN and infinity; by default
             `ticks_per_check`.
         skip_batches: Numbers of batches to skip, counted over all epochs.
 

@@ -101,7 +101,7 @@ class Trainer:
         stage_timing: Intervals between the turns of such stages: ``regular`` or ``random``.
         on_nan: ``stop`` the training at a batch that makes something NaN or infinite, or
             ``skip`` that batch.
-        check_every: Batches of a stage after which it looks for NaN and infinity. With 1 a
+        check_every: Ticks after which a stage looks for NaN and infinity. With 1 a
             fault is found at once; with more no tick waits for the device, and the stage goes
             back to its weights of the look before. By default 1 on a CPU, with
             ``on_nan="skip"`` and with ``precision="fp16"``, and 50 on a GPU.
