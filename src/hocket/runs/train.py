@@ -64,6 +64,7 @@ from hocket.runs.training_run import TrainingRun
 from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
+from hocket.training.budget import COUNTS_OWN_UPDATES
 from hocket.training.progress_bar import activity
 from hocket.training.state import ResumePoint
 from hocket.training.tracker import Trackers
@@ -138,21 +139,20 @@ def _refuse_common_counts(config: RunConfig, *, alone: bool) -> None:
     Raises:
         OptionError: There is such a choice.
     """
-    method = f"the stages of method {config.method!r} run freely, and each"
+    each = f"the stages of method {config.method!r} run freely, and each"
     problems = []
     if config.on_nan == "restore":
-        problems.append(
-            f"on_nan is 'restore', but {method} numbers its own batches; use 'skip'"
-        )
+        problems.append(f"on_nan is 'restore', but {each} numbers its own batches; use 'skip'")
     if config.updates or config.evaluate_every:
+        problems.append(f"{each} {COUNTS_OWN_UPDATES}")
+    chosen = {
+        "early_stopping": config.early_stopping > 0,
+        "keep_best": config.keep_best != "none",
+    }
+    for name in [name for name, is_given in chosen.items() if is_given and not alone]:
         problems.append(
-            f"{method} counts its own updates; give epochs, and leave updates and "
-            "evaluate_every out"
-        )
-    if (config.early_stopping or config.keep_best != "none") and not alone:
-        problems.append(
-            f"early_stopping and keep_best compare epochs, but {method} counts its own, and is "
-            "evaluated at the end only; leave them out, or train in one process"
+            f"{name} compares epochs, but {each} counts its own, and is evaluated at the end "
+            "only; leave it out, or train in one process"
         )
     if problems:
         raise OptionError(format_problems("this run is impossible", problems))

@@ -5,6 +5,11 @@ from math import ceil
 
 from hocket.errors import OptionError, format_problems
 
+COUNTS_OWN_UPDATES = (
+    "counts its own updates; give epochs, and leave updates and evaluate_every out"
+)
+"""Reason against counts of updates of stages that run freely, and advice."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:

@@ -9,6 +9,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from hocket.errors import DataError, OptionError, warn
+from hocket.training.budget import COUNTS_OWN_UPDATES
 from hocket.training.fit_plan import FitPlan
 from hocket.training.fit_state import FitState
 from hocket.training.pacing import Detached, Pacing, Together, evaluate_unless_asked
@@ -38,8 +39,8 @@ def fit(session: Session, state: FitState, plan: FitPlan) -> None:
         )
     if free and plan.budget.counts_updates:
         raise OptionError(
-            f"the stages of method {session.setup.method.name!r} run freely, and each counts "
-            "its own updates; give epochs, and leave updates and evaluate_every out"
+            f"the stages of method {session.setup.method.name!r} run freely, and each "
+            f"{COUNTS_OWN_UPDATES}"
         )
     goal = _Goal(session, plan, state.epoch)
     goal.set()  # else a resumed engine would not know that it has reached its goal
@@ -158,10 +159,10 @@ def _train_until_stop(
     if budget.evaluates_at(state.updates) and state.evaluated < state.updates:
         with state.untimed():
             evaluation = evaluate_unless_asked(session, plan)
-        if evaluation is not None:
-            plan.progress.evaluation(state.updates, evaluation)
-            plan.on_evaluation(state.updates, evaluation)
-        state.evaluated = state.updates
+            state.evaluated = state.updates  # first, as a callback may write a checkpoint
+            if evaluation is not None:
+                plan.progress.evaluation(state.updates, evaluation)
+                plan.on_evaluation(state.updates, evaluation)
     updates = budget.updates_to_next_stop(state.updates)
     count = None if updates is None else state.batches_until(updates, method.accumulate)
     missing = count

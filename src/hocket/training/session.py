@@ -43,7 +43,7 @@ from hocket.training.batches import BatchSplitter, SplitBatch, first_samples
 from hocket.training.cut_network import CutNetwork, Stages
 from hocket.training.own_metrics import Metric, OwnMetrics
 from hocket.training.state import parameter_names
-from hocket.training.upload import Upload
+from hocket.training.upload import Upload, WithoutGraph
 from hocket.training.whole_ticks import WholeTicks
 from hocket.tree import Tree
 
@@ -96,7 +96,8 @@ class Session:
         self.collected = True
         self.engine: Engine = UnbuiltEngine()
         self.sample: Tree = None
-        self.upload = Upload(setup.device, channels_last=setup.channels_last)
+        self._without_graph = WithoutGraph()
+        self.upload = self._upload_to(setup.device)
         self._on_update: Callable[[Stage], None] | None = None
         self.checkpoint_folders = ClaimedFolders()
         self._ticks_per_check = setup.ticks_per_check
@@ -319,9 +320,12 @@ class Session:
         """Return a context manager that tells the other processes of any error."""
         return _ReportingFailures(self.world)
 
+    def _upload_to(self, device: torch.device) -> Upload:
+        return Upload(device, self._without_graph, channels_last=self.setup.channels_last)
+
     def _build(self, inputs: Tree, whole: bool) -> Engine:
         sample = inputs
-        to_cut = Upload(self.cut.device, channels_last=self.setup.channels_last)
+        to_cut = self._upload_to(self.cut.device)
         if self.world.reads_data:
             sample = inputs = as_inputs(inputs, "the batch")
             if not whole:

@@ -7,25 +7,47 @@ from hocket.errors import warn
 from hocket.tree import Tree, map_tensors
 
 
+class WithoutGraph:
+    """Takes the graph of autograd from tensors of a batch, with a warning once.
+
+    Losses of several stages cannot each go backward through it, and another process cannot at
+    all.
+    """
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def __call__(self, value: Tensor) -> Tensor:
+        """Return the same tensor (B, ...) without its graph."""
+        if not self._warned:
+            self._warned = True
+            warn(
+                "a batch has a tensor with a graph of autograd, through which no gradient "
+                "flows back; make what computes the tensor a part of the network if it is to "
+                "be trained, and call it under torch.no_grad() if it is not"
+            )
+        return value.detach()
+
+
 class Upload:
     """Copies batches to a device.
 
     To a GPU they are copied out of pinned memory, in a stream of their own: the copy of a batch
     goes on beside the computations that are queued, and only what uses the batch waits for it.
 
-    A tensor with a graph loses it, with a warning once: losses of several stages cannot each
-    go backward through it, and another process cannot at all.
-
     Args:
         device: The device.
+        without_graph: Takes its graph from a tensor that has one.
         channels_last: Give 4-dimensional tensors that memory format.
     """
 
-    def __init__(self, device: torch.device, *, channels_last: bool) -> None:
+    def __init__(
+        self, device: torch.device, without_graph: WithoutGraph, *, channels_last: bool
+    ) -> None:
         self._device = device
         self._channels_last = channels_last
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._warned = False
+        self._without_graph = without_graph
 
     def __call__(self, values: Tree) -> Tree:
         """Return values on the device, with tensors of shape (B, ...)."""
@@ -33,8 +55,7 @@ class Upload:
 
     def _move(self, value: Tensor) -> Tensor:
         if value.grad_fn is not None:
-            value = value.detach()
-            self._warn_of_graph()
+            value = self._without_graph(value)
         images = self._channels_last and value.dim() == 4
         if value.device == self._device and not images:
             return value
@@ -52,12 +73,3 @@ class Upload:
         user.wait_stream(self._stream)
         moved.record_stream(user)  # so that its memory is not reused before that is done
         return moved
-
-    def _warn_of_graph(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warn(
-                "a batch has a tensor with a graph of autograd, through which no gradient "
-                "flows back; make what computes the tensor a part of the network if it is to "
-                "be trained, and call it under torch.no_grad() if it is not"
-            )

@@ -72,9 +72,13 @@ def test_what_needs_the_class_of_each_sample_refuses_mixed_targets(tmp_path, met
         (
             {"early_stopping": 2},
             2,
-            "early_stopping and keep_best compare epochs, but the stages",
+            "early_stopping compares epochs, but the stages",
         ),
-        ({"keep_best": "test_error"}, 2, "counts its own, and is evaluated at the end only"),
+        (
+            {"keep_best": "test_error"},
+            2,
+            "- keep_best compares epochs, but the stages of method",
+        ),
     ],
 )
 def test_what_stages_that_run_freely_do_not_count_is_refused_before_there_is_a_folder(

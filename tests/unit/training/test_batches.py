@@ -246,8 +246,10 @@ def test_batches_that_are_computed_with_a_graph_are_data(method):
     encoder, teacher = nn.Linear(5, 5), nn.Linear(5, 3)
     trainer = Trainer(Skip(), optimizer=sgd, method=method)
     inputs = torch.randn(4, 5)
-    with pytest.warns(UserWarning, match="graph of autograd"):
+    with pytest.warns(UserWarning, match="graph of autograd") as warned:
         trainer.step(encoder(inputs), teacher(inputs).softmax(1))
+    assert len(warned) == 1
+    trainer.step(encoder(inputs), teacher(inputs).softmax(1))  # without another one
     trainer.finish()
     assert encoder.weight.grad is None
     assert teacher.weight.grad is None

@@ -107,10 +107,40 @@ def test_evaluations_take_none_of_the_time_of_training(monkeypatch):
                 clock[0] += 3600.0
                 yield batch
 
-    options = {"evaluate_every": 2, "on_evaluation": lambda updates, result: None}
+    def look(updates, result):
+        clock[0] += 60.0
+
+    options = {"evaluate_every": 2, "on_evaluation": look}
     _, _, history = fitted(FDG(), epochs=2, validation=Slow(data(mlp, 2)), **options)
     assert clock[0] > 3600.0 * 4
     assert [epoch.seconds for epoch in history] == [0.0, 0.0]
+
+
+def test_a_checkpoint_that_is_written_at_an_evaluation_does_not_repeat_it(tmp_path):
+    seen = []
+
+    def train(trainer, look):
+        trainer.fit(
+            BATCHES,
+            data(mlp, 2),
+            epochs=1,
+            progress=False,
+            evaluate_every=2,
+            on_evaluation=lambda updates, _: look(updates),
+        )
+
+    def save(updates):
+        seen.append(updates)
+        if updates == 4:
+            trainer.save(tmp_path)
+
+    trainer = Trainer(mlp(2), optimizer=sgd, resumable=True)
+    train(trainer, save)
+    assert seen == [2, 4]
+    resumed = Trainer(mlp(2), optimizer=sgd, resumable=True)
+    assert resumed.resume(tmp_path).updates == 4
+    train(resumed, seen.append)
+    assert seen == [2, 4]
 
 
 def test_evaluations_also_come_within_epochs_that_are_counted():

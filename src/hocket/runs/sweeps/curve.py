@@ -31,7 +31,7 @@ class Point:
             infinite.
         test_error: Share of wrong predictions on the test data; None if targets are no classes.
         skipped: Number of these batches that a stage skipped, up to the last whole epoch: the
-            most of any stage.
+            most of any stage in each epoch, added up.
     """
 
     batches: int

@@ -110,7 +110,10 @@ class Study:
         if problems:
             raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
         study = Study(**valid)
-        object.__setattr__(study, "file", file)
+        if changes.keys() <= {"jobs", "base"} and changes.get("base", {}).keys() <= {
+            "data_dir"
+        }:
+            object.__setattr__(study, "file", file)  # the command line can make these changes
         return study
 
     def as_dict(self) -> dict[str, Any]:

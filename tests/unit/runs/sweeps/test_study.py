@@ -5,6 +5,7 @@ import pytest
 import hocket
 from hocket import Study
 from hocket.errors import OptionError
+from hocket.runs.sweeps.record import study_command
 
 BP = {"method": "bp", "stages": 1}
 NETS = """
@@ -64,6 +65,15 @@ def test_changes_replace_keys_and_single_options(tmp_path):
     file = write(tmp_path, "jobs = 1\nbase = {epochs = 1, stages = 2}\ngrid = {method = 'fdg'}")
     study = Study.read(file, jobs=3, base={"epochs": 2})
     assert (study.jobs, study.base) == (3, {"epochs": 2, "stages": 2})
+
+
+def test_the_command_of_a_study_is_that_of_its_file_unless_it_was_changed_further(tmp_path):
+    file = write(tmp_path, "base = {epochs = 1, data = 'text'}\ngrid = {method = 'fdg'}")
+    base = {"data_dir": str(tmp_path)}
+    same = Study.read(file, jobs=3, base=base)
+    assert study_command(same) == f"hocket sweep {file.name} --data-dir DIR"
+    for changes in ({"seeds": [1], "base": base}, {"base": base | {"epochs": 2}}):
+        assert study_command(Study.read(file, **changes)) == "hocket.sweep(study)"
 
 
 def test_one_error_lists_all_problems_of_a_file(tmp_path):
