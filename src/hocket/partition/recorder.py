@@ -143,8 +143,9 @@ class ForwardRecorder:
         callers = tuple(frame.name for frame in self._frames)
         self._calls.append(Call(name, start, start, callers, checkpointed))
         self._frames.append(Frame(name))
-        if isinstance(module, torch.jit.ScriptModule):  # its functions are not intercepted
-            given = tensor_leaves(args, kwargs)
+        if isinstance(module, torch.jit.ScriptModule):
+            # Its functions are not intercepted: it may use all that it is given or has.
+            given = [*tensor_leaves(args, kwargs), *module.parameters(), *module.buffers()]
             self._use(given, unknown=self._has_unknown(given))
         try:
             output = call_intercepted(module, args, kwargs)

@@ -8,6 +8,7 @@ Every use of a batch therefore sees the weights of one moment, and the owner tra
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from hocket.partition.recording import Call, Recording
@@ -27,6 +28,11 @@ class SharedWeights:
             for name, tensor in entries(remove_duplicate=False):
                 by_id.setdefault(id(tensor), []).append(name)
         self._aliases = {names[0]: names for names in by_id.values()}
+        self._scripted = {
+            name
+            for name, module in network.named_modules()
+            if isinstance(module, torch.jit.ScriptModule)
+        }
 
     def aliases(self) -> Iterator[tuple[str, str]]:
         """Yield the first name of each tensor with each of its other names."""
@@ -45,8 +51,12 @@ class SharedWeights:
         owners = {alias.rpartition(".")[0] for alias in self._aliases[name]}
         # A block has more than weights, such as a mode, and is in one stage as a whole.
         calls = [call for call in recording.calls if call.name in owners]
-        blocks = sorted({block for call in calls for block in call.callers})
-        for block in blocks:
+        blocks = {block for call in calls for block in call.callers}
+        # Calls inside a scripted module are not seen.
+        blocks |= {
+            name for name in self._scripted if any(o.startswith(f"{name}.") for o in owners)
+        }
+        for block in sorted(blocks):
             times = sum(call.name == block for call in recording.calls)
             if times > 1:
                 return f"module {block!r} is used {times} times; keep its uses in one stage"

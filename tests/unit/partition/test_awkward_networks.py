@@ -227,18 +227,76 @@ def test_a_constant_may_be_added_to_behind_a_cut():
         assert torch.equal(value, expected)
 
 
+class Scripting(nn.Module):
+    """Network with a module, scripted unless told otherwise, between others."""
+
+    def __init__(self, *inner, scripted=True):
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(4, 4) for _ in range(3))
+        module = nn.Sequential(*(inner or (nn.Linear(4, 4), nn.ReLU())))
+        self.scripted = torch.jit.script(module) if scripted else module
+
+    def forward(self, x):
+        return self.last(self.second(self.scripted(self.first(x)) + 1))
+
+
+class Twice(Scripting):
+    """One that calls its scripted module a second time."""
+
+    def forward(self, x):
+        return self.last(self.scripted(self.second(self.scripted(self.first(x)))))
+
+
+def train(network, stages):
+    """Train a network for some steps, and return all of its weights and buffers."""
+    data = torch.Generator().manual_seed(1)
+    batches = [(torch.randn(6, 4, generator=data), torch.arange(6) % 4) for _ in range(4)]
+    parts = cut(network, stages=stages, sample=batches[0][0])
+    with Trainer(parts, method="bp", optimizer=sgd) as trainer:
+        for batch in batches:
+            trainer.step(*batch)
+    return network.state_dict()
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 @pytest.mark.parametrize("place", ["scripted", "second"])
 def test_a_scripted_module_may_be_on_either_side_of_a_cut(place):
-    class Scripting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-            self.scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-
-        def forward(self, x):
-            return self.second(self.scripted(self.first(x)) + 1)
-
     network, x = Scripting(), torch.randn(5, 4)
     stages = cut(network, stages=Plan((place,)), sample=x[:2])
     assert torch.equal(run_stages(stages, x), network(x))
+
+
+def names_in(stages):
+    return [{name.split(".")[0] for name, _ in stage.named_parameters()} for stage in stages]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_a_stage_has_the_weights_of_a_scripted_module_that_it_calls():
+    stages = cut(Scripting(), stages=Plan(("second",)), sample=torch.randn(5, 4))
+    assert names_in(stages) == [{"first", "scripted"}, {"second", "last"}]
+    weight = dict(stages[0].named_parameters())["scripted.0.weight"]
+    before = weight.detach().clone()
+    with Trainer(stages, method="bp", optimizer=sgd) as trainer:
+        trainer.step(torch.randn(5, 4), torch.arange(5) % 4)
+    assert not torch.equal(weight, before)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.parametrize("stages", [3, 4, Plan(("second",)), Plan(("last",))])
+def test_a_scripted_module_is_trained_as_one_that_is_not(stages):
+    inner = nn.BatchNorm1d(4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+    plain = Scripting(*inner, scripted=False)
+    scripted = Scripting(*copy.deepcopy(inner))
+    scripted.load_state_dict(plain.state_dict())
+    expected = train(plain, 1)
+    for name, weight in train(scripted, stages).items():
+        assert torch.equal(weight, expected[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_a_scripted_module_that_is_used_twice_is_in_one_stage():
+    sample = torch.randn(5, 4)
+    with pytest.raises(CutError, match="module 'scripted' is used 2 times; keep its uses in"):
+        cut(Twice(), stages=Plan(("second",)), sample=sample)
+    stages = cut(Twice(), stages=Plan(("last",)), sample=sample)
+    assert names_in(stages) == [{"first", "scripted", "second"}, {"last"}]
