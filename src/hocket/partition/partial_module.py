@@ -365,7 +365,9 @@ class _Assignment:
         """Add those parts of a module that belong to the stage."""
         prefix = f"{name}." if name else ""
         layers = self.graph.weight_layers
-        for weight_name in dict.fromkeys((*module._parameters, *module._buffers)):
+        # Of a scripted module they have keys(), and cannot be iterated over themselves.
+        own = (*module._parameters.keys(), *module._buffers.keys())
+        for weight_name in dict.fromkeys(own):
             weight = prefix + weight_name
             if weight in layers and self.stage_of_layer[layers[weight]] == self.stage:
                 self.weights.append(weight)

@@ -294,6 +294,21 @@ def test_a_scripted_module_is_trained_as_one_that_is_not(stages):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.parametrize("stages", [3, Plan(("scripted",))])
+def test_a_scripted_module_may_share_a_weight_with_a_layer_ahead(stages):
+    def tie(scripted):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        network = Scripting(layer, nn.Tanh(), scripted=scripted)
+        network.first.weight = layer.weight
+        return network
+
+    expected = train(tie(scripted=False), 1)
+    for name, weight in train(tie(scripted=True), stages).items():
+        assert torch.equal(weight, expected[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_a_scripted_module_that_is_used_twice_is_in_one_stage():
     sample = torch.randn(5, 4)
     with pytest.raises(CutError, match="module 'scripted' is used 2 times; keep its uses in"):
