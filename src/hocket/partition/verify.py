@@ -51,6 +51,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
     Both run on the sample in training mode and in evaluation, with the same random state. In
     training mode they forward it once more, as a network may keep something from batch to
     batch. In evaluation without gradients the stages only have to run, if the network does.
+    A network without a backward in evaluation is compared there without gradients.
     Layers in evaluation mode stay in it in a network that is in training mode, as in `fit`.
     Gradients, buffers and random state are restored afterwards. On a CPU, results that are not
     equal bit by bit but within the rounding of a sum are warned of: a gradient that crosses a
@@ -64,18 +65,16 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
 
     Raises:
         CutError: Something differs, with all differences; or the network does not take the
-            sample, or fails in its backward.
-    """  # noqa: DOC501  # _unfit_error returns a CutError
+            sample, or fails in its backward in training mode.
+        OutOfMemoryError: The memory of the GPU was short.
+    """
     problems: list[str] = []
     rounded: list[str] = []
     on_gpu = any(device.type == "cuda" for device in devices_of(network))
     modes = (("in training mode", training_mode), ("in evaluation", evaluation_mode))
     for name, mode in modes:
         with mode(network, *stages), _restore_gradients(network):
-            try:
-                expected = _run(network, [network], sample)
-            except Exception as error:
-                raise _unfit_error(network, sample, error) from error
+            expected, grad = _run_whole(network, sample, learns=mode is training_mode)
             if not expected.outputs:
                 raise CutError(
                     "no tensors are found in the output of the network; return a tuple, list "
@@ -83,7 +82,7 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
                     "torch.utils._pytree.register_pytree_node"
                 )
             try:
-                actual = _run(network, stages, sample)
+                actual = _run(network, stages, sample, grad=grad)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -109,6 +108,29 @@ def verify_stages(network: nn.Module, stages: Sequence[nn.Module], sample: Tree)
             )
         )
     _warn_of_rounding(rounded, len(stages))
+
+
+def _run_whole(network: nn.Module, sample: Tree, *, learns: bool) -> tuple[_Pass, bool]:
+    """Return the pass of a network that is not cut, and whether it has a backward.
+
+    Args:
+        network: The network.
+        sample: A batch of its inputs.
+        learns: Whether a backward is needed, as in training mode.
+
+    Raises:
+        CutError: The network does not take the sample, or lacks a backward that is needed.
+    """
+    try:
+        return _run(network, [network], sample), True
+    except Exception as error:
+        unfit = _unfit_error(network, sample, error)
+        if learns:
+            raise unfit from error
+        try:  # cuDNN's recurrent layers have no backward in evaluation
+            return _run(network, [network], sample, grad=False), False
+        except Exception:
+            raise unfit from error
 
 
 def _unfit_error(network: nn.Module, sample: Tree, error: Exception) -> CutError:

@@ -79,6 +79,77 @@ def test_a_network_that_does_something_else_without_gradients_is_refused():
         cut(Changing(), stages=Plan("c"), sample=torch.ones(3, 2))
 
 
+class Recurrent(nn.Linear):
+    """Layer whose backward fails in evaluation, as that of cuDNN's recurrent layers."""
+
+    fails = False
+
+    def forward(self, x):
+        return FailingBackward.apply(super().forward(x), self.fails or not self.training)
+
+
+class FailingBackward(torch.autograd.Function):
+    """Function that changes nothing, and whose backward may fail."""
+
+    @staticmethod
+    def forward(ctx, x, fails):
+        ctx.fails = fails
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.fails:
+            raise RuntimeError("backward can only be called in training mode")
+        return grad, None
+
+
+class Branching(nn.Module):
+    """Network of such a layer, which may do something else in evaluation."""
+
+    def __init__(self, *, branches=False):
+        super().__init__()
+        self.first, self.second, self.last = Recurrent(2, 2), Recurrent(2, 2), nn.Linear(2, 2)
+        self.branches = branches
+
+    def forward(self, x):
+        x = self.second(self.first(x).tanh())
+        return self.last(x) + (0 if self.training or not self.branches else 1)
+
+
+def test_a_layer_without_a_backward_in_evaluation_is_cut():
+    network, x = Branching(), torch.randn(3, 2)
+    for stages in (2, 3):
+        assert len(cut(network, stages=stages, sample=x)) == stages
+    assert all(weight.grad is None for weight in network.parameters())
+
+
+def test_outputs_are_compared_in_evaluation_also_without_a_backward():
+    network, other = Branching(branches=True), Branching()
+    other.load_state_dict(network.state_dict())
+    with pytest.raises(CutError, match=r"- in evaluation the outputs differ\n"):
+        verify_stages(network, [other], torch.randn(3, 2))
+
+
+def test_a_backward_that_fails_in_training_as_well_is_refused():
+    network = Branching()
+    network.second.fails = True
+    told = r"Branching whose backward fails without a cut as well: .*loss\.backward\(\)"
+    with pytest.raises(CutError, match=told):
+        cut(network, stages=2, sample=torch.randn(3, 2))
+
+
+def test_a_network_that_fails_in_evaluation_only_is_refused():
+    class Failing(Branching):
+        def forward(self, x):
+            if not self.training:
+                raise ValueError("there is no evaluation")
+            return super().forward(x)
+
+    network = Failing()
+    with pytest.raises(CutError, match=r"does not take the sample, .* there is no evaluation"):
+        verify_stages(network, [network], torch.randn(3, 2))
+
+
 def test_a_network_is_cut_at_a_sample_with_nan():
     network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     sample = torch.tensor([[1.0, math.nan], [1.0, 2.0]])
