@@ -1,11 +1,11 @@
-"""Copies of modules, on which measurements run without a trace in the network."""
+"""Copies of modules, which run without a trace in the network."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
-
-from hocket.partition.partial_module import PartialModule
+from torch.overrides import TorchFunctionMode
 
 
 def copy_modules(modules: Sequence[nn.Module]) -> list[nn.Module]:
@@ -17,11 +17,23 @@ def copy_modules(modules: Sequence[nn.Module]) -> list[nn.Module]:
     Args:
         modules: Modules of a network, or its stages.
     """
-    copied: dict[int, object] = {}
-    for module in modules:
-        whole = module.network if isinstance(module, PartialModule) else module
-        for part in whole.modules():
-            for value in vars(part).values():
-                if isinstance(value, Tensor) and value.grad_fn is not None:
-                    copied[id(value)] = value.detach().clone()
-    return copy.deepcopy(list(modules), copied)
+    with _CopiesWithoutGraph():
+        return copy.deepcopy(list(modules))
+
+
+class _CopiesWithoutGraph(TorchFunctionMode):
+    """Torch function mode in which tensors with a graph are copied without it.
+
+    They are met wherever they are kept, such as in a list or in the network of a stage.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))

@@ -3,7 +3,6 @@
 Meta tensors have a shape and a type but no memory.
 """
 
-import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from hocket.errors import CutError
+from hocket.partition.copied_modules import copy_modules
 from hocket.partition.meta_functions import META, MetaFunctions
 from hocket.partition.recording import ForwardMode
 from hocket.restore import changeable_weights, preserve_numpy_and_python
@@ -205,7 +205,8 @@ def _run_apart(
         with preserve_numpy_and_python(), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the module itself will be told
             if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-                return copy.deepcopy(module)(*args, **kwargs), used  # takes no other weights
+                (copied,) = copy_modules([module])  # a scripted one takes no other weights
+                return copied(*args, **kwargs), used
             replaced = {name: replace(value) for name, value in weights.items()}
             return functional_call(module, replaced, args, kwargs), used
     finally:

@@ -315,3 +315,29 @@ def test_a_scripted_module_that_is_used_twice_is_in_one_stage():
         cut(Twice(), stages=Plan(("second",)), sample=sample)
     stages = cut(Twice(), stages=Plan(("last",)), sample=sample)
     assert names_in(stages) == [{"first", "scripted", "second"}, {"last"}]
+
+
+class Keeping(nn.Module):
+    """Module with a scripted part that keeps what it has computed, with its graph."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.inner, self.keep, self.kept = torch.jit.script(nn.Linear(4, 4)), keep, None
+
+    def forward(self, x):
+        y = self.inner(x)
+        self.kept = self.keep(y)
+        return y
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.parametrize("keep", [lambda y: y, lambda y: {"all": [y]}], ids=["itself", "list"])
+def test_a_scripted_module_is_left_out_beside_a_kept_tensor(keep):
+    network = Scripting()
+    network.scripted = Keeping(keep)
+    stages = cut(network, stages=Plan(("second",)), sample=torch.randn(6, 4))
+    for size in (6, 3):
+        x = torch.randn(size, 4)
+        out = run_stages(stages, x)
+        assert out.shape == (size, 4)
+        assert torch.equal(out, network(x))

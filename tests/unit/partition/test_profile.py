@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hocket import zoo
+from hocket import cut, zoo
 from hocket.partition import layers_in_order
 from hocket.partition.copied_modules import copy_modules
 from hocket.partition.cut_points import find_cut_points
@@ -99,3 +99,18 @@ def test_a_network_that_keeps_a_tensor_with_a_graph_is_measured():
     assert torch.equal(copied.kept, network.kept)
     assert copied.kept.grad_fn is None
     assert network.kept.grad_fn is not None
+
+
+def test_stages_are_copied_together_without_the_graphs_of_what_the_network_keeps():
+    network, sample = Keeping(), torch.randn(2, 4)
+    stages = cut(network, stages=2, sample=sample)
+    network.others = [network(sample)]
+    copies = copy_modules(stages)
+    assert copies[0].network is copies[1].network is not network
+    for copied, own in (
+        (copies[0].network.kept, network.kept),
+        (copies[0].network.others[0], network.others[0]),
+    ):
+        assert torch.equal(copied, own)
+        assert copied.grad_fn is None
+        assert own.grad_fn is not None
