@@ -69,8 +69,10 @@ class SharedForward:
                 layer, mean_C.detach(), variance_C.detach() * (count_1 / (count_1 - 1))
             )
         output = centred * (variance_C + layer.eps).rsqrt().view(shape)
-        if layer.affine:
-            output = output * layer.weight.view(shape) + layer.bias.view(shape)
+        if layer.weight is not None:
+            output = output * layer.weight.view(shape)
+        if layer.bias is not None:
+            output = output + layer.bias.view(shape)
         return output.to(input.dtype)
 
 

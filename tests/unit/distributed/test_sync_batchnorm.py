@@ -11,12 +11,24 @@ from hocket.distributed import sync_batchnorm
 from hocket.distributed.sync_batchnorm import share_statistics, unshare_statistics
 
 
+def batchnorm(has):
+    """Build a layer with a weight and a bias, a weight only, or neither."""
+    layer = nn.BatchNorm2d(3, affine=has != "neither")
+    if has != "neither":
+        nn.init.constant_(layer.weight, 3.0)
+        nn.init.constant_(layer.bias, 2.0)
+    if has == "weight":
+        layer.bias = None  # as with bias=False, which not every PyTorch has
+    return layer
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_an_input_of_few_bits_has_statistics_of_many(dtype, monkeypatch):
+@pytest.mark.parametrize("has", ["weight and bias", "weight", "neither"])
+def test_an_input_of_few_bits_has_statistics_of_many(has, dtype, monkeypatch):
     monkeypatch.setattr(sync_batchnorm, "_all_reduce", lambda tensor, world: tensor.clone())
     torch.manual_seed(0)
-    wanted = nn.BatchNorm2d(3, dtype=torch.promote_types(dtype, torch.float32))
-    found = nn.BatchNorm2d(3, dtype=wanted.weight.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    wanted, found = (batchnorm(has).to(wide) for _ in range(2))
     share_statistics(found, SimpleNamespace(left=False))
     x = (torch.randn(64, 3, 8, 8) + 3).to(dtype)
     output, expected = found(x), wanted(x)
