@@ -49,6 +49,14 @@ class SharedForward:
         self._layer = layer
         self._world = world
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Give a copy of the layer, also one in a file, the layer's own forward.
+
+        This process among the others cannot be copied, and the copy has no replicas.
+        """
+        # While a copy is made it has no attributes yet, and its forward is that of its class.
+        return getattr, (self._layer, "forward")
+
     def __call__(self, input: Tensor) -> Tensor:
         """Normalize (B, C, ...) by the whole batch; by the running statistics in evaluation."""
         layer, world = self._layer, self._world

@@ -1,5 +1,8 @@
 """Statistics over all replicas have the precision of BatchNorm's."""
 
+import copy
+import io
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +11,11 @@ from torch import nn
 
 from hocket import cut
 from hocket.distributed import sync_batchnorm
-from hocket.distributed.sync_batchnorm import share_statistics, unshare_statistics
+from hocket.distributed.sync_batchnorm import (
+    SharedForward,
+    share_statistics,
+    unshare_statistics,
+)
 
 
 def batchnorm(has):
@@ -58,6 +65,32 @@ def test_a_part_of_a_forward_normalizes_by_all_replicas(monkeypatch):
     stages[1](stages[0](sample))
     inside = network.first(torch.cat([sample, sample])).var(0)
     torch.testing.assert_close(network.norm.running_var, 0.9 + 0.1 * inside)
+
+
+def saved_and_loaded(network):
+    file = io.BytesIO()
+    torch.save(network, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, saved_and_loaded])
+def test_a_copy_of_a_network_normalizes_for_itself(copied):
+    """So does a copy of the copy."""
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    own = copy.deepcopy(network)
+    share_statistics(network, SimpleNamespace(left=False, lock=threading.Lock()))
+    statistics = network[1].running_mean.clone()
+    x = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    wanted = own(x)
+    for found in (copied(network), copied(copied(network))):
+        nn.init.constant_(found[1].weight, 2.0)
+        torch.testing.assert_close(found(x), 2 * wanted)
+        torch.testing.assert_close(found[1].running_mean, own[1].running_mean)
+        torch.testing.assert_close(found.eval()(x), 2 * copy.deepcopy(own).eval()(x))
+    assert torch.equal(network[1].running_mean, statistics)
+    assert network[1].weight.tolist() == [1.0, 1.0]
+    assert isinstance(network[1].forward, SharedForward)
 
 
 def test_a_layer_gets_its_own_forward_back():
