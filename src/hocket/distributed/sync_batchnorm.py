@@ -4,6 +4,7 @@ torch.nn.SyncBatchNorm does this on GPUs only. Here two differentiable all-reduc
 and backward equal to those of the whole batch on any device.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,6 +12,12 @@ from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hocket.distributed.world import World
+from hocket.errors import OptionError
+
+MOST_NAMES = 3
+"""Number of layers that an error names."""
+REPLACED_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+"""Forwards that `SharedForward` computes; those of subclasses may compute something else."""
 
 # Shapes: B batch, C channels, and any number of further dimensions.
 
@@ -108,11 +115,37 @@ def _differentiable_sum(tensor: Tensor, world: World) -> Tensor:
     return total
 
 
+def require_replaceable_forwards(layers: Iterable[tuple[str, nn.Module]]) -> None:
+    """Check that each BatchNorm among some layers computes what PyTorch's computes.
+
+    Args:
+        layers: The layers, each with its name in the network.
+
+    Raises:
+        OptionError: A BatchNorm has a forward of its own.
+    """
+    names = [repr(name) for name, layer in layers if _has_own_forward(layer)]
+    if names:
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        raise OptionError(
+            "batchnorm is 'shared', which would leave out the forwards that these BatchNorm "
+            f"layers have of their own: {', '.join(names[:MOST_NAMES])}{more}; use "
+            "batchnorm='local', or put what they compute beside BatchNorm, such as an "
+            "activation, into modules of their own"
+        )
+
+
+def _has_own_forward(layer: nn.Module) -> bool:
+    if not isinstance(layer, _BatchNorm) or isinstance(layer.forward, SharedForward):
+        return False  # no BatchNorm, or one of an earlier training that was not closed
+    return getattr(layer.forward, "__func__", None) not in REPLACED_FORWARDS
+
+
 def share_statistics(module: nn.Module, world: World) -> None:
     """Let every BatchNorm inside a module normalize by the batches of all replicas.
 
     Args:
-        module: The module.
+        module: The module, whose layers have replaceable forwards.
         world: This process among its replicas.
     """
     for layer in module.modules():

@@ -7,7 +7,7 @@ from typing import cast
 from torch import nn
 
 from hocket.distributed.solo_world import SoloWorld
-from hocket.distributed.sync_batchnorm import share_statistics
+from hocket.distributed.sync_batchnorm import require_replaceable_forwards, share_statistics
 from hocket.distributed.world import World
 from hocket.engine.async_process import AsyncProcess
 from hocket.engine.async_simulated import AsyncSimulation
@@ -126,12 +126,16 @@ def build_distributed(parts: EngineParts, world: World) -> DistributedEngine:
     """Build the stage of this process, connected to the processes of its neighbours.
 
     Raises:
-        OptionError: The stage is not compatible with the method.
+        OptionError: The stage is not compatible with the method, or its replicas cannot share
+            the statistics of a layer.
     """
     setup, method = parts.setup, parts.setup.method
     k, count = world.stage, len(parts.modules)
     signals, networks = build_signals(setup, parts.modules, parts.sample)
     if setup.batchnorm == "shared" and world.replicas > 1:
+        # Each process looks at all stages, so that all refuse, before any waits for another.
+        layers = nn.ModuleList([*parts.modules, *networks])
+        require_replaceable_forwards(parts.names.of_layers(layers))
         share_statistics(nn.ModuleList([parts.modules[k], networks[k]]), world)
     backends = Backends(world, setup.device)
 

@@ -93,7 +93,8 @@ class Trainer:
         resumable: Keep what a checkpoint needs of batches in flight: with ``stash`` and
             ``live`` the weights and statistics of each of their forwards.
         batchnorm: Inputs over which BatchNorm takes its statistics where replicas share a
-            batch: ``local`` for those of each, ``shared`` for all of them.
+            batch: ``local`` for those of each, ``shared`` for all of them. A subclass that
+            computes more than BatchNorm cannot share them.
         codec: Codec of what stages send to each other, such as ``VQ(groups=16)``, also as
             text such as ``bf16``; exact if not given.
         stage_speeds: Speed of each stage, for a method whose stages run freely; equal speeds

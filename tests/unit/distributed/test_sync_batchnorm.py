@@ -1,4 +1,4 @@
-"""Statistics over all replicas have the precision of BatchNorm's."""
+"""Statistics over all replicas are those of BatchNorm, in the place of its forward only."""
 
 import copy
 import io
@@ -8,14 +8,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
+from contract.small import sgd
 from hocket import cut
 from hocket.distributed import sync_batchnorm
 from hocket.distributed.sync_batchnorm import (
     SharedForward,
+    require_replaceable_forwards,
     share_statistics,
     unshare_statistics,
 )
+from hocket.engine.build import EngineParts, build_distributed
+from hocket.errors import OptionError
+from hocket.methods import FDG
+from hocket.stage.network_names import NetworkNames
+from hocket.stage.setup import Setup
 
 
 def batchnorm(has):
@@ -91,6 +99,83 @@ def test_a_copy_of_a_network_normalizes_for_itself(copied):
     assert torch.equal(network[1].running_mean, statistics)
     assert network[1].weight.tolist() == [1.0, 1.0]
     assert isinstance(network[1].forward, SharedForward)
+
+
+class Activated(nn.BatchNorm1d):
+    """A layer that computes more than BatchNorm."""
+
+    def forward(self, input):
+        return super().forward(input).relu()
+
+
+class Named(nn.BatchNorm1d):
+    """A layer that computes what BatchNorm computes."""
+
+
+def given_a_forward():
+    layer = nn.BatchNorm1d(2)
+    layer.forward = lambda x: nn.BatchNorm1d.forward(layer, x).relu()
+    return layer
+
+
+def shared_before():
+    """Build a layer whose training was not closed, and that has no replicas any more."""
+    layer = nn.BatchNorm1d(2)
+    share_statistics(layer, SimpleNamespace(left=True))
+    return layer
+
+
+def test_forwards_that_compute_more_than_batchnorm_are_refused():
+    network = nn.Sequential(
+        *(Activated(2) for _ in range(2)), Named(2), given_a_forward(), Activated(2)
+    )
+    with pytest.raises(OptionError) as caught:
+        require_replaceable_forwards(network.named_modules())
+    assert "have of their own: '0', '1', '3' and 1 more; use batchnorm='local', or put" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Named(2),
+        nn.SyncBatchNorm(2),
+        nn.LazyBatchNorm1d(),
+        nn.ReLU(),
+        shared_before(),
+        copy.deepcopy(shared_before()),
+    ],
+    ids=["subclass", "sync", "lazy", "another", "shared", "copied"],
+)
+def test_forwards_that_compute_what_batchnorm_computes_are_taken(layer):
+    require_replaceable_forwards([("layer", layer)])
+
+
+def test_a_training_renews_a_forward_that_an_earlier_one_has_left(monkeypatch):
+    monkeypatch.setattr(sync_batchnorm, "_all_reduce", lambda tensor, world: 2 * tensor)
+    layer, x = shared_before(), torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    share_statistics(layer, SimpleNamespace(left=False))
+    layer(x)
+    torch.testing.assert_close(layer.running_var, 0.9 + 0.1 * torch.cat([x, x]).var(0))
+
+
+def test_all_processes_refuse_a_layer_of_any_stage():
+    """They do so before one waits for another, and before a layer is changed."""
+    network = nn.Sequential(
+        nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Sequential(nn.Linear(2, 2), Activated(2))
+    )
+    setup = Setup(
+        method=FDG(), loss=cross_entropy, optimizer=sgd, batchnorm="shared", replicas=2
+    )
+    modules = [network[:2], network[2:]]
+    for stage in range(2):
+        world = SimpleNamespace(stage=stage, replicas=2)
+        names = NetworkNames(network)
+        parts = EngineParts(setup, modules, torch.randn(4, 2), [], world, names=names)
+        with pytest.raises(OptionError, match=r"have of their own: '2\.1'; use"):
+            build_distributed(parts, world)
+    assert "forward" not in vars(network[1])
 
 
 def test_a_layer_gets_its_own_forward_back():
