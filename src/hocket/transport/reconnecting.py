@@ -38,8 +38,8 @@ class ReconnectingLink:
         connect: Makes each connection.
 
     Attributes:
-        connection: The present connection; None while there is none. The thread that reconnects
-            may replace it at any time.
+        connection: The present connection; None while there is none. Until the link is closed,
+            the thread that reconnects may replace it at any time.
     """
 
     def __init__(self, world: World, rank: int, connect: ConnectionFactory) -> None:
@@ -50,6 +50,8 @@ class ReconnectingLink:
         self._connect = connect
         self._closed_sent_bytes = 0  # sent over connections that were cut
         self._closing = False
+        # Held to replace the connection and to begin to close it, so that each is closed, once.
+        self._changing = threading.Lock()
         self._failure: HocketError | None = None  # once the neighbour is lost for good
         self._thread: threading.Thread | None = None
 
@@ -101,18 +103,18 @@ class ReconnectingLink:
 
     def begin_close(self) -> None:
         """Begin to close the present connection, and make no other one."""
-        self._closing = True
-        if (connection := self.connection) is not None:
-            connection.begin_close()
+        with self._changing:
+            self._closing = True
+            if (connection := self.connection) is not None:
+                connection.begin_close()
 
     def finish_close(self, timeout_s: float) -> bool:
         """Wait until the neighbour has closed it, too; return True if nothing is under way."""
-        start = time.monotonic()
+        end_s = time.monotonic() + timeout_s
+        if self._thread is not None:  # first, as it may be making a connection
+            self._thread.join(max(timeout_s, 0))
         connection = self.connection
-        quiet = connection is not None and connection.finish_close(timeout_s)
-        if self._thread is not None:
-            self._thread.join(max(timeout_s - (time.monotonic() - start), 0))
-        return quiet
+        return connection is not None and connection.finish_close(end_s - time.monotonic())
 
     def _lost_error(self, text: str) -> HocketError:
         """Build the error to raise when the connection fails with an error of this text."""
@@ -139,8 +141,11 @@ class ReconnectingLink:
                     raise error
                 if not self._world.membership.may_rejoin:
                     raise self._world.failures.peer_lost(self.rank, str(error))
-                cut, self.connection = self.connection, None
-                self._closed_sent_bytes += cut.sent_bytes
+                with self._changing:
+                    if self._closing:
+                        return
+                    cut, self.connection = self.connection, None
+                    self._closed_sent_bytes += cut.sent_bytes
                 cut.abort()
         except HocketError as error:
             self._failure = error
@@ -159,7 +164,11 @@ class ReconnectingLink:
                 group = membership.pair_group(self.rank)
             if group is not None:
                 backend = HostBackend(self._world, int(self.rank > self._world.rank), group)
-                self.connection = self._connect(self._lost_error, backend)
+                made = self._connect(self._lost_error, backend)
+                with self._changing:
+                    self.connection = made
+                    if self._closing:  # meanwhile: the neighbour waits to hear of the end
+                        made.begin_close()
                 return
             if not membership.may_rejoin:
                 raise failures.peer_lost(self.rank, "no process comes back in its place")

@@ -54,3 +54,64 @@ def test_a_link_that_is_closed_just_when_it_begins_to_reconnect_is_closed(monkey
     monkeypatch.setattr(threading.Thread, "start", close_and_start)
     link.start_reconnecting()
     assert link.finish_close(1.0)
+
+
+def build_detached_link(connect):
+    """Build a link of a stage that waits for its neighbour, which is back."""
+    world = SimpleNamespace(
+        names=["stage 0", "stage 1"],
+        rank=0,
+        rejoined=True,
+        failures=SimpleNamespace(running_s=0.0),
+        membership=SimpleNamespace(
+            detached=True, may_rejoin=True, pair_group=lambda rank: Mock()
+        ),
+    )
+    return ReconnectingLink(world, 1, connect)
+
+
+def test_a_link_that_is_closed_while_it_connects_closes_the_connection():
+    """The neighbour, which has connected as well, would wait for the end."""
+    made, connecting, closed = Mock(), threading.Event(), threading.Event()
+    made.finish_close.return_value = True
+
+    def connect(lost_error, backend):
+        connecting.set()
+        assert closed.wait(20.0)
+        return made
+
+    link = build_detached_link(connect)
+    link.start_reconnecting()
+    assert connecting.wait(20.0)
+    link.begin_close()
+    assert not link.finish_close(0.05)  # it is not there yet
+    threading.Timer(0.1, closed.set).start()
+    assert link.finish_close(20.0)
+    made.begin_close.assert_called_once_with()
+    made.finish_close.assert_called_once()
+    assert 0 < made.finish_close.call_args.args[0] < 20.0  # what is left of the limit
+
+
+def test_a_connection_that_is_lost_while_the_link_is_closed_is_closed_once():
+    connection = Mock()
+    link = build_detached_link(lambda lost_error, backend: connection)
+
+    class Membership:
+        """Membership of a process that closes the link when it learns of the loss."""
+
+        detached = True
+
+        def pair_group(self, rank):
+            return Mock()
+
+        @property
+        def may_rejoin(self):
+            link.begin_close()
+            return True
+
+    link._world.membership = Membership()
+    connection.wait_closed.return_value = ConnectionError("reset by peer")
+    link.start_reconnecting()
+    assert link.finish_close(20.0)
+    connection.begin_close.assert_called_once_with()
+    connection.abort.assert_not_called()
