@@ -45,8 +45,8 @@ STUDIES = {
     "gpt-characters-published": "tinyshakespeare.txt",
     "gpt-characters-rows": "tinyshakespeare.txt",
     "gpt-characters-two-stages": "tinyshakespeare.txt",
-    "resnet8-cifar10": "cifar10",
     "resnet8-cifar10-held-out": "cifar10",
+    "resnet8-cifar10-held-out-others": "cifar10",
     "resnet20-cifar10": "cifar10",
     "resnet20-cifar10-gpu": "cifar10",
 }
