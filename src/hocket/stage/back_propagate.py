@@ -8,6 +8,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from hocket.errors import OptionError, PacketError
 from hocket.signals.signal import BackwardRoots
+from hocket.stage.bare_backward import bare_backward
 from hocket.stage.compatibility import ForbidForward
 from hocket.transport.packet import Activation
 from hocket.tree import Tree, map_tensors, tensors
@@ -34,7 +35,7 @@ def back_propagate(
     if not live:
         return
     if guard is None:
-        torch.autograd.backward(live, given)
+        bare_backward(live, given)
         return
     edges = [get_gradient_edge(root) for root in live]
     with torch.no_grad(), guard:
