@@ -50,11 +50,14 @@ class SharedForward:
     Args:
         layer: The layer.
         world: This process among the others.
+
+    Attributes:
+        world: This process among the others.
     """
 
     def __init__(self, layer: _BatchNorm, world: World) -> None:
         self._layer = layer
-        self._world = world
+        self.world = world
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Give a copy of the layer, also one in a file, the layer's own forward.
@@ -66,7 +69,7 @@ class SharedForward:
 
     def __call__(self, input: Tensor) -> Tensor:
         """Normalize (B, C, ...) by the whole batch; by the running statistics in evaluation."""
-        layer, world = self._layer, self._world
+        layer, world = self._layer, self.world
         if not layer.training or world.left:
             output: Tensor = type(layer).forward(layer, input)
             return output
@@ -153,8 +156,15 @@ def share_statistics(module: nn.Module, world: World) -> None:
             layer.forward = SharedForward(layer, world)  # type: ignore[method-assign]
 
 
-def unshare_statistics(module: nn.Module) -> None:
-    """Give every BatchNorm inside a module its own forward back."""
+def unshare_statistics(module: nn.Module, world: object) -> None:
+    """Give every BatchNorm inside a module its own forward back.
+
+    Args:
+        module: The module.
+        world: The world that its statistics were shared in. Layers of a later training share
+            them in another one, and go on.
+    """
     for layer in module.modules():
-        if isinstance(vars(layer).get("forward"), SharedForward):
+        forward = vars(layer).get("forward")
+        if isinstance(forward, SharedForward) and forward.world is world:
             del layer.forward

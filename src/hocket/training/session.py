@@ -314,7 +314,7 @@ class Session:
         self.prepared, self.closed = False, True
         self.engine, self.sample, self._meter = UnbuiltEngine(), None, None
         self._watchers.clear()
-        unshare_statistics(nn.ModuleList([self.cut.network, *self.cut.modules]))
+        unshare_statistics(nn.ModuleList([self.cut.network, *self.cut.modules]), self.world)
 
     def reporting_failures(self) -> "_ReportingFailures":
         """Return a context manager that tells the other processes of any error."""

@@ -180,7 +180,10 @@ def test_all_processes_refuse_a_layer_of_any_stage():
 
 def test_a_layer_gets_its_own_forward_back():
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    share_statistics(network, SimpleNamespace(left=False))
+    earlier, later = SimpleNamespace(left=False), SimpleNamespace(left=False)
+    share_statistics(network, earlier)
+    share_statistics(network, later)
+    unshare_statistics(network, earlier)  # closed after the later training has begun
     assert "forward" in vars(network[1])
-    unshare_statistics(network)
+    unshare_statistics(network, later)
     assert "forward" not in vars(network[1])
