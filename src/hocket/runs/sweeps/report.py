@@ -115,7 +115,9 @@ def _legend(values: Mapping[str, Any]) -> str:
     """Return what the numbers of the table are."""
     settings = values["settings"]
     seeds = ", ".join(map(str, settings["seeds"]))
-    text = [f"Mean and standard deviation over the seeds {seeds}, after the last epoch."]
+    several = len(settings["seeds"]) > 1
+    over = f"Mean and standard deviation over the seeds {seeds}" if several else f"Seed {seeds}"
+    text = [f"{over}, after the last epoch."]
     if any(
         first_stage_lateness(row["options"])[0] not in ("0", NONE) for row in values["rows"]
     ):

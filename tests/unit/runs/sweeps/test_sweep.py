@@ -123,6 +123,9 @@ def test_the_best_rate_gets_the_other_seeds(tmp_path, monkeypatch, here):
     report = (tmp_path / "README.md").read_text()
     assert "| bp, stages 1 | 0.1050 | **0.0550** | 0.2050 |" in report
     assert "of equal means the smaller rate wins" in report
+    assert (
+        "\nMean and standard deviation over the seeds 0, 1, 2, after the last epoch." in report
+    )
 
 
 def test_held_out_examples_choose_the_rate_and_the_test_does_not(tmp_path, monkeypatch, here):
@@ -187,6 +190,7 @@ def test_a_run_that_diverges_is_a_result_and_the_worst(tmp_path, monkeypatch, he
     assert "| bp, stages 1 | **1.0000** | diverged |" in report
     assert "| diverged: loss is nan |" in report
     assert "| 0.1 (edge) |" in report
+    assert "\nSeed 0, after the last epoch." in report  # which has no deviation
     sweep(study(learning_rates=[0.1, 0.4]), tmp_path)
     assert here.started == 2
 
