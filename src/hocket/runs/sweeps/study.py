@@ -110,9 +110,8 @@ class Study:
         if problems:
             raise OptionError(format_problems(f"cannot use the study {str(file)!r}", problems))
         study = Study(**valid)
-        if changes.keys() <= {"jobs", "base"} and changes.get("base", {}).keys() <= {
-            "data_dir"
-        }:
+        base = changes.get("base", {})
+        if changes.keys() <= {"jobs", "base"} and base.keys() <= {"data_dir"}:
             object.__setattr__(study, "file", file)  # the command line can make these changes
         return study
 
