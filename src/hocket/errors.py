@@ -11,6 +11,9 @@ from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType, ModuleType
 
+MOST_NAMES = 8
+"""Number of names in a message."""
+
 
 class HocketError(Exception):
     """Base class of all exceptions of Hocket."""
@@ -105,6 +108,16 @@ def format_problems(title: str, problems: Sequence[str]) -> str:
       - layer 'fc' is shared
     """
     return "\n".join([f"{title}:", *(f"  - {problem}" for problem in problems)])
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names for a message, as far as there is room.
+
+    >>> list_names("abcdefghij")
+    'a, b, c, d, e, f, g, h, and 2 more'
+    """
+    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def below_one(numbers: Mapping[str, int]) -> list[str]:

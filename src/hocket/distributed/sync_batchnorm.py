@@ -12,10 +12,8 @@ from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hocket.distributed.world import World
-from hocket.errors import OptionError
+from hocket.errors import OptionError, list_names
 
-MOST_NAMES = 3
-"""Number of layers that an error names."""
 REPLACED_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 """Forwards that `SharedForward` computes; those of subclasses may compute something else."""
 
@@ -129,10 +127,9 @@ def require_replaceable_forwards(layers: Iterable[tuple[str, nn.Module]]) -> Non
     """
     names = [repr(name) for name, layer in layers if _has_own_forward(layer)]
     if names:
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         raise OptionError(
             "batchnorm is 'shared', which would leave out the forwards that these BatchNorm "
-            f"layers have of their own: {', '.join(names[:MOST_NAMES])}{more}; use "
+            f"layers have of their own: {list_names(names)}; use "
             "batchnorm='local', or put what they compute beside BatchNorm, such as an "
             "activation, into modules of their own"
         )

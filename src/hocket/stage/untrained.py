@@ -5,11 +5,8 @@ from collections.abc import Iterable, Sequence
 from torch import nn
 from torch.optim import Optimizer
 
-from hocket.errors import warn
+from hocket.errors import list_names, warn
 from hocket.stage.optimizer_factory import NamedParameters
-
-MOST_NAMES = 8
-"""Number of names in a message."""
 
 
 class UntrainedWeights:
@@ -76,5 +73,4 @@ def describe_names(names: Sequence[str]) -> str:
     >>> describe_names(["a", "b"])
     '2 weights (a, b)'
     """
-    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{len(names)} weights ({', '.join(names[:MOST_NAMES])}{more})"
+    return f"{len(names)} weights ({list_names(names)})"
