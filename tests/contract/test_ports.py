@@ -69,7 +69,7 @@ def test_a_repeated_packet_is_refused_by_the_receiver():
         (
             "damaged",
             r"activation 1 was damaged in transit: tensor 2 \(torch.int64, \[1\]\) was sent "
-            r"with checksum [0-9a-f]{8} and arrived with [0-9a-f]{8}",
+            r"with checksum [0-9a-f]{16} and arrived with [0-9a-f]{16}",
         ),
         ("damaged header", "after activation 0: a packet arrived with a damaged header: its"),
         ("damaged length", "after activation 0: a packet arrived with a damaged header: its"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from xxhash import xxh3_64_intdigest
 
 from hocket.errors import PacketError, TransitError
 from hocket.tree import Tree
@@ -155,10 +156,13 @@ def tensor_bytes(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> int | None:
-    """Return the CRC-32 of a dense tensor; None on a GPU, whose memory would be copied."""
-    return (
-        zlib.crc32(tensor_bytes(tensor).numpy().data) if tensor.device.type == "cpu" else None
-    )
+    """Return the XXH3 (64 bits) of a dense tensor; None on a GPU, to copy none of its memory.
+
+    It reads memory several times as fast as zlib's CRC-32, and lets other threads run.
+    """
+    if tensor.device.type != "cpu":
+        return None
+    return xxh3_64_intdigest(tensor_bytes(tensor).numpy().data)
 
 
 HEADER_PREFIX_BYTES = 1024

@@ -72,7 +72,7 @@ class SequenceCheck:
                 raise TransitError(
                     f"{self._route}: {header['kind']} {header['number']} was damaged in "
                     f"transit: tensor {index} ({tensor.dtype}, {list(tensor.shape)}) was sent "
-                    f"with checksum {sent:08x} and arrived with {received:08x}; {ADVICE}"
+                    f"with checksum {sent:016x} and arrived with {received:016x}; {ADVICE}"
                 )
 
     def header_error(self, error: Exception) -> TransitError:
