@@ -9,6 +9,9 @@ from torch.utils import _pytree as pytree
 Tree: TypeAlias = Any
 """A tensor, or nested tuples, lists and dicts whose leaves are tensors, numbers or None."""
 
+_PLAIN_LEAVES = frozenset([bool, int, float, str, type(None)])
+"""Types of leaves that pytree need not be asked about."""
+
 
 def tensors(tree: Tree) -> list[Tensor]:
     """Return the tensors among the leaves, in the order of the structure.
@@ -87,7 +90,24 @@ def leaves(tree: Tree) -> list[Any]:
     >>> leaves((1, {"a": None, "b": [2]}))
     [1, None, 2]
     """
-    return pytree.tree_leaves(tree)
+    found: list[Any] = []
+    _append_leaves(tree, found)
+    return found
+
+
+def _append_leaves(tree: Tree, found: list[Any]) -> None:
+    """Append all leaves to a list; pytree is asked about unusual containers only."""
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        for item in tree:
+            _append_leaves(item, found)
+    elif kind is dict:
+        for item in tree.values():
+            _append_leaves(item, found)
+    elif kind in _PLAIN_LEAVES or isinstance(tree, Tensor):
+        found.append(tree)
+    else:
+        found += pytree.tree_leaves(tree)
 
 
 def map_leaves(change: Callable[[Any], Any], tree: Tree) -> Tree:
@@ -112,11 +132,18 @@ def copy_tensors(tree: Tree) -> Tree:
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """Return the same structure with every tensor replaced by ``change(tensor)``."""
-    # Tensors and tuples of them make up nearly all packets; pytree takes 40 us for one tensor.
+    # These make up nearly all trees; pytree takes 40 us for one tensor.
+    kind = type(tree)
     if isinstance(tree, Tensor):
         return change(tree)
-    if type(tree) is tuple:
+    if kind is tuple:
         return tuple([map_tensors(change, item) for item in tree])
+    if kind is list:
+        return [map_tensors(change, item) for item in tree]
+    if kind is dict:
+        return {key: map_tensors(change, item) for key, item in tree.items()}
+    if kind in _PLAIN_LEAVES:
+        return tree
     return cast(Tree, pytree.tree_map_only(Tensor, change, tree))
 
 

@@ -1,12 +1,13 @@
 """Interception of a forward: every call of a module and every PyTorch function in it."""
 
+import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 Function = Callable[..., Any]
 
@@ -40,10 +41,13 @@ class Interceptor(Protocol):
 
 @contextmanager
 def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Iterator[None]:
-    """Context manager that passes all steps of these modules in this thread to a handler."""
-    outer = _thread.interception
-    with _patch_module_call(), _FunctionMode(interceptor):
-        _thread.interception = names, interceptor
+    """Context manager that passes all steps of these modules in this thread to a handler.
+
+    While the handler itself runs, nothing is intercepted.
+    """
+    outer, interception = _thread.interception, _Interception(names, interceptor)
+    with _intercepted_calls(names), interception.mode:
+        _thread.interception = interception
         try:
             yield
         finally:
@@ -67,50 +71,167 @@ class _FunctionMode(TorchFunctionMode):
         return self._interceptor.function(func, args, kwargs or {})
 
 
+class _Interception:
+    """Interception of a forward in one thread.
+
+    Args:
+        names: Names of the modules whose calls are intercepted.
+        interceptor: Handler of their calls, and of all functions.
+
+    Attributes:
+        mode: Mode in which functions are passed on to the handler.
+    """
+
+    def __init__(self, names: Mapping[nn.Module, str], interceptor: Interceptor) -> None:
+        self.names = names
+        self.interceptor = interceptor
+        self.mode = _FunctionMode(interceptor)
+
+    def call(
+        self, call: "_InterceptedCall", args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the output of a call, from the handler if the module is one of these.
+
+        Args:
+            call: The call.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+        """
+        name = self.names.get(call.module)
+        if name is None:
+            return call.original(*args, **kwargs)
+        if not self.suspend():
+            return self.interceptor.call(name, call.module, args, kwargs)
+        try:
+            return self.interceptor.call(name, call.module, args, kwargs)
+        finally:
+            self.resume()
+
+    def suspend(self) -> bool:
+        """Intercept nothing from now on; return False if that cannot be.
+
+        A forward may have entered a mode of its own, which has to be left first.
+        """
+        if _get_current_function_mode() is not self.mode:
+            return False
+        self.mode.__exit__(None, None, None)
+        _thread.interception, _thread.suspended = None, self
+        return True
+
+    def resume(self) -> None:
+        """Intercept again."""
+        _thread.interception, _thread.suspended = self, None
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
+
+
 class _ThreadState(threading.local):
-    interception: tuple[Mapping[nn.Module, str], Interceptor] | None = None
+    interception: _Interception | None = None
+    suspended: _Interception | None = None
 
 
 _thread = _ThreadState()
 _lock = threading.Lock()
-_users = 0
-_original_call = nn.Module.__call__
+
+
+class _InterceptedCall:
+    """A module's call while it is intercepted, in one thread or in several.
+
+    A hook would not be enough: modules that are left out must not run, nor their hooks. It is
+    an attribute of the object: after a change of `nn.Module` itself, Python looks up anew all
+    that is read of any module, which takes longer than all the calls.
+
+    Args:
+        module: The module.
+
+    Attributes:
+        module: The module.
+        original: Calls the module, with its hooks.
+        users: Number of forwards that intercept the module now.
+    """
+
+    __slots__ = ("_attribute", "_own", "module", "original", "users")
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        compiled = module._compiled_call_impl is not None
+        self._attribute = "_compiled_call_impl" if compiled else "_call_impl"
+        self._own = vars(module).get(self._attribute)
+        self.original: Callable[..., Any] = getattr(module, self._attribute)
+        self.users = 0
+        vars(module)[self._attribute] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass the call to the handler of this thread, if it has one."""
+        interception = _thread.interception
+        if interception is None:
+            return self.original(*args, **kwargs)
+        return interception.call(self, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        """Return the original of a copied module, whose calls are not intercepted."""
+        return copy.deepcopy(self.original, memo)
+
+    def release(self) -> None:
+        """Count a forward less; after the last one, the module is called as before."""
+        self.users -= 1
+        if self.users == 0:
+            del vars(self.module)[self._attribute]
+            if self._own is not None:
+                vars(self.module)[self._attribute] = self._own
 
 
 @contextmanager
-def _patch_module_call() -> Iterator[None]:
-    """Context manager that replaces `nn.Module.__call__`, as torch.fx does while it traces.
-
-    A hook would not be enough: modules that are left out must not run, nor their hooks.
-    """
-    global _users  # noqa: PLW0603  # all threads share nn.Module
+def _intercepted_calls(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Context manager in which all calls of modules are intercepted calls."""
     with _lock:
-        _users += 1
-        nn.Module.__call__ = _call  # type: ignore[method-assign]
+        calls = [_find_call(module) or _InterceptedCall(module) for module in modules]
+        for call in calls:
+            call.users += 1
     try:
         yield
     finally:
         with _lock:
-            _users -= 1
-            if _users == 0:
-                nn.Module.__call__ = _original_call  # type: ignore[method-assign]
+            for call in calls:
+                call.release()
 
 
-def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    if _thread.interception is not None:
-        names, interceptor = _thread.interception
-        name = names.get(module)
-        if name is not None:
-            return interceptor.call(name, module, args, kwargs)
-    return _original_call(module, *args, **kwargs)
+def _find_call(module: nn.Module) -> _InterceptedCall | None:
+    """Return the call of a module that is intercepted; None for another module."""
+    own = vars(module)
+    for attribute in ("_call_impl", "_compiled_call_impl"):
+        if type(call := own.get(attribute)) is _InterceptedCall:
+            return call
+    return None
 
 
 def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a module with its hooks; steps inside it are still intercepted.
+    """Call a module with its hooks; steps inside it are intercepted.
 
     Args:
         module: The module.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
     """
-    return _original_call(module, *args, **kwargs)
+    suspended = _thread.suspended
+    if suspended is None:
+        return call_whole(module, args, kwargs)
+    suspended.resume()
+    try:
+        return call_whole(module, args, kwargs)
+    finally:
+        suspended.suspend()
+
+
+def call_whole(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module with its hooks; steps inside it are intercepted only if they must be.
+
+    They must be if the forward has entered a mode for functions of its own around the call. A
+    handler that wants none of them has to let them pass.
+
+    Args:
+        module: The module.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
+    call = _find_call(module)
+    return module(*args, **kwargs) if call is None else call.original(*args, **kwargs)

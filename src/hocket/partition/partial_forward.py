@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hocket.errors import CutError
-from hocket.partition.cut_graph import CutPoint
-from hocket.partition.intercept import Function, call_intercepted
+from hocket.partition.intercept import Function, call_intercepted, call_whole
 from hocket.partition.meta_tensors import MetaModules
 from hocket.partition.recorder import user_line
 from hocket.partition.recording import ForwardMode, Frame, ValueKey
 from hocket.partition.shared_weights import replace_weights
+from hocket.partition.stage_span import StageSpan
 from hocket.partition.torch_functions import (
     RANDOM_FUNCTIONS,
     function_name,
@@ -27,33 +27,6 @@ from hocket.partition.torch_functions import (
     tensor_leaves,
 )
 from hocket.tree import Tree, flatten, map_tensors, unflatten
-
-
-@dataclass(frozen=True)
-class StageSpan:
-    """The part of a network's forward between two cut points.
-
-    Attributes:
-        begin: Cut point at which the stage begins; None for the start of the network.
-        end: Cut point at which the stage ends; None for the end of the network.
-    """
-
-    begin: CutPoint | None
-    end: CutPoint | None
-
-    @property
-    def split_modules(self) -> frozenset[str]:
-        """Modules that this stage shares with others, because a cut is inside their forward."""
-        return frozenset(
-            name
-            for point in (self.begin, self.end)
-            if point is not None
-            for name in point.callers
-        )
-
-    def __str__(self) -> str:
-        begin = self.begin.name if self.begin else "the start"
-        return f"the stage from {begin!r} to {self.end.name if self.end else 'the end'!r}"
 
 
 class StopForward(BaseException):
@@ -82,6 +55,7 @@ class PartialForward:
 
     Args:
         network: The network.
+        modules: All its modules.
         span: The part to execute.
         mode: Mode of this forward.
         repeated: Modules in which each stage repeats what depends on discrete inputs only.
@@ -90,6 +64,7 @@ class PartialForward:
     """
 
     network: nn.Module
+    modules: Collection[nn.Module]
     span: StageSpan
     mode: ForwardMode
     repeated: frozenset[str]
@@ -202,6 +177,8 @@ class PartialForward:
                     )
             finally:
                 self.inside_whole_module = False
+        if self.begun and not self.sent_keys:
+            return self.substitute(output)  # no key of it will be asked for
         results = tensor_leaves(output)
         # A constant that the module returns as it is, or computes step by step, stays one.
         known = results if name in self.repeated else tensor_leaves(args, kwargs)
@@ -222,7 +199,7 @@ class PartialForward:
             RuntimeError: It fails for another reason.
         """
         try:
-            return call_intercepted(module, args, kwargs)
+            return call_whole(module, args, kwargs)
         except RuntimeError as error:
             if any(tensor.is_meta for tensor in tensor_leaves(args, kwargs)):
                 raise CutError(
@@ -265,13 +242,17 @@ class PartialForward:
         else:
             args, kwargs = self._without_received(args), self._without_received(kwargs)
         name, operands = function_name(function), tensor_leaves(args, kwargs)
-        if name in ("device", "is_cuda", "is_cpu", "is_meta"):
+        # With an operand: `torch.device` itself has the same name, and none.
+        if operands and name in ("device", "is_cuda", "is_cpu", "is_meta"):
             # Weights of other stages may be on another device than this stage computes on.
             of_other_stage = self.begin is not None and isinstance(operands[0], nn.Parameter)
             here = torch.empty(0, device=self.device)
             return function(here if operands[0].is_meta or of_other_stage else operands[0])
+        any_meta = any([t.is_meta for t in operands])
+        if self.begun and not self.sent_keys and not any_meta:
+            return function(*args, **kwargs)  # no key of its results will be asked for
         varies = name in RANDOM_FUNCTIONS or any(map(self._varies, operands))
-        if any(t.is_meta for t in operands) or (varies and not self.begun):
+        if any_meta or (varies and not self.begun):
             try:
                 functions = self.meta_modules.functions
                 output, mutated = functions.run(function, args, kwargs, operands)
@@ -306,7 +287,12 @@ class PartialForward:
     @cached_property
     def weights(self) -> set[int]:
         """Ids of the network's parameters and buffers."""
-        return {id(t) for t in (*self.network.parameters(), *self.network.buffers())}
+        return {
+            id(weight)
+            for module in self.modules
+            for table in (module._parameters, module._buffers)
+            for weight in table.values()
+        }
 
     def _call_split(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -15,9 +15,10 @@ from hocket.errors import CutError
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
 from hocket.partition.intercept import intercept
 from hocket.partition.meta_tensors import MetaModules, to_meta
-from hocket.partition.partial_forward import PartialForward, StageSpan, StopForward
+from hocket.partition.partial_forward import PartialForward, StopForward
 from hocket.partition.recorder import call_network
 from hocket.partition.recording import ForwardMode
+from hocket.partition.stage_span import StageSpan
 from hocket.tree import Tree, flatten, map_tensors, tensors
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -99,7 +100,13 @@ class PartialModule(nn.Module):
         count = self._find_batch_size(received)
         mode = ForwardMode(training, single=count == 1)
         run = PartialForward(
-            network, self._span, mode, self._repeated, self._meta_modules, self.on_begin
+            network,
+            self._names,
+            self._span,
+            mode,
+            self._repeated,
+            self._meta_modules,
+            self.on_begin,
         )
         inputs = received
         if self._span.begin is not None:

@@ -81,7 +81,7 @@ def replace_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> Iterat
     by_id = {id(network.get_parameter(name)): tensor for name, tensor in weights.items()}
     replaced = [
         (module, key, parameter)
-        for module in network.modules()
+        for module in (network.modules() if weights else ())
         for key, parameter in module._parameters.items()
         if id(parameter) in by_id
     ]

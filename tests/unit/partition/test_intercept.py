@@ -1,0 +1,205 @@
+"""What is intercepted of a forward, and what a module is afterwards: as before."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from hocket import Plan, cut
+from hocket.partition.intercept import call_intercepted, call_whole, intercept
+from unit.partition.networks import run_stages
+
+SAMPLE = torch.ones(2, 4)
+
+
+class Chain(nn.Module):
+    """Three layers, with functions between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (
+            nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)
+        )
+
+    def forward(self, x):
+        return self.third(torch.relu(self.second(x + self.first(x))))
+
+
+class Log:
+    """Handler that notes what it is given, and computes it."""
+
+    def __init__(self, call=call_intercepted):
+        self.calls, self.functions, self._call = [], [], call
+
+    def call(self, name, module, args, kwargs):
+        self.calls.append(name)
+        return (self._call if name else call_intercepted)(module, args, kwargs)
+
+    def function(self, function, args, kwargs):
+        self.functions.append(function.__name__)
+        return function(*args, **kwargs)
+
+
+class Pass(TorchFunctionMode):
+    """Mode for functions that changes nothing."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def run(network, handler):
+    names = {module: name for name, module in network.named_modules()}
+    with intercept(names, handler):
+        return network(SAMPLE)
+
+
+def attributes(network):
+    return [dict(vars(module)) for module in network.modules()]
+
+
+def test_each_module_and_each_function_is_intercepted():
+    log = Log()
+    run(Chain(), log)
+    layers = ("first", "second", "third")
+    expected = [f"{name}{inner}" for name in layers for inner in ("", ".0", ".1")]
+    assert log.calls == ["", *expected]
+    assert log.functions.count("linear") == 3
+
+
+def test_nothing_is_intercepted_inside_a_whole_module():
+    log = Log(call_whole)
+    run(Chain(), log)
+    assert log.calls == ["", "first", "second", "third"]
+    assert log.functions == ["add", "relu"]
+
+
+def test_inside_a_mode_of_the_forward_everything_is_intercepted():
+    class Moded(Chain):
+        def forward(self, x):
+            with Pass():
+                return super().forward(x)
+
+    log = Log(call_whole)
+    run(Moded(), log)
+    assert len(log.calls) == 10
+    assert log.functions.count("linear") == 3
+
+
+def test_a_handler_intercepts_nothing_of_itself():
+    class Curious(Log):
+        def call(self, name, module, args, kwargs):
+            assert args[0].shape == SAMPLE.shape
+            assert torch.equal(args[0] + 1, args[0] + 1)
+            return super().call(name, module, args, kwargs)
+
+    log = Curious(call_whole)
+    run(Chain(), log)
+    assert log.functions == ["add", "relu"]
+
+
+def test_modules_are_as_before_after_a_forward():
+    network = Chain()
+    network.second._compiled_call_impl = network.second._call_impl  # as its compile() does
+    before = attributes(network)
+    run(network, Log())
+    assert attributes(network) == before
+
+
+def test_modules_are_as_before_after_an_error():
+    class Fails(Log):
+        def call(self, name, module, args, kwargs):
+            if name == "second.1":
+                raise KeyboardInterrupt
+            return super().call(name, module, args, kwargs)
+
+    network = Chain()
+    before, modes = attributes(network), torch.overrides._len_torch_function_stack()
+    with pytest.raises(KeyboardInterrupt):
+        run(network, Fails())
+    assert attributes(network) == before
+    assert torch.overrides._len_torch_function_stack() == modes
+
+
+def test_a_module_that_was_compiled_is_intercepted():
+    network = Chain()
+    calls = []
+
+    def compiled(*args):
+        calls.append(args)
+        return network.second._call_impl(*args)
+
+    network.second._compiled_call_impl = compiled
+    log = Log()
+    run(network, log)
+    assert log.calls.count("second") == len(calls) == 1
+
+
+def test_threads_intercept_one_network_at_the_same_time():
+    network, entered, left = Chain(), threading.Barrier(2), threading.Barrier(2)
+    before, logs = attributes(network), [Log(), Log()]
+
+    class Waits(Log):
+        def __init__(self, late):
+            super().__init__()
+            self.late = late
+
+        def call(self, name, module, args, kwargs):
+            if name == "second":
+                entered.wait(60)
+                if self.late:
+                    left.wait(60)  # the other thread has ended its forward
+            return super().call(name, module, args, kwargs)
+
+    logs = [Waits(late=False), Waits(late=True)]
+
+    def first():
+        run(network, logs[0])
+        left.wait(60)
+
+    threads = [
+        threading.Thread(target=first),
+        threading.Thread(target=run, args=(network, logs[1])),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(log.calls) for log in logs] == [10, 10]
+    assert attributes(network) == before
+
+
+def test_a_copy_that_a_forward_makes_is_a_plain_module():
+    class Teaching(Chain):
+        teacher = ()
+
+        def forward(self, x):
+            x = self.first(x)
+            if not self.teacher:
+                self.teacher = (copy.deepcopy(self.second),)
+            return self.third(self.second(x) - self.teacher[0](x).detach())
+
+    network = Teaching()
+    log = Log()
+    run(network, log)
+    (teacher,) = network.teacher
+    assert teacher is not network.second
+    assert log.calls.count("second") == 1
+    again = pickle.loads(pickle.dumps(teacher))
+    assert torch.equal(again(SAMPLE), network.second(SAMPLE))
+
+
+def test_stages_enter_modes_of_their_own():
+    class Moded(Chain):
+        def forward(self, x):
+            with torch.device("cpu"):
+                x = self.second(x + self.first(x) + torch.zeros(4))
+            with Pass():
+                return self.third(torch.relu(x))
+
+    network = Moded()
+    stages = cut(network, stages=Plan(("second", "third")), sample=SAMPLE)
+    assert torch.equal(run_stages(stages, SAMPLE), network(SAMPLE))
