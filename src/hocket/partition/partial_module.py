@@ -7,11 +7,12 @@ Steps after the stage do not run: the forward stops at the call that begins the 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from torch import Tensor, nn
 
 from hocket.errors import CutError
+from hocket.partition.assignment import Assignment
 from hocket.partition.cut_graph import CutGraph, CutPoint, batch_size
 from hocket.partition.intercept import intercept
 from hocket.partition.meta_tensors import MetaModules, to_meta
@@ -62,7 +63,7 @@ class PartialModule(nn.Module):
         split = {"", *span.split_modules, *graph.repeated}
         self._split = [m for name in split if (m := network.get_submodule(name))._buffers]
         self._meta_modules = meta_modules
-        self._module_count = len(modules)
+        self._whole = tuple(modules.values())
         self.on_begin: Callable[[], None] | None = None  # called when the stage begins
         for name, module in modules.items():
             path, _, last = name.rpartition(".")
@@ -84,7 +85,7 @@ class PartialModule(nn.Module):
 
     def __len__(self) -> int:
         """Return the number of modules of the network that are in this stage as a whole."""
-        return self._module_count
+        return len(self._whole)
 
     def forward(self, received: Tree) -> Tree:
         """Return the input of the next stage, or the output of the network.
@@ -195,6 +196,19 @@ class PartialModule(nn.Module):
         position, dimension = begin.batch
         size = tensors(received)[position].shape[dimension]
         return size * batch_size(self._sample) // begin.shapes[position][dimension]
+
+    def forwarded_modules(self) -> list[nn.Module]:
+        """Return the modules of the network whose forwards run here, in part or as a whole."""
+        names = {"", *self._span.split_modules, *self._repeated}
+        split = [self.network.get_submodule(name) for name in names]
+        inside = (each for module in self._whole for each in module.modules())
+        return list(dict.fromkeys([*split, *inside]))
+
+    @property
+    def shares_weights(self) -> bool:
+        """True if weights of one stage are sent to another one, from here or to here."""
+        points = self._span.begin, self._span.end
+        return any(point is not None and point.weights for point in points)
 
     @property
     def sent_weights(self) -> tuple[str, ...]:
@@ -337,7 +351,7 @@ def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[Par
     meta_modules = MetaModules()
     stages: list[PartialModule] = []
     for stage, (begin, end) in enumerate(pairwise(chosen)):
-        assignment = _Assignment(graph, stage_of_layer, stage)
+        assignment = Assignment(graph, stage_of_layer, stage)
         assignment.add(graph.network, "")
         stages.append(
             PartialModule(
@@ -349,54 +363,3 @@ def build_partial_modules(graph: CutGraph, positions: Sequence[int]) -> list[Par
             )
         )
     return stages
-
-
-class _Assignment:
-    """Modules and weights of one stage.
-
-    Args:
-        graph: The network and its cut points.
-        stage_of_layer: Stage of each layer.
-        stage: Number of the stage.
-
-    Attributes:
-        modules: Modules that are in the stage as a whole, by name.
-        weights: Names of parameters and buffers of other modules that are in the stage.
-    """
-
-    def __init__(self, graph: CutGraph, stage_of_layer: Sequence[int], stage: int) -> None:
-        self.graph = graph
-        self.stage_of_layer = stage_of_layer
-        self.stage = stage
-        self.modules: dict[str, nn.Module] = {}
-        self.weights: list[str] = []
-
-    def add(self, module: nn.Module, name: str) -> None:
-        """Add those parts of a module that belong to the stage."""
-        prefix = f"{name}." if name else ""
-        layers = self.graph.weight_layers
-        # Of a scripted module they have keys(), and cannot be iterated over themselves.
-        own = (*module._parameters.keys(), *module._buffers.keys())
-        for weight_name in dict.fromkeys(own):
-            weight = prefix + weight_name
-            if weight in layers and self.stage_of_layer[layers[weight]] == self.stage:
-                self.weights.append(weight)
-        for child_name, child in module._modules.items():
-            if child is None:
-                continue
-            stages = self._find_stages(prefix + child_name)
-            weightless = not any(True for _ in chain(child.parameters(), child.buffers()))
-            # One without weights is in each stage that calls it, such as a common dropout.
-            if stages == {self.stage} or (weightless and self.stage in stages):
-                self.modules[prefix + child_name] = child
-            elif self.stage in stages:
-                self.add(child, prefix + child_name)
-
-    def _find_stages(self, name: str) -> set[int]:
-        """Return all stages that use weights of a module, or call weightless modules in it."""
-        prefix = f"{name}."
-        layers = {n for w, n in self.graph.weight_layers.items() if w.startswith(prefix)}
-        for module, called_in in self.graph.weightless_layers.items():
-            if module == name or module.startswith(prefix):
-                layers.update(called_in)
-        return {self.stage_of_layer[layer] for layer in layers}

@@ -1,8 +1,12 @@
-"""Layers of PyTorch itself, of whose forward it is known what it leaves alone.
+"""Layers of whose forward it is known what it leaves alone.
+
+They are PyTorch's own, and those of a class that declares ``plain_forward = True``: its forward
+draws no random numbers, leaves its input as it is, runs no forward inside the backward, and
+reads its weights anew each time. What the layers inside it do, they have to declare themselves.
 
 A stage takes precautions for layers of which nothing is known: it seeds random numbers, gives
 them a copy of their input, and looks out for a forward inside the backward. Each takes time in
-every tick, and none is needed for the layers that are listed here.
+every tick, and none is needed for these layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from hocket.partition.partial_module import PartialModule
 from hocket.tree import Tree, copy_tensors
 
 WeightPlace: TypeAlias = tuple[dict[str, Any], str]
@@ -62,9 +67,10 @@ class KnownLayers:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        layers = list(module.modules())
-        self._from_torch = all(map(_is_from_torch, layers))
-        self._plain = self._from_torch and all(map(_is_plain, layers))
+        layers = forwarded_modules(module)
+        sends_weights = isinstance(module, PartialModule) and module.shares_weights
+        self._known = all(map(_is_known, layers)) and not sends_weights
+        self._plain = self._known and all(map(_is_plain, layers))
         self._hooks = [*hooks_of(module), *_HOOKS_OF_ALL]
         self._optional = [layer for layer in layers if "inplace" in vars(layer)]
         self.weight_places = _weight_places(layers) if self._plain else []
@@ -77,7 +83,7 @@ class KnownLayers:
     @property
     def draws(self) -> Draws:
         """Generators that a forward may draw from."""
-        if not self._from_torch or any(self._hooks):
+        if not self._known or any(self._hooks):
             return "anything"
         return "nothing" if self._plain else "torch"
 
@@ -93,7 +99,14 @@ class KnownLayers:
 
 def hooks_of(module: nn.Module) -> list[Mapping[int, Callable[..., Any]]]:
     """Return the tables of hooks of a module's layers, which may fill at any time."""
-    return [getattr(layer, name) for layer in module.modules() for name in _HOOKS]
+    return [getattr(layer, name) for layer in forwarded_modules(module) for name in _HOOKS]
+
+
+def forwarded_modules(module: nn.Module) -> list[nn.Module]:
+    """Return the modules whose forwards are those of a module, in part or as a whole."""
+    if isinstance(module, PartialModule):
+        return module.forwarded_modules()
+    return list(module.modules())
 
 
 def _weight_places(layers: Sequence[nn.Module]) -> list[WeightPlace]:
@@ -114,8 +127,8 @@ def _weight_places(layers: Sequence[nn.Module]) -> list[WeightPlace]:
     return places if len(memory) == len(places) else []
 
 
-def _is_from_torch(layer: nn.Module) -> bool:
-    """Return True for a layer of PyTorch, or a sequence of layers that computes as PyTorch's.
+def _is_known(layer: nn.Module) -> bool:
+    """Return True for a layer of PyTorch, a sequence that computes as its own, or a plain one.
 
     Not one whose forward or call was replaced, in the object or in its class.
     """
@@ -123,10 +136,20 @@ def _is_from_torch(layer: nn.Module) -> bool:
     if not hasattr(kind, "forward"):  # scripted
         return False
     own = kind.__module__.startswith("torch.nn.modules.") or _is_sequence(kind)
-    ways = kind.forward, kind.__call__
-    unchanged = all(way.__module__.startswith("torch.nn.modules.") for way in ways)
+    forwards = (own and _is_of_torch(kind.forward)) or declares_plain(kind)
     compiled = layer._compiled_call_impl is not None
-    return own and unchanged and "forward" not in vars(layer) and not compiled
+    unchanged = _is_of_torch(kind.__call__) and "forward" not in vars(layer) and not compiled
+    return forwards and unchanged
+
+
+def _is_of_torch(method: Callable[..., Any]) -> bool:
+    return method.__module__.startswith("torch.nn.modules.")
+
+
+def declares_plain(kind: type[nn.Module]) -> bool:
+    """Return True if the class that the forward is from declares it plain."""
+    owner = next(each for each in kind.__mro__ if "forward" in vars(each))
+    return vars(owner).get("plain_forward") is True
 
 
 def _is_sequence(kind: type[nn.Module]) -> bool:
@@ -135,4 +158,5 @@ def _is_sequence(kind: type[nn.Module]) -> bool:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    return type(layer) in PLAIN_LAYERS or _is_sequence(type(layer))
+    kind = type(layer)
+    return kind in PLAIN_LAYERS or _is_sequence(kind) or declares_plain(kind)

@@ -18,6 +18,7 @@ from hocket.stage.build_linearizer import build_linearizer
 from hocket.stage.compatibility import ForbidForward
 from hocket.stage.compiled import build_compiled
 from hocket.stage.corrected_weights import build_weights
+from hocket.stage.declared_layers import DeclaredLayers
 from hocket.stage.deferred_targets import DeferredTarget, DeferredTargets, learn_from_target
 from hocket.stage.exact_values import build_exact_values
 from hocket.stage.foreign_weights import ForeignWeights, drop_gradients
@@ -71,6 +72,7 @@ class Stage:
         # Of the last backward, for watchers; the update lets them go.
         self.gradients: list[Tensor | None] = []
         self._layers = KnownLayers(self.module)
+        self._declared = DeclaredLayers(self.module, self._layers, self.index)
         self.linearizer = build_linearizer(
             method.linearize,
             method.graph_delay(self.index, parts.count),
@@ -181,9 +183,13 @@ class Stage:
         leaves = graph_leaves(activation)
         forward_state = self.linearizer.forward_state(self.module)
         self.check.save_buffers()
-        with self.passes.computing(batch, "forward", self._layers.draws):
+        inputs = tensors(leaves)
+        with (
+            self.passes.computing(batch, "forward", self._layers.draws),
+            self._declared.checking_forward(inputs),
+        ):
             output, kept = self.linearizer.forward(self.module, leaves)
-        outputs, inputs = tensors(output), tensors(leaves)
+        outputs = tensors(output)
         find = partial(self._needs_gradient, batch, leaves, output)
         find_flow = partial(self.flow.through, outputs, inputs, find)
         fault, masks = self.check.fault_in_output(outputs, find_flow)
@@ -302,7 +308,8 @@ class Stage:
             roots: Roots of the backward.
             share: Part of the batch that this process has.
         """
-        plain = not self._guard or (self._layers.plain and self._signal_layers.plain)
+        known = self._layers.plain and self._signal_layers.plain
+        plain = not self._guard or (known and self._declared.backward_is_checked)
         if any([weight.grad is not None for weight in self._weights]):
             drop_gradients(self._weights, self._names)
         looks = roots.loss is not None and self._foreign
@@ -311,6 +318,7 @@ class Stage:
         with self.passes.differentiating():
             guard = None if plain else self._guard
             back_propagate(roots, share, guard, self.loss_scale.factor)
+        self._declared.backward_is_checked = True
         if looks:
             self._foreign.require_untouched(self.index)
 

@@ -48,6 +48,8 @@ def conv_norm_relu(inputs: int, outputs: int, kernel: int, stride: int = 1) -> n
 class Residual(nn.Module):
     """Residual block `relu(body(x) + shortcut(x))`, equation 1 of the paper."""
 
+    plain_forward = True
+
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
         self.body = body
@@ -55,7 +57,9 @@ class Residual(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return `relu(body(x) + shortcut(x))`, of shape (B, C, H, W)."""
-        return F.relu(self.body(x_BCHW) + self.shortcut(x_BCHW))
+        # First, so that a cut inside the body sends its output, and not its larger input.
+        shortcut_BCHW = self.shortcut(x_BCHW)
+        return F.relu(self.body(x_BCHW) + shortcut_BCHW)
 
 
 @final
@@ -64,6 +68,8 @@ class PadShortcut(nn.Module):
 
     The position of the zeros among the channels does not matter for training.
     """
+
+    plain_forward = True
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -26,6 +26,8 @@ class PreActivation(nn.Module):
     If the block widens, its shortcut is a convolution of their output.
     """
 
+    plain_forward = True
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(inputs)

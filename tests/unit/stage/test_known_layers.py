@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from contract.small import sgd
+from hocket import Plan, Trainer, cut
 from hocket.stage.known_layers import PLAIN_LAYERS, KnownLayers
 from hocket.zoo.layer import Layer
+from hocket.zoo.residual import PadShortcut, Residual, basic_body
+from hocket.zoo.wide_resnet import PreActivation
 
 WITH_ARGUMENTS = {
     nn.Linear: partial(nn.Linear, 6, 5),
@@ -72,6 +76,33 @@ class Scaled(nn.Linear):
         return super().forward(inputs) * torch.rand(())
 
 
+class Doubled(nn.Module):
+    """A module of a user that declares its forward plain."""
+
+    plain_forward = True
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, inputs):
+        return torch.relu(inputs) + self.inner(torch.tanh(inputs))
+
+
+class Redoubled(Doubled):
+    """A subclass with another forward, which declares nothing."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) + torch.rand(())
+
+
+def around() -> nn.Module:
+    """Return a plain forward around a layer of which nothing is known."""
+    module = Doubled()
+    module.inner = Scaled(6, 6)
+    return module
+
+
 def replaced() -> nn.Module:
     layer = nn.Linear(6, 5)
     layer.forward = lambda inputs: inputs
@@ -98,8 +129,8 @@ def back_hooked() -> nn.Module:
 
 @pytest.mark.parametrize(
     "build_layer",
-    [partial(Scaled, 6, 5), replaced, compiled, hooked, back_hooked],
-    ids=["subclass", "replaced", "compiled", "hooked", "back hooked"],
+    [partial(Scaled, 6, 5), replaced, compiled, hooked, back_hooked, Redoubled, around],
+    ids=["subclass", "replaced", "compiled", "hooked", "back hooked", "redoubled", "around"],
 )
 def test_nothing_is_known_of_other_layers(build_layer):
     layers, inputs = KnownLayers(Layer(nn.ReLU(), build_layer())), torch.ones(2, 6)
@@ -129,3 +160,92 @@ def test_a_layer_that_is_told_to_edit_gets_a_copy():
     assert layers.editable(inputs) is inputs
     module[0].inplace = True
     assert layers.editable(inputs) is not inputs
+
+
+DECLARED = [
+    partial(Residual, basic_body(4, 4, 1), nn.Identity()),
+    partial(Residual, basic_body(4, 8, 2), PadShortcut(4, 8, 2)),
+    partial(PreActivation, 4, 4, 1),
+    partial(PreActivation, 4, 8, 2),
+    partial(PadShortcut, 4, 8, 2),
+    Doubled,
+]
+
+
+@pytest.mark.parametrize("build_layer", DECLARED)
+def test_a_forward_that_is_declared_plain_is_plain(build_layer):
+    layer = build_layer()
+    inputs = torch.randn(3, 6) if isinstance(layer, Doubled) else torch.randn(3, 4, 6, 6)
+    layers = KnownLayers(nn.Sequential(layer))
+    assert layers.plain
+    assert layers.draws == "nothing"
+    before, state = inputs.clone(), torch.get_rng_state()
+    layer(layers.editable(inputs))
+    assert torch.equal(inputs, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Between(nn.Module):
+    """Network with a scale of its own between two blocks."""
+
+    plain_forward = True
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((6,), 0.5))
+        self.first, self.second, self.head = Doubled(), Doubled(), nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        return self.head(self.second(self.first(inputs) * self.scale))
+
+
+def test_a_part_of_a_plain_forward_is_plain():
+    stages = cut(Between(), stages=Plan(("second.inner", "head")), sample=torch.ones(2, 6))
+    assert all(KnownLayers(stage).plain for stage in stages)
+
+
+def test_of_a_part_of_another_forward_nothing_is_known():
+    class Other(Between):
+        def forward(self, inputs):
+            return super().forward(inputs)
+
+    stages = cut(Other(), stages=Plan(("second.inner", "head")), sample=torch.ones(2, 6))
+    assert not any(KnownLayers(stage).plain for stage in stages)
+
+
+def test_a_part_around_which_the_network_has_hooks_is_not_plain():
+    network = Between()
+    stages = cut(network, stages=Plan(("second",)), sample=torch.ones(2, 6))
+    network.register_forward_hook(lambda module, inputs, output: None)
+    assert not any(KnownLayers(stage).plain for stage in stages)
+
+
+def test_parts_that_send_weights_are_not_plain():
+    class Tied(Between):
+        plain_forward = True
+
+        def forward(self, inputs):
+            return self.head(self.second(self.first(inputs) * self.scale) * self.scale)
+
+    stages = cut(Tied(), stages=Plan(("second",)), sample=torch.ones(2, 6))
+    assert not any(KnownLayers(stage).plain for stage in stages)
+
+
+@pytest.mark.parametrize("method", ["fdg", "ddg:linearize=live", "fr"])
+@pytest.mark.parametrize("plan", [("second",), ("second.inner",), ("second.inner", "head")])
+def test_a_plain_forward_is_trained_to_the_same_bits(method, plan):
+    class Unknown(Between):
+        def forward(self, inputs):
+            return super().forward(inputs)
+
+    trained = []
+    for kind in (Between, Unknown):
+        torch.manual_seed(0)
+        network = kind()
+        batches = [(torch.randn(4, 6), torch.arange(4) % 3) for _ in range(6)]
+        sample = batches[0][0]
+        stages = cut(network, stages=Plan(plan), sample=sample)
+        trainer = Trainer(stages, method=method, optimizer=sgd)
+        trainer.fit(batches, epochs=2, progress=False)
+        trained.append(list(network.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))

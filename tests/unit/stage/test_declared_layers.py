@@ -1,0 +1,88 @@
+"""A class that wrongly declares a plain forward is refused with its first batch."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from contract.small import sgd
+from hocket import Trainer
+from hocket.errors import LinearizeError
+
+BATCHES = [(torch.ones(4, 6), torch.arange(4) % 3) for _ in range(4)]
+
+
+class Declared(nn.Module):
+    """Base of modules that declare a plain forward, rightly or wrongly."""
+
+    plain_forward = True
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+class Draws(Declared):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.inner(inputs) * torch.rand(())
+
+
+class DrawsOfPython(Declared):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.inner(inputs) * random.random()
+
+
+class Edits(Declared):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return self.inner(inputs.mul_(2))
+
+
+class Repeats(Declared):
+    plain_forward = True
+
+    def forward(self, inputs):
+        return checkpoint(self.inner, inputs, use_reentrant=False)
+
+
+def train(*stages, method="fdg"):
+    Trainer(stages, method=method, optimizer=sgd).fit(BATCHES, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [
+        (Draws, "stage 0: a forward draws random numbers; .* declared by Draws; take it"),
+        (DrawsOfPython, "stage 0: a forward draws random numbers; .* by DrawsOfPython; take"),
+        (Edits, "stage 0: a forward edits its input in place; .* is declared by Edits; take"),
+        (Repeats, "stage 0: something was forwarded again inside the backward"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(first, text):
+    with pytest.raises(LinearizeError, match=text):
+        train(first(), nn.Linear(6, 3))
+
+
+def test_an_edited_input_with_a_gradient_is_refused_by_pytorch():
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        train(nn.Linear(6, 6), nn.Sequential(Edits(), nn.Linear(6, 3)))
+
+
+def test_a_right_declaration_is_accepted():
+    train(Declared(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("first", [Draws, Edits])
+def test_beside_layers_that_need_precautions_all_are_taken(first):
+    """So a wrong declaration does no harm."""
+    train(nn.Sequential(first(), nn.Dropout(0.5)), nn.Linear(6, 3))
