@@ -118,8 +118,8 @@ def measure_overhead(settings: OverheadSettings = DEFAULTS) -> None:
         line = f"[{number}/{len(settings.rows)}] {_summarize_row(row)}"
         print(line, file=sys.stderr, flush=True)
     has_short_rows = settings.short_rounds and not settings.compile
-    for name, stages in SHORT_ROWS if has_short_rows else ():
-        row = short_step_row(name, stages, rounds=settings.short_rounds)
+    for short in SHORT_ROWS if has_short_rows else ():
+        row = short_step_row(short, rounds=settings.short_rounds)
         measured.append(row)
         line = (
             f"{row['row']}: {row['ratio']:.2f}, {row['above_ms']:.2f} ms above a loop by hand"

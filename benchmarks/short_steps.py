@@ -4,8 +4,11 @@ Three loops take turns: a plain one, one written by hand for the method, and the
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
+
+from torch import Tensor, nn
 
 from benchmarks.harness.pairs import TimedStep, time_turns
 from benchmarks.harness.threads import torch_threads
@@ -15,13 +18,44 @@ from hocket.methods import parse_method
 from hocket.partition import Plan
 from hocket.training.trainer import Trainer
 
-SHORT_ROWS: Mapping[tuple[str, int], float | None] = {
-    ("bp", 1): 1.25,
-    ("fdg", 2): 1.5,
-    ("fdg", 4): 2.2,
-    ("dgl", 2): None,
+
+@dataclass(frozen=True)
+class ShortRow:
+    """A row of short steps.
+
+    Attributes:
+        method: The method.
+        stages: Number of stages; with one, the loop by hand is the plain loop.
+        goal: The largest ratio to the plain loop that is wanted, if any.
+        own_forward: The network is no chain, but calls its layers in a forward of its own. The
+            loops that it is compared with stay those of the chain.
+    """
+
+    method: str
+    stages: int
+    goal: float | None = None
+    own_forward: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return f"{self.method} on {self.stages}" + ", own forward" * self.own_forward
+
+
+SHORT_ROWS = (
+    ShortRow("bp", 1, goal=1.25),
+    ShortRow("bp", 1, own_forward=True),
+    ShortRow("fdg", 2, goal=1.5),
+    ShortRow("fdg", 2, own_forward=True),
+    ShortRow("fdg", 4, goal=2.2),
+    ShortRow("fdg", 4, own_forward=True),
+    ShortRow("dgl", 2),
+)
+PLANS: Mapping[int, Plan] = {
+    1: Plan(()),
+    2: Plan(("hidden2",)),
+    4: Plan(("hidden1", "hidden2", "head")),  # a layer in each stage, however uneven
 }
-"""Methods and numbers of stages, and the largest ratio to the plain loop that is wanted."""
 GOAL_ABOVE_MS = 0.35
 """Milliseconds for each stage and tick that the engine may take above the loop by hand."""
 STEPS = 40
@@ -35,20 +69,50 @@ def short_workload(stages: int) -> Workload:
     )
 
 
-def short_trainer(name: str, stages: int) -> Trainer:
-    """Return a trainer of the perceptron; four stages have a layer each, however uneven."""
-    plan = Plan(("hidden1", "hidden2", "head")) if stages == 4 else None
-    return short_workload(stages).build_trainer(parse_method(name), plan)
+class OwnForward(nn.Module):
+    """The perceptron as a network that is no chain.
+
+    Args:
+        chain: The perceptron; its layers are taken over.
+    """
+
+    def __init__(self, chain: nn.Sequential) -> None:
+        super().__init__()
+        self.hidden0, self.hidden1, self.hidden2, self.head = chain
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """Return scores (B, C)."""
+        x_BD = self.hidden0(x_BD)
+        x_BD = self.hidden1(x_BD)
+        x_BD = self.hidden2(x_BD)
+        scores_BC: Tensor = self.head(x_BD)
+        return scores_BC
 
 
-def short_step_row(
-    name: str, stages: int, *, rounds: int, steps: int = STEPS
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class OwnForwardWorkload(Workload):
+    """The workload of a network with a forward of its own."""
+
+    def initial_network(self) -> nn.Module:
+        """Build the network with the weights of every row."""
+        chain = super().initial_network()
+        assert isinstance(chain, nn.Sequential)
+        return OwnForward(chain)
+
+
+def short_trainer(row: ShortRow) -> Trainer:
+    """Return a trainer of the perceptron."""
+    work = short_workload(row.stages)
+    if row.own_forward:
+        work = OwnForwardWorkload(**vars(work))
+    return work.build_trainer(parse_method(row.method), PLANS[row.stages])
+
+
+def short_step_row(row: ShortRow, *, rounds: int, steps: int = STEPS) -> dict[str, Any]:
     """Time one method beside a plain loop and a loop by hand.
 
     Args:
-        name: The method.
-        stages: Number of stages; with one, the loop by hand is the plain loop.
+        row: The row.
         rounds: Blocks of each loop.
         steps: Timed steps in a block.
 
@@ -56,13 +120,14 @@ def short_step_row(
         Median times in milliseconds, ratios to the plain loop, and the milliseconds for each
         stage and tick above the loop by hand, all of which are medians over rounds.
     """
-    work, method = short_workload(stages), parse_method(name)
+    work, method, stages = short_workload(row.stages), parse_method(row.method), row.stages
     with torch_threads(work.threads):
-        trainer = short_trainer(name, stages)
+        trainer = short_trainer(row)
         plain = work.plain_step()
         by_hand = plain
         if stages > 1:
-            by_hand = step_by_hand(trainer.stages, work.optimizer, work.example_batch())
+            chain = short_trainer(replace(row, own_forward=False)).stages
+            by_hand = step_by_hand(chain, work.optimizer, work.example_batch())
         engine = work.trainer_step(trainer)
         loops: dict[str, TimedStep] = {"plain": plain, "by_hand": by_hand, "engine": engine}
         for loop in loops.values():
@@ -73,7 +138,7 @@ def short_step_row(
     ratios = [ours / base for base, _, ours in each]
     above = [1000 * (ours - hand) / steps / stages for _, hand, ours in each]
     return {
-        "row": f"{name} on {stages}",
+        "row": row.name,
         "short_steps": True,
         "stages": stages,
         "plain_ms": 1000 * median(times["plain"]) / steps,
@@ -82,10 +147,10 @@ def short_step_row(
         "ratio": median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
-        "goal": SHORT_ROWS.get((name, stages)),
+        "goal": row.goal,
         "by_hand_ratio": median(hand / base for base, hand, _ in each),
         "above_ms": median(above),
         "above_min_ms": min(above),
         "above_max_ms": max(above),
-        "goal_above_ms": GOAL_ABOVE_MS,
+        "goal_above_ms": None if row.own_forward else GOAL_ABOVE_MS,
     }

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ from benchmarks.harness.record import Record
 from benchmarks.harness.workload import PLAIN, Workload
 from benchmarks.overhead import ROWS, OverheadSettings, measure_overhead, time_row
 from benchmarks.peers.by_hand import step_by_hand
-from benchmarks.short_steps import SHORT_ROWS, short_step_row, short_trainer, short_workload
+from benchmarks.short_steps import (
+    SHORT_ROWS,
+    ShortRow,
+    short_step_row,
+    short_trainer,
+    short_workload,
+)
 from hocket.errors import HocketError, OptionError
 from hocket.methods import BP
 from hocket.options import Named
@@ -116,16 +123,17 @@ def test_the_plain_loop_and_bp_do_the_same_work() -> None:
     assert [plain() for _ in range(5)] == [trained() for _ in range(5)]
 
 
-@pytest.mark.parametrize(("name", "stages"), SHORT_ROWS)
-def test_a_row_of_short_steps_compares_the_same_work(name: str, stages: int) -> None:
+@pytest.mark.parametrize("row", SHORT_ROWS, ids=attrgetter("name"))
+def test_a_row_of_short_steps_compares_the_same_work(row: ShortRow) -> None:
     """The loop by hand leaves the bits that the engine leaves."""
-    work = short_workload(stages)
-    trainer = short_trainer(name, stages)
+    work = short_workload(row.stages)
+    trainer = short_trainer(row)
     by_hand = work.plain_step()
-    if stages > 1:
-        by_hand = step_by_hand(trainer.stages, work.optimizer, work.example_batch())
+    if row.stages > 1:
+        chain = short_trainer(replace(row, own_forward=False)).stages
+        by_hand = step_by_hand(chain, work.optimizer, work.example_batch())
     step = work.trainer_step(trainer)
-    expected = [by_hand() for _ in range(2 * stages + 2)]
+    expected = [by_hand() for _ in range(2 * row.stages + 2)]
     losses = [loss for _ in expected if (loss := step()) is not None]
     wanted = [loss for loss in expected if loss is not None][: len(losses)]
     assert losses == wanted
@@ -133,7 +141,7 @@ def test_a_row_of_short_steps_compares_the_same_work(name: str, stages: int) -> 
 
 
 def test_short_steps_are_timed_in_turns() -> None:
-    row = short_step_row("fdg", 2, rounds=3, steps=1)
+    row = short_step_row(ShortRow("fdg", 2, goal=1.5), rounds=3, steps=1)
     assert row["row"] == "fdg on 2"
     assert row["goal"] == 1.5
     assert row["above_min_ms"] <= row["above_ms"] <= row["above_max_ms"]
