@@ -96,9 +96,10 @@ def short_steps_table(record: Record) -> str:
     legend = (
         "Short steps: a perceptron 64-256-256-256-10 on batches of 64, one thread. By hand: a "
         "loop for this method alone, with the same stages and linearization, and no checks. "
-        "Above by hand: milliseconds for each stage and tick. Own forward: the same perceptron "
-        "as a network that is no chain, beside the loops of the chain. Medians over rounds in "
-        "which the three loops take turns."
+        "Above by hand: milliseconds for each stage and tick. Own forward, plain forward: the "
+        "same perceptron as a network that is no chain, beside the loops of the chain; in the "
+        "second case its class declares `plain_forward`. Medians over rounds in which the "
+        "three loops take turns."
     )
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 

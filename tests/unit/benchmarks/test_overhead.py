@@ -130,7 +130,7 @@ def test_a_row_of_short_steps_compares_the_same_work(row: ShortRow) -> None:
     trainer = short_trainer(row)
     by_hand = work.plain_step()
     if row.stages > 1:
-        chain = short_trainer(replace(row, own_forward=False)).stages
+        chain = short_trainer(replace(row, network="chain")).stages
         by_hand = step_by_hand(chain, work.optimizer, work.example_batch())
     step = work.trainer_step(trainer)
     expected = [by_hand() for _ in range(2 * row.stages + 2)]
