@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hocket.distributed import wire
-from hocket.transport.backends import Lane
+from hocket.transport.backend import Lane
 from hocket.transport.message import OutgoingMessage
 
 

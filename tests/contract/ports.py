@@ -5,6 +5,7 @@ They are run by both ends in turn in one process, or by each end in a process of
 
 import json
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -19,6 +20,8 @@ from hocket.distributed.world import World
 from hocket.errors import HangError, PacketError
 from hocket.stage.outgoing import to_outgoing
 from hocket.timeline import Recorder
+from hocket.transport import shared_memory
+from hocket.transport.backends import Backends
 from hocket.transport.connection import Connection
 from hocket.transport.connection_ports import (
     ConnectionToNext,
@@ -28,6 +31,7 @@ from hocket.transport.connection_ports import (
 from hocket.transport.mailbox import Edge
 from hocket.transport.message import OutgoingMessage
 from hocket.transport.packet import Activation, Gradient
+from hocket.transport.shared_memory import SharedMemoryBackend
 from hocket.tree import tensors
 
 CAPACITY = 4
@@ -179,16 +183,27 @@ def changing(change, number):
         yield
 
 
-def connect(world, capacity=CAPACITY, checksum=True):
+def connect(world, transport, capacity=CAPACITY, checksum=True):
     """Build this process's end of a connection; return it and the connection."""
-    device = torch.device("cpu")
-    connection = Connection(world, 1 - world.rank, capacity, device, checksum=checksum)
+    device, rank = torch.device("cpu"), 1 - world.rank
+    backend = None
+    if transport == "shared memory":
+        backend = Backends(world, device).for_peer(rank)
+        assert isinstance(backend, SharedMemoryBackend)
+    connection = Connection(world, rank, capacity, device, backend, checksum=checksum)
     port = (ConnectionToNext, ConnectionToPrevious)[world.rank]
     return port(connection, Lookahead(), Recorder(world.rank, keep=False)), connection
 
 
-def in_a_process(folder):
+def in_a_process(folder, transport):
     """Run the steps of this process's end; write the results to a file."""
+    with patch.object(shared_memory, "LEAST_BYTES", 1):  # the packets here are small
+        run_steps(folder, partial(connect, transport=transport))
+    return 0
+
+
+def run_steps(folder, connect):
+    """Run the steps of this process's end over connections from this function."""
     rank = distributed.get_rank()
 
     def build_world(name, timeout_s):
@@ -235,4 +250,3 @@ def in_a_process(folder):
             results["flooded"], results["hang"] = taken, str(error)
     distributed.barrier()
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
-    return 0

@@ -18,7 +18,7 @@ from contract.small import (
     far,
     train,
 )
-from contract.test_ports import in_two_processes
+from contract.test_ports import CONNECTIONS, in_two_processes
 from hocket import Trainer
 from hocket.errors import NonFiniteError, OptionError, PacketError
 from hocket.methods import BP, METHODS
@@ -31,15 +31,16 @@ from hocket.transport.packet import Activation, Gradient
 ALL = TENSORS | TREES
 
 
-def crossed_by_processes() -> dict[str, dict[str, object]]:
+def crossed_by_processes(connection: str) -> dict[str, dict[str, object]]:
     """Return what arrived in each of two processes, by direction and name."""
-    first, second = in_two_processes()
+    first, second = in_two_processes(connection)
     return {"activation": second["crossed"], "gradient": first["crossed"]}
 
 
-@pytest.fixture(params=["memory", "connection"])
+@pytest.fixture(params=["memory", *CONNECTIONS])
 def crossed(request):
-    return crossed_in_memory() if request.param == "memory" else crossed_by_processes()
+    transport = request.param
+    return crossed_in_memory() if transport == "memory" else crossed_by_processes(transport)
 
 
 @pytest.mark.xdist_group("ports")

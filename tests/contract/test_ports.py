@@ -17,22 +17,30 @@ pytestmark = pytest.mark.xdist_group("ports")
 
 
 @cache
-def in_two_processes():
+def in_two_processes(transport):
     """Run each end in a process of its own; return the results by rank."""
     with tempfile.TemporaryDirectory() as folder:
-        assert launch(ports.in_a_process, folder, processes=2, threads=1) == 0
+        assert launch(ports.in_a_process, folder, transport, processes=2, threads=1) == 0
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def results(transport):
     if transport == "memory":
         return ports.in_memory()
-    first, second = in_two_processes()
+    first, second = in_two_processes(transport)
     return first | second
 
 
-@pytest.fixture(params=["memory", "connection"])
+CONNECTIONS = ["gloo", "shared memory"]
+
+
+@pytest.fixture(params=["memory", *CONNECTIONS])
 def transport(request):
+    return request.param
+
+
+@pytest.fixture(params=CONNECTIONS)
+def connection(request):
     return request.param
 
 
@@ -58,9 +66,9 @@ def test_a_packet_is_received_once(transport):
     assert "stage 1" in text
 
 
-def test_a_repeated_packet_is_refused_by_the_receiver():
+def test_a_repeated_packet_is_refused_by_the_receiver(connection):
     start = "stage 1, from stage 0: activation 3 arrived twice; resume from the last checkpoint"
-    assert in_two_processes()[1]["repeated"].startswith(start)
+    assert in_two_processes(connection)[1]["repeated"].startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -90,27 +98,27 @@ def test_a_repeated_packet_is_refused_by_the_receiver():
         ("under an earlier number", "activation 0 arrived twice"),
     ],
 )
-def test_a_packet_changed_in_transit_is_named_by_the_receiver(change, message):
-    error = in_two_processes()[1][change]
+def test_a_packet_changed_in_transit_is_named_by_the_receiver(connection, change, message):
+    error = in_two_processes(connection)[1][change]
     assert re.match(f"stage 1, from stage 0[:,] {message}", error), error
 
 
-def test_without_checksums_damaged_tensors_are_accepted():
+def test_without_checksums_damaged_tensors_are_accepted(connection):
     """Otherwise the test above would not be one of checksums."""
-    assert in_two_processes()[1]["damaged without checksums"] is None
+    assert in_two_processes(connection)[1]["damaged without checksums"] is None
 
 
-def test_received_bytes_are_those_sent_by_the_other_end():
-    first, second = in_two_processes()
+def test_received_bytes_are_those_sent_by_the_other_end(connection):
+    first, second = in_two_processes(connection)
     assert first["quiet"]
     assert second["quiet"]
     assert first["sent"] == second["received"] > 10 * 2 * 3 * 4 * 5 * 4
     assert second["sent"] == first["received"] > 4 * 6 * 4
 
 
-def test_a_sender_runs_ahead_until_the_inbox_is_full():
+def test_a_sender_runs_ahead_until_the_inbox_is_full(connection):
     """It sends the capacity, one that the receiving thread holds, and those in flight."""
-    first, _ = in_two_processes()
+    first, _ = in_two_processes(connection)
     capacity = 2
     assert first["flooded"] == capacity + 1 + IN_FLIGHT
     expected = r"stage 0 waited \d+ s for stage 1 to take activation 5; stage 1 has been "

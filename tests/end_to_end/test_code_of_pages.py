@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hocket
+from hocket.stage.known_layers import KnownLayers
 from unit.runs.sweeps.in_process import pretend_runs, run_here
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -99,6 +100,12 @@ def test_the_code_of_the_page_on_evaluation_runs(capsys):
     assert sum(len(output) for output in found["outputs"]) == found["result"].samples
     top3 = found["result"].metrics["top3_error"]
     assert 0 < top3 < found["result"].error
+
+
+def test_the_code_of_the_page_on_performance_runs():
+    gated = run_page("performance.md", 1)["Gated"](6)
+    assert gated(torch.ones(2, 6)).shape == (2, 6)
+    assert KnownLayers(gated).plain
 
 
 def test_the_code_of_the_page_on_methods_runs():

@@ -286,7 +286,7 @@ def check_header(header: dict[str, Any]) -> None:
                 f"a packet arrived with a malformed header: {checksums!r:.60} are not the "
                 f"checksums of {len(specs)} tensors"
             )
-    nbytes = sum(map(_spec_bytes, specs))
+    nbytes = sum(map(spec_bytes, specs))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > memory:
         raise PacketError(
@@ -295,7 +295,7 @@ def check_header(header: dict[str, Any]) -> None:
         )
 
 
-def _spec_bytes(spec: Any) -> int:
+def spec_bytes(spec: Any) -> int:
     """Return the size of the tensor of a ``tensor_spec``.
 
     Raises:

@@ -27,7 +27,8 @@ from hocket.stage.parts import StageParts
 from hocket.stage.setup import Setup
 from hocket.timeline import Recorder
 from hocket.transport import replay_buffer
-from hocket.transport.backends import Backend, Backends, HostBackend
+from hocket.transport.backend import Backend
+from hocket.transport.backends import Backends, HostBackend
 from hocket.transport.connection import Connection, messages_ahead
 from hocket.transport.connection_ports import (
     ConnectionToNext,

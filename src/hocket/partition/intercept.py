@@ -45,13 +45,14 @@ def intercept(names: Mapping[nn.Module, str], interceptor: Interceptor) -> Itera
 
     While the handler itself runs, nothing is intercepted.
     """
-    outer, interception = _thread.interception, _Interception(names, interceptor)
+    interception = _Interception(names, interceptor)
+    outer = _thread.interception, _thread.suspended
     with _intercepted_calls(names), interception.mode:
-        _thread.interception = interception
+        _thread.interception, _thread.suspended = interception, None
         try:
             yield
         finally:
-            _thread.interception = outer
+            _thread.interception, _thread.suspended = outer
 
 
 class _FunctionMode(TorchFunctionMode):

@@ -1,11 +1,10 @@
-"""Backends that carry tensors to a neighbour: through host memory, or from GPU to GPU."""
+"""Backends that carry tensors to a neighbour: through gloo, or from GPU to GPU."""
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -14,47 +13,12 @@ from hocket.distributed import wire
 from hocket.distributed.membership import Group
 from hocket.distributed.process_groups import NO_TIMEOUT, Edge
 from hocket.distributed.world import World
-
-SendHandle: TypeAlias = Any
-"""A send that has started; torch has no public type for it."""
-Arrival: TypeAlias = Callable[[], Tensor]
-"""Waits for a tensor whose receive was posted, and returns it."""
-
-
-class Lane(IntEnum):
-    """Part of a connection in which tensors keep their order.
-
-    Those of one lane may overtake those of another: a receive that is posted late must not take
-    a tensor whose receive was posted before.
-    """
-
-    HEADER = 0
-    EXPECTED = 1
-    LATE = 2
-
-
-class Backend(Protocol):
-    """Sends dense tensors to one neighbour and receives them from it."""
-
-    device: torch.device
-    """Device on which tensors must be to be sent, and on which they arrive."""
-
-    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
-        """Start sending a non-empty tensor, which must stay unchanged until that is done."""
-
-    def wait(self, handle: SendHandle) -> None:
-        """Wait until a send is done; may be called in another thread.
-
-        Raises:
-            RuntimeError: The connection is lost.
-        """
-
-    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
-        """Post the receive of a tensor of the type, shape and strides of ``spec``."""
+from hocket.transport.backend import Arrival, Backend, Lane, SendHandle
+from hocket.transport.shared_memory import Offer, SharedMemoryBackend
 
 
 class HostBackend:
-    """Backend through host memory, by gloo: for all devices and any number of processes.
+    """Backend through gloo, for all devices and any number of processes.
 
     Args:
         world: The processes of the training.
@@ -180,6 +144,7 @@ class Backends:
         self._world = world
         self._device = device
         self._edges: dict[Edge, Group] = {}
+        self._processes = find_shared(world)
         self.gradient_group: Group = world.replica_group
         name = gpu_backend_name(device)
         devices = world.gather([name, platform.node(), _device_id(device)])
@@ -190,13 +155,39 @@ class Backends:
         self._edges, self.gradient_group = world.groups.direct(name)
 
     def for_peer(self, rank: int) -> Backend:
-        """Build the backend for a neighbour: direct if both have a GPU of their own."""
+        """Build the backend for a neighbour.
+
+        It is direct if both have a GPU of their own, and through shared memory if both can.
+        """
         here = self._world.rank
-        if (here, rank) not in self._edges:
-            return HostBackend(self._world, rank)
-        return DirectBackend(
-            self._device, rank, self._edges[here, rank], self._edges[rank, here]
-        )
+        if (here, rank) in self._edges:
+            return DirectBackend(
+                self._device, rank, self._edges[here, rank], self._edges[rank, here]
+            )
+        host = HostBackend(self._world, rank)
+        if rank in self._processes:
+            return SharedMemoryBackend(host, self._processes[rank])
+        return host
+
+
+def find_shared(world: World) -> dict[int, int]:
+    """Return the processes with which this one can share memory: their numbers by rank.
+
+    All processes must call it, at the same time.
+
+    Args:
+        world: The processes of the training.
+    """
+    offer = Offer()
+    addresses = world.gather(offer.address)
+    here = [rank for rank, address in enumerate(addresses) if offer.reaches(address)]
+    reached = world.gather(here)
+    offer.close()
+    return {
+        rank: addresses[rank][0]
+        for rank in here
+        if rank != world.rank and world.rank in reached[rank]
+    }
 
 
 def _device_id(device: torch.device) -> str:

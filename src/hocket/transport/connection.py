@@ -19,7 +19,8 @@ from hocket.distributed import wire
 from hocket.distributed.waits import Wait
 from hocket.distributed.world import World
 from hocket.errors import HocketError, PacketError
-from hocket.transport.backends import Backend, HostBackend, Lane
+from hocket.transport.backend import Backend, Lane
+from hocket.transport.backends import HostBackend
 from hocket.transport.inbox import Inbox
 from hocket.transport.message import Message, OutgoingMessage, read_activation
 from hocket.transport.outbox import Outbox

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from hocket.distributed import wire
-from hocket.transport.backends import Arrival, Backend, Lane
+from hocket.transport.backend import Arrival, Backend, Lane
 
 Layout: TypeAlias = list[list[Any]]
 """Type, shape and strides of each tensor of a message."""

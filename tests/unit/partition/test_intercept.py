@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -99,6 +100,24 @@ def test_a_handler_intercepts_nothing_of_itself():
     log = Curious(call_whole)
     run(Chain(), log)
     assert log.functions == ["add", "relu"]
+
+
+@pytest.mark.parametrize("mode", [Pass, nullcontext])
+def test_an_inner_interception_ends_without_a_trace(mode):
+    inner_network, inner_log = Chain(), Log()
+
+    class Outer(Chain):
+        def forward(self, x):
+            x = self.first(x)
+            with mode():
+                x = x + run(inner_network, inner_log)
+            return self.third(torch.relu(self.second(x)))
+
+    log = Log()
+    run(Outer(), log)
+    assert len(log.calls) == len(inner_log.calls) == 10
+    assert log.functions.count("linear") >= 3
+    assert log.functions[-3:] == ["relu", "linear", "tanh"]
 
 
 def test_modules_are_as_before_after_a_forward():

@@ -29,6 +29,7 @@ def test_tensors_go_directly_only_if_every_process_has_a_gpu_of_its_own(
     """All decide alike, as forming groups waits for all of them."""
     monkeypatch.setattr(backends, "gpu_backend_name", lambda device: "nccl")
     monkeypatch.setattr(backends, "_device_id", lambda device: "gpu 0")
+    monkeypatch.setattr(backends, "find_shared", lambda world: {})
     monkeypatch.setattr(backends.platform, "node", lambda: "here")
     formed = []
     groups = SimpleNamespace(direct=lambda name: formed.append(name) or ({}, None))

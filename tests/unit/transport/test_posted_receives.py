@@ -1,40 +1,13 @@
 """Receives that are posted ahead: whatever the layouts, tensors arrive in order."""
 
-from collections import deque
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.distributed import wire
-from hocket.transport.backends import Lane
+from hocket.transport.backend import Lane
 from hocket.transport.posted_receives import ExpectedLayouts, PostedReceives
-
-
-class Lanes:
-    """Backend whose posted receives take the tensors of each lane in order, as gloo does."""
-
-    device = torch.device("cpu")
-
-    def __init__(self):
-        self.sent = {lane: deque() for lane in Lane}
-        self.posted = {lane: 0 for lane in Lane}
-
-    def send(self, tensor, lane):
-        self.sent[lane].append(tensor)
-
-    def post(self, spec, lane):
-        self.posted[lane] += 1
-
-        def arrive():
-            tensor = wire.empty_tensor(spec)
-            if tensor.numel():
-                sent = self.sent[lane].popleft()
-                assert sent.nbytes == tensor.nbytes, "gloo would abort the process"
-                wire.tensor_bytes(tensor).copy_(wire.tensor_bytes(sent))
-            return tensor
-
-        return arrive
+from unit.transport.lanes import Lanes
 
 
 def transfer(lanes, expected, posted, tensors):

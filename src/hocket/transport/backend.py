@@ -1,0 +1,45 @@
+"""What carries tensors to a neighbour and back."""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+SendHandle: TypeAlias = Any
+"""A send that has started; torch has no public type for it."""
+Arrival: TypeAlias = Callable[[], Tensor]
+"""Waits for a tensor whose receive was posted, and returns it."""
+
+
+class Lane(IntEnum):
+    """Part of a connection in which tensors keep their order.
+
+    Those of one lane may overtake those of another: a receive that is posted late must not take
+    a tensor whose receive was posted before.
+    """
+
+    HEADER = 0
+    EXPECTED = 1
+    LATE = 2
+
+
+class Backend(Protocol):
+    """Sends dense tensors to one neighbour and receives them from it."""
+
+    device: torch.device
+    """Device on which tensors must be to be sent, and on which they arrive."""
+
+    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
+        """Start sending a non-empty tensor, which must stay unchanged until that is done."""
+
+    def wait(self, handle: SendHandle) -> None:
+        """Wait until a send is done; may be called in another thread.
+
+        Raises:
+            RuntimeError: The connection is lost.
+        """
+
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        """Post the receive of a tensor of the type, shape and strides of ``spec``."""

@@ -1,0 +1,215 @@
+"""Backend between two processes of one machine, through memory that both have mapped.
+
+The sender copies a tensor into a block of its memory, and the receiver copies it out. A note
+that goes through gloo says which block it is. Gloo alone would copy the tensor into the kernel
+and out of it, in small pieces and with more threads.
+"""
+
+import mmap
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.distributed import wire
+from hocket.errors import TransitError
+from hocket.transport.backend import Arrival, Backend, Lane, SendHandle
+
+LEAST_BYTES = 2**16
+"""Size of the smallest tensor that is sent in a block; smaller ones take no longer by gloo."""
+NOTE = ["int64", [3], [1]]
+"""Layout of a note: number, file descriptor and capacity of a block."""
+_FLAG_BYTES = mmap.PAGESIZE
+"""Bytes before the tensor; the first one is not 0 until the tensor has been copied out."""
+_NONCE_BYTES = 16
+
+
+class SharedBlock:
+    """Memory for one tensor at a time, of this process or of another one.
+
+    Args:
+        file: Descriptor of its file.
+        capacity: Number of bytes that it has room for.
+    """
+
+    def __init__(self, file: int, capacity: int) -> None:
+        self.capacity = capacity
+        self._memory = mmap.mmap(file, _FLAG_BYTES + capacity)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)[_FLAG_BYTES:]
+
+    @property
+    def free(self) -> bool:
+        """True if the tensor in it, if any, has been copied out."""
+        return self._memory[0] == 0
+
+    def put(self, tensor: Tensor) -> None:
+        """Copy a dense tensor into the block, which must be free."""
+        self._memory[0] = 1
+        self._bytes[: tensor.nbytes].copy_(wire.tensor_bytes(tensor))
+
+    def take(self, spec: Sequence[Any]) -> Tensor:
+        """Copy the tensor of this type, shape and strides out of the block, and free it.
+
+        Raises:
+            TransitError: The block is too small for such a tensor.
+        """
+        tensor = wire.empty_tensor(spec)
+        if tensor.nbytes > self.capacity:
+            raise TransitError(
+                f"a tensor of {tensor.nbytes} bytes is said to be in {self.capacity} bytes of "
+                "shared memory"
+            )
+        wire.tensor_bytes(tensor).copy_(self._bytes[: tensor.nbytes])
+        self._memory[0] = 0
+        return tensor
+
+
+class OwnBlock:
+    """Block of this process, which grows with the tensors that it is for."""
+
+    def __init__(self) -> None:
+        self.file = os.memfd_create("hocket")
+        self._block: SharedBlock | None = None
+
+    def __del__(self) -> None:
+        """Close the file; mappings of it stay valid."""
+        os.close(self.file)
+
+    @property
+    def free(self) -> bool:
+        """True if the tensor in it, if any, has been copied out."""
+        return self._block is None or self._block.free
+
+    @property
+    def capacity(self) -> int:
+        """Number of bytes that it has room for."""
+        return 0 if self._block is None else self._block.capacity
+
+    def put(self, tensor: Tensor) -> None:
+        """Copy a dense tensor into the block, which must be free."""
+        if self._block is None or self._block.capacity < tensor.nbytes:
+            # Memory that is never written takes no room.
+            capacity = 1 << (tensor.nbytes - 1).bit_length()
+            os.ftruncate(self.file, _FLAG_BYTES + capacity)
+            self._block = SharedBlock(self.file, capacity)
+        self._block.put(tensor)
+
+
+class SharedMemoryBackend:
+    """Backend through blocks of shared memory, for two processes of one machine.
+
+    gloo sends a note when the receiver has asked for it, and a connection begins few sends
+    before that: so there are never more blocks than tensors on their way.
+
+    Args:
+        host: Backend between the same processes, for notes and for small tensors.
+        process: Number of the neighbour's process, by which its files are found.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, host: Backend, process: int) -> None:
+        self._host = host
+        self._process = process
+        self._own: list[OwnBlock] = []
+        self._of_neighbour: dict[int, SharedBlock] = {}
+
+    def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
+        """Copy a tensor into a free block, and start sending a note of it."""
+        if tensor.nbytes < LEAST_BYTES:
+            return self._host.send(tensor, lane), tensor
+        number = next((n for n, block in enumerate(self._own) if block.free), len(self._own))
+        if number == len(self._own):
+            self._own.append(OwnBlock())
+        block = self._own[number]
+        block.put(tensor)
+        note = torch.tensor([number, block.file, block.capacity])
+        return self._host.send(note, lane), note
+
+    def wait(self, handle: SendHandle) -> None:
+        """Wait until the note, or the small tensor, has been sent."""
+        self._host.wait(handle[0])
+
+    def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
+        """Post the receive of a tensor of the type, shape and strides of ``spec``."""
+        if wire.spec_bytes(spec) < LEAST_BYTES:
+            return self._host.post(spec, lane)
+        return partial(self._take, spec, self._host.post(NOTE, lane))
+
+    def _take(self, spec: Sequence[Any], note: Arrival) -> Tensor:
+        """Wait for a note and copy the tensor that it is about.
+
+        Raises:
+            TransitError: The tensor has no room where it is said to be.
+        """
+        number, file, capacity = note().tolist()
+        block = self._of_neighbour.get(number)
+        if block is None or block.capacity < capacity:
+            block = _open_block(self._process, file, capacity)
+            self._of_neighbour[number] = block
+        return block.take(spec)
+
+
+def _open_block(process: int, file: int, capacity: int) -> SharedBlock:
+    """Map a block of another process."""
+    opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
+    try:
+        return SharedBlock(opened, capacity)
+    finally:
+        os.close(opened)
+
+
+class Offer:
+    """Memory that tells other processes whether they can map memory of this one.
+
+    Attributes:
+        address: Values from which another process finds the memory, or None if this system has
+            no memory that could be shared.
+    """
+
+    def __init__(self) -> None:
+        self.address: list[Any] | None = None
+        self._file = -1
+        # Not on this system, or forbidden in this container.
+        with suppress(AttributeError, OSError):
+            self._file = os.memfd_create("hocket")
+        if self._file >= 0:
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            os.write(self._file, nonce)
+            self.address = [os.getpid(), _network(), self._file, nonce.hex()]
+
+    def reaches(self, other: list[Any] | None) -> bool:
+        """Return True if the memory at an address can be mapped in this process.
+
+        Not by processes in different networks: who put them there wants packets to go through
+        the link between these.
+
+        Args:
+            other: The address.
+        """
+        if other is None or self.address is None or other[1] != self.address[1]:
+            return False
+        process, _, file, nonce = other
+        # Not of this machine, or of another user.
+        with suppress(OSError), open(f"/proc/{process}/fd/{file}", "rb") as found:
+            return found.read(_NONCE_BYTES + 1).hex() == str(nonce)
+        return False
+
+    def close(self) -> None:
+        """Close the memory, after all have looked at it."""
+        if self._file >= 0:
+            os.close(self._file)
+
+
+def _network() -> str:
+    """Return the name of the network that this process is in; empty if it is not known."""
+    try:
+        return str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,189 @@
+"""Tensors through shared memory: unchanged, in few blocks, and only where both can map it."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.distributed import wire
+from hocket.errors import TransitError
+from hocket.transport import shared_memory
+from hocket.transport.backend import Lane
+from hocket.transport.shared_memory import LEAST_BYTES, NOTE, Offer, SharedMemoryBackend
+from unit.transport.lanes import Lanes
+
+LARGE = LEAST_BYTES // 4
+
+
+class Waiting(Lanes):
+    """Lanes whose sends can be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.waited = []
+
+    def send(self, tensor, lane):
+        super().send(tensor, lane)
+        return tensor
+
+    def wait(self, handle):
+        self.waited.append(handle)
+
+
+def build():
+    """Return a backend that sends to itself, and the backend of its notes."""
+    host = Waiting()
+    return SharedMemoryBackend(host, os.getpid()), host
+
+
+def transfer(backend, *tensors):
+    """Post, send and receive tensors in order."""
+    arrivals = [backend.post(wire.tensor_spec(tensor), Lane.EXPECTED) for tensor in tensors]
+    for tensor in tensors:
+        backend.wait(backend.send(tensor, Lane.EXPECTED))
+    return [arrive() for arrive in arrivals]
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 1000, LARGE - 1, LARGE, 3 * LARGE]), st.booleans()),
+        max_size=6,
+    )
+)
+def test_tensors_arrive_unchanged(kinds):
+    backend, _ = build()
+    tensors = [
+        torch.randn(2, size, dtype=torch.float64 if wide else torch.float32).t()
+        for size, wide in kinds
+    ]
+    for sent, received in zip(tensors, transfer(backend, *tensors), strict=True):
+        assert torch.equal(sent, received)
+        assert sent.stride() == received.stride()
+        assert sent.dtype == received.dtype
+
+
+def test_small_tensors_and_notes_go_through_the_host():
+    backend, host = build()
+    transfer(backend, torch.ones(LARGE - 1), torch.ones(LARGE))
+    small, note = host.waited
+    assert small.shape == (LARGE - 1,)
+    assert wire.tensor_spec(note) == NOTE
+
+
+def test_a_tensor_may_change_as_soon_as_it_is_sent():
+    backend, _ = build()
+    tensor = torch.ones(LARGE)
+    arrive = backend.post(wire.tensor_spec(tensor), Lane.EXPECTED)
+    backend.send(tensor, Lane.EXPECTED)
+    tensor.zero_()
+    assert torch.equal(arrive(), torch.ones(LARGE))
+
+
+def test_a_received_tensor_is_not_changed_by_the_next_one():
+    backend, _ = build()
+    (first,) = transfer(backend, torch.ones(LARGE))
+    (second,) = transfer(backend, torch.zeros(LARGE))
+    assert first.all()
+    assert not second.any()
+
+
+def test_there_are_as_many_blocks_as_tensors_on_their_way():
+    backend, host = build()
+    for count in (1, 3, 2, 3):
+        transfer(backend, *[torch.full((LARGE,), float(n)) for n in range(count)])
+    numbers = [int(note[0]) for note in host.waited]
+    assert numbers == [0, 0, 1, 2, 0, 1, 0, 1, 2]
+
+
+def test_a_block_grows_with_its_tensors():
+    backend, host = build()
+    for size in (LARGE, 5 * LARGE, LARGE):
+        (received,) = transfer(backend, torch.full((size,), 2.0))
+        assert torch.equal(received, torch.full((size,), 2.0))
+    assert [note[[0, 2]].tolist() for note in host.waited] == [
+        [0, LEAST_BYTES],
+        [0, 8 * LEAST_BYTES],
+        [0, 8 * LEAST_BYTES],
+    ]
+
+
+def test_files_are_closed():
+    before = open_files()
+    backend, _ = build()
+    transfer(backend, torch.ones(LARGE), torch.ones(2 * LARGE))
+    assert open_files() > before
+    del backend
+    assert open_files() == before
+
+
+def test_a_block_that_is_too_small_for_its_tensor_is_refused():
+    backend, host = build()
+    transfer(backend, torch.ones(LARGE))
+    arrive = backend.post(["float32", [4 * LARGE], [1]], Lane.EXPECTED)
+    host.send(host.waited[-1], Lane.EXPECTED)
+    with pytest.raises(TransitError, match="a tensor of 262144 bytes is said to be in 65536"):
+        arrive()
+
+
+def test_a_block_of_a_process_that_has_ended_is_an_error_of_the_connection():
+    """Connections take an OSError for a lost neighbour."""
+    host = Waiting()
+    backend = SharedMemoryBackend(host, process=2**22)
+    arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
+    host.send(torch.tensor([0, 3, LEAST_BYTES]), Lane.EXPECTED)
+    with pytest.raises(OSError, match="No such file"):
+        arrive()
+
+
+def test_a_process_reaches_its_own_memory():
+    offer = Offer()
+    assert offer.reaches(offer.address)
+    address = offer.address
+    offer.close()
+    assert not offer.reaches(address)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 2**22), (1, "net:[1]"), (2, 10**6), (3, "00" * 16)],
+    ids=["process", "network", "file", "nonce"],
+)
+def test_another_address_is_not_reached(place, value):
+    offer = Offer()
+    other = list(offer.address)
+    other[place] = value
+    assert not offer.reaches(other)
+    assert not offer.reaches(None)
+    offer.close()
+
+
+@pytest.mark.parametrize("error", [AttributeError, PermissionError])
+def test_a_system_without_such_memory_offers_and_reaches_none(monkeypatch, error):
+    def fail(name):
+        raise error
+
+    other = Offer()
+    monkeypatch.setattr(os, "memfd_create", fail)
+    offer = Offer()
+    assert offer.address is None
+    assert not offer.reaches(other.address)
+    offer.close()
+    other.close()
+
+
+def test_a_system_without_namespaces_has_one_network(monkeypatch):
+    def fail(path):
+        raise OSError
+
+    monkeypatch.setattr(Path, "readlink", fail)
+    offer = Offer()
+    assert offer.address[1] == ""
+    assert shared_memory.Offer().reaches(offer.address)
+    offer.close()
