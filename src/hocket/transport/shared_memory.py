@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -76,10 +77,7 @@ class OwnBlock:
     def __init__(self) -> None:
         self.file = os.memfd_create("hocket")
         self._block: SharedBlock | None = None
-
-    def __del__(self) -> None:
-        """Close the file; mappings of it stay valid."""
-        os.close(self.file)
+        finalize(self, os.close, self.file)  # what is mapped of it stays valid
 
     @property
     def free(self) -> bool:
