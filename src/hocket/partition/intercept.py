@@ -1,6 +1,5 @@
 """Interception of a forward: every call of a module and every PyTorch function in it."""
 
-import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 Function = Callable[..., Any]
+_ATTRIBUTE = "_compiled_call_impl"
+"""Attribute that a module calls, if it is not None; it is neither copied nor pickled."""
 
 
 class Interceptor(Protocol):
@@ -139,7 +140,8 @@ class _InterceptedCall:
 
     A hook would not be enough: modules that are left out must not run, nor their hooks. It is
     an attribute of the object: after a change of `nn.Module` itself, Python looks up anew all
-    that is read of any module, which takes longer than all the calls.
+    that is read of any module, which takes longer than all the calls. It is the attribute of
+    a module that was compiled, as copies of a module have none of their own.
 
     Args:
         module: The module.
@@ -150,16 +152,14 @@ class _InterceptedCall:
         users: Number of forwards that intercept the module now.
     """
 
-    __slots__ = ("_attribute", "_own", "module", "original", "users")
+    __slots__ = ("_compiled", "module", "original", "users")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        compiled = module._compiled_call_impl is not None
-        self._attribute = "_compiled_call_impl" if compiled else "_call_impl"
-        self._own = vars(module).get(self._attribute)
-        self.original: Callable[..., Any] = getattr(module, self._attribute)
+        self._compiled = module._compiled_call_impl
+        self.original: Callable[..., Any] = self._compiled or module._call_impl
         self.users = 0
-        vars(module)[self._attribute] = self
+        vars(module)[_ATTRIBUTE] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Pass the call to the handler of this thread, if it has one."""
@@ -168,17 +168,13 @@ class _InterceptedCall:
             return self.original(*args, **kwargs)
         return interception.call(self, args, kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
-        """Return the original of a copied module, whose calls are not intercepted."""
-        return copy.deepcopy(self.original, memo)
-
     def release(self) -> None:
         """Count a forward less; after the last one, the module is called as before."""
         self.users -= 1
         if self.users == 0:
-            del vars(self.module)[self._attribute]
-            if self._own is not None:
-                vars(self.module)[self._attribute] = self._own
+            del vars(self.module)[_ATTRIBUTE]
+            if self._compiled is not None:
+                vars(self.module)[_ATTRIBUTE] = self._compiled
 
 
 @contextmanager
@@ -198,11 +194,8 @@ def _intercepted_calls(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def _find_call(module: nn.Module) -> _InterceptedCall | None:
     """Return the call of a module that is intercepted; None for another module."""
-    own = vars(module)
-    for attribute in ("_call_impl", "_compiled_call_impl"):
-        if type(call := own.get(attribute)) is _InterceptedCall:
-            return call
-    return None
+    call = vars(module).get(_ATTRIBUTE)
+    return call if type(call) is _InterceptedCall else None
 
 
 def call_intercepted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

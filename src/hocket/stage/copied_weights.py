@@ -47,7 +47,11 @@ class CopiedWeights(SavedTensorHooks):
         if kind not in self._saved:
             self._packed = set()
             output, kept = super().forward(module, leaves)
-            self._saved[kind] = [n for n, each in enumerate(held) if id(each) in self._packed]
+            # A forward of a user's own may call other layers with the next batch.
+            every = bool(self._layers.declared)
+            self._saved[kind] = [
+                n for n, each in enumerate(held) if every or id(each) in self._packed
+            ]
             return output, kept
         saved = self._saved[kind]
         weights = [held[n] for n in saved]

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hocket.errors import LinearizeError, list_names
+from hocket.errors import LinearizeError, list_names, warn
 from hocket.restore import numpy_and_python_state
-from hocket.stage.known_layers import KnownLayers, declares_plain, forwarded_modules
+from hocket.stage.known_layers import KnownLayers
 
 _NO_CHECK: AbstractContextManager[None] = nullcontext()
 
@@ -17,7 +17,6 @@ class DeclaredLayers:
     """Layers of a stage that are said to be plain.
 
     Args:
-        module: Layers of the stage.
         known: What is known of them; where precautions are taken, nothing has to be checked.
         stage: Number of the stage, for messages.
 
@@ -25,12 +24,10 @@ class DeclaredLayers:
         backward_is_checked: True once a backward has shown that no forward is inside it.
     """
 
-    def __init__(self, module: nn.Module, known: KnownLayers, stage: int) -> None:
-        kinds = {type(layer) for layer in forwarded_modules(module)}
-        self._names = sorted(kind.__name__ for kind in kinds if declares_plain(kind))
+    def __init__(self, known: KnownLayers, stage: int) -> None:
         self._known = known
         self._stage = stage
-        self._forward_is_checked = self.backward_is_checked = not self._names
+        self._forward_is_checked = self.backward_is_checked = not known.declared
 
     def checking_forward(self, inputs: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Return a context manager for a forward, which checks the first one.
@@ -39,7 +36,7 @@ class DeclaredLayers:
             inputs: Inputs of the stage, of shape (B, ...).
 
         Raises:
-            LinearizeError: The forward drew random numbers, or edited an input.
+            LinearizeError: The forward edited an input.
         """
         if self._forward_is_checked or not self._known.plain:
             return _NO_CHECK
@@ -52,16 +49,19 @@ class DeclaredLayers:
         versions = [tensor._version for tensor in inputs]
         before = _random_states(devices)
         yield
-        found = []
+        names = list_names(self._known.declared)
         if [tensor._version for tensor in inputs] != versions:
-            found.append("edits its input in place")
-        if _random_states(devices) != before:
-            found.append("draws random numbers")
-        if found:
             raise LinearizeError(
-                f"stage {self._stage}: a forward {' and '.join(found)}; plain_forward, which "
-                f"says that none does, is declared by {list_names(self._names)}; take it from "
-                "the class of that forward"
+                f"stage {self._stage}: a forward edits its input in place; plain_forward, "
+                f"which says that none does, is declared by {names}; take it from the class of "
+                "that forward"
+            )
+        if _random_states(devices) != before:
+            self._known.distrust()
+            warn(
+                f"stage {self._stage}: random numbers were drawn in a forward, by it or by "
+                f"another thread, and plain_forward is declared by {names}; all precautions "
+                "are taken as without it, which takes longer"
             )
 
 

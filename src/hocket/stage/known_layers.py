@@ -43,6 +43,8 @@ _FEW = [
 PLAIN_LAYERS: frozenset[type[nn.Module]] = frozenset([*_ANY_DIMENSION, *_FEW])
 """Layers that draw nothing, and edit their input in place only if they are told to."""
 
+_NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
+
 _HOOKS_OF_ALL: Sequence[Mapping[int, Callable[..., Any]]] = (
     torch_module._global_forward_hooks,
     torch_module._global_forward_pre_hooks,
@@ -62,6 +64,7 @@ class KnownLayers:
         module: The module.
 
     Attributes:
+        declared: Names of the classes that declare a plain forward.
         weight_places: Places of all weights, if it is known of all layers that they take their
             weights from there; none otherwise.
     """
@@ -69,6 +72,8 @@ class KnownLayers:
     def __init__(self, module: nn.Module) -> None:
         layers = forwarded_modules(module)
         sends_weights = isinstance(module, PartialModule) and module.shares_weights
+        kinds = {type(layer) for layer in layers}
+        self.declared = sorted(kind.__name__ for kind in kinds if declares_plain(kind))
         self._known = all(map(_is_known, layers)) and not sends_weights
         self._plain = self._known and all(map(_is_plain, layers))
         self._hooks = [*hooks_of(module), *_HOOKS_OF_ALL]
@@ -79,6 +84,10 @@ class KnownLayers:
     def plain(self) -> bool:
         """True if the layers draw nothing, and run no forward inside their backward."""
         return self._plain and not any(self._hooks)
+
+    def distrust(self) -> None:
+        """Let nothing be known from now on, so that all precautions are taken."""
+        self._known = self._plain = False
 
     @property
     def draws(self) -> Draws:
@@ -147,9 +156,10 @@ def _is_of_torch(method: Callable[..., Any]) -> bool:
 
 
 def declares_plain(kind: type[nn.Module]) -> bool:
-    """Return True if the class that the forward is from declares it plain."""
+    """Return True if the class of the forward declares it plain, and no subclass revokes it."""
     owner = next(each for each in kind.__mro__ if "forward" in vars(each))
-    return vars(owner).get("plain_forward") is True
+    own = vars(owner).get("plain_forward") is True
+    return own and getattr(kind, "plain_forward", False) is True
 
 
 def _is_sequence(kind: type[nn.Module]) -> bool:
@@ -159,4 +169,5 @@ def _is_sequence(kind: type[nn.Module]) -> bool:
 
 def _is_plain(layer: nn.Module) -> bool:
     kind = type(layer)
-    return kind in PLAIN_LAYERS or _is_sequence(kind) or declares_plain(kind)
+    listed = kind in PLAIN_LAYERS or kind in _NEVER_CALLED
+    return listed or _is_sequence(kind) or declares_plain(kind)

@@ -72,7 +72,7 @@ class Stage:
         # Of the last backward, for watchers; the update lets them go.
         self.gradients: list[Tensor | None] = []
         self._layers = KnownLayers(self.module)
-        self._declared = DeclaredLayers(self.module, self._layers, self.index)
+        self._declared = DeclaredLayers(self._layers, self.index)
         self.linearizer = build_linearizer(
             method.linearize,
             method.graph_delay(self.index, parts.count),

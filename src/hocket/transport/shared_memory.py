@@ -35,23 +35,31 @@ class SharedBlock:
     """Memory for one tensor at a time, of this process or of another one.
 
     Args:
-        file: Descriptor of its file.
+        file: Path of its file, which is not needed afterwards.
         capacity: Number of bytes that it has room for.
+
+    Raises:
+        RuntimeError: There is no such file.
     """
 
-    def __init__(self, file: int, capacity: int) -> None:
+    def __init__(self, file: str, capacity: int) -> None:
         self.capacity = capacity
-        self._memory = mmap.mmap(file, _FLAG_BYTES + capacity)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)[_FLAG_BYTES:]
+        # Not by mmap, which keeps the file open. A block may be made in an evaluation.
+        with torch.inference_mode(mode=False):
+            memory = torch.from_file(
+                file, shared=True, size=_FLAG_BYTES + capacity, dtype=torch.uint8, device="cpu"
+            )
+        self._flag = memory[:1].numpy()
+        self._bytes = memory[_FLAG_BYTES:]
 
     @property
     def free(self) -> bool:
         """True if the tensor in it, if any, has been copied out."""
-        return self._memory[0] == 0
+        return bool(self._flag[0] == 0)
 
     def put(self, tensor: Tensor) -> None:
         """Copy a dense tensor into the block, which must be free."""
-        self._memory[0] = 1
+        self._flag[0] = 1
         self._bytes[: tensor.nbytes].copy_(wire.tensor_bytes(tensor))
 
     def take(self, spec: Sequence[Any]) -> Tensor:
@@ -67,15 +75,25 @@ class SharedBlock:
                 "shared memory"
             )
         wire.tensor_bytes(tensor).copy_(self._bytes[: tensor.nbytes])
-        self._memory[0] = 0
+        self._flag[0] = 0
         return tensor
 
 
 class OwnBlock:
-    """Block of this process, which grows with the tensors that it is for."""
+    """Block of this process, which grows with the tensors that it is for.
+
+    Raises:
+        TransitError: No more files can be opened.
+    """
 
     def __init__(self) -> None:
-        self.file = os.memfd_create("hocket")
+        try:
+            self.file = os.memfd_create("hocket")
+        except OSError as error:
+            raise TransitError(
+                f"there is no shared memory for a packet ({error}); let this process open more "
+                "files (ulimit -n), or use a smaller extra delay"
+            ) from error
         self._block: SharedBlock | None = None
         finalize(self, os.close, self.file)  # what is mapped of it stays valid
 
@@ -95,7 +113,7 @@ class OwnBlock:
             # Memory that is never written takes no room.
             capacity = 1 << (tensor.nbytes - 1).bit_length()
             os.ftruncate(self.file, _FLAG_BYTES + capacity)
-            self._block = SharedBlock(self.file, capacity)
+            self._block = SharedBlock(_path(os.getpid(), self.file), capacity)
         self._block.put(tensor)
 
 
@@ -127,7 +145,7 @@ class SharedMemoryBackend:
             self._own.append(OwnBlock())
         block = self._own[number]
         block.put(tensor)
-        note = torch.tensor([number, block.file, block.capacity])
+        note = torch.tensor([number, block.file, block.capacity], device="cpu")
         return self._host.send(note, lane), note
 
     def wait(self, handle: SendHandle) -> None:
@@ -145,22 +163,19 @@ class SharedMemoryBackend:
 
         Raises:
             TransitError: The tensor has no room where it is said to be.
+            RuntimeError: The process has ended.
         """
         number, file, capacity = note().tolist()
         block = self._of_neighbour.get(number)
         if block is None or block.capacity < capacity:
-            block = _open_block(self._process, file, capacity)
+            block = SharedBlock(_path(self._process, file), capacity)
             self._of_neighbour[number] = block
         return block.take(spec)
 
 
-def _open_block(process: int, file: int, capacity: int) -> SharedBlock:
-    """Map a block of another process."""
-    opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
-    try:
-        return SharedBlock(opened, capacity)
-    finally:
-        os.close(opened)
+def _path(process: int, file: int) -> str:
+    """Return the path by which a process of this user finds a file of another one."""
+    return f"/proc/{process}/fd/{file}"
 
 
 class Offer:
@@ -195,7 +210,7 @@ class Offer:
             return False
         process, _, file, nonce = other
         # Not of this machine, or of another user.
-        with suppress(OSError), open(f"/proc/{process}/fd/{file}", "rb") as found:
+        with suppress(OSError), open(_path(process, file), "rb") as found:
             return found.read(_NONCE_BYTES + 1).hex() == str(nonce)
         return False
 

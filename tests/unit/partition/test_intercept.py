@@ -191,14 +191,21 @@ def test_threads_intercept_one_network_at_the_same_time():
     assert attributes(network) == before
 
 
-def test_a_copy_that_a_forward_makes_is_a_plain_module():
+def through_pickle(module):
+    return pickle.loads(pickle.dumps(module))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, through_pickle])
+def test_a_copy_that_a_forward_makes_is_a_plain_module(copied):
     class Teaching(Chain):
         teacher = ()
 
         def forward(self, x):
             x = self.first(x)
             if not self.teacher:
-                self.teacher = (copy.deepcopy(self.second),)
+                teacher = copied(self.second)
+                teacher._modules = copied(dict(teacher._modules)) | {"0": nn.Identity()}
+                self.teacher = (teacher,)
             return self.third(self.second(x) - self.teacher[0](x).detach())
 
     network = Teaching()
@@ -207,8 +214,9 @@ def test_a_copy_that_a_forward_makes_is_a_plain_module():
     (teacher,) = network.teacher
     assert teacher is not network.second
     assert log.calls.count("second") == 1
-    again = pickle.loads(pickle.dumps(teacher))
-    assert torch.equal(again(SAMPLE), network.second(SAMPLE))
+    assert torch.equal(teacher(SAMPLE), torch.tanh(SAMPLE))
+    assert torch.equal(copied(teacher)(SAMPLE), torch.tanh(SAMPLE))
+    assert vars(teacher).keys() == vars(network.second).keys()
 
 
 def test_stages_enter_modes_of_their_own():

@@ -62,8 +62,6 @@ def train(*stages, method="fdg"):
 @pytest.mark.parametrize(
     ("first", "text"),
     [
-        (Draws, "stage 0: a forward draws random numbers; .* declared by Draws; take it"),
-        (DrawsOfPython, "stage 0: a forward draws random numbers; .* by DrawsOfPython; take"),
         (Edits, "stage 0: a forward edits its input in place; .* is declared by Edits; take"),
         (Repeats, "stage 0: something was forwarded again inside the backward"),
     ],
@@ -71,6 +69,52 @@ def train(*stages, method="fdg"):
 def test_a_wrong_declaration_is_refused(first, text):
     with pytest.raises(LinearizeError, match=text):
         train(first(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("first", [Draws, DrawsOfPython])
+def test_precautions_are_taken_after_all_if_numbers_were_drawn(first):
+    text = f"stage 0: random numbers were drawn in a forward, .* by {first.__name__}; all"
+    stages = first(), nn.Linear(6, 3)
+    trainer = Trainer(stages, method="fdg", optimizer=sgd)
+    with pytest.warns(UserWarning, match=text):
+        trainer.fit(BATCHES, epochs=1, progress=False)
+    trainer.fit(BATCHES, epochs=1, progress=False)  # without a warning
+    assert trainer.stages[0]._layers.draws == "anything"
+
+
+class Routed(Declared):
+    """A forward that calls other layers with other batches."""
+
+    plain_forward = True
+
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Linear(6, 6)
+        self.either = nn.ModuleList([nn.Linear(6, 6)])
+
+    def forward(self, inputs):
+        layer = self.inner if inputs.sum() > 0 else self.other
+        return self.either[0](layer(inputs))
+
+
+class RoutedUnknown(Routed):
+    def forward(self, inputs):
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("method", ["fdg", "ddg", "fdg:linearize=live", "fr"])
+def test_a_declared_forward_may_call_other_layers_with_other_batches(method):
+    signs = [1, 1, -1, 1, -1, -1]
+    batches = [(sign * torch.rand(4, 6), torch.arange(4) % 3) for sign in signs]
+    trained = []
+    for kind in (Routed, RoutedUnknown):
+        torch.manual_seed(0)
+        stages = kind(), nn.Linear(6, 3)
+        trainer = Trainer(stages, method=method, optimizer=sgd)
+        trainer.fit(batches, epochs=2, progress=False)
+        assert trainer.stages[0]._layers.plain == (kind is Routed)
+        trained.append([weight for stage in stages for weight in stage.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))
 
 
 def test_an_edited_input_with_a_gradient_is_refused_by_pytorch():

@@ -96,6 +96,12 @@ class Redoubled(Doubled):
         return super().forward(inputs) + torch.rand(())
 
 
+class Revoked(Doubled):
+    """A subclass that takes the declaration back."""
+
+    plain_forward = False
+
+
 def around() -> nn.Module:
     """Return a plain forward around a layer of which nothing is known."""
     module = Doubled()
@@ -129,8 +135,26 @@ def back_hooked() -> nn.Module:
 
 @pytest.mark.parametrize(
     "build_layer",
-    [partial(Scaled, 6, 5), replaced, compiled, hooked, back_hooked, Redoubled, around],
-    ids=["subclass", "replaced", "compiled", "hooked", "back hooked", "redoubled", "around"],
+    [
+        partial(Scaled, 6, 5),
+        replaced,
+        compiled,
+        hooked,
+        back_hooked,
+        Redoubled,
+        Revoked,
+        around,
+    ],
+    ids=[
+        "subclass",
+        "replaced",
+        "compiled",
+        "hooked",
+        "back hooked",
+        "redoubled",
+        "revoked",
+        "around",
+    ],
 )
 def test_nothing_is_known_of_other_layers(build_layer):
     layers, inputs = KnownLayers(Layer(nn.ReLU(), build_layer())), torch.ones(2, 6)
@@ -183,6 +207,13 @@ def test_a_forward_that_is_declared_plain_is_plain(build_layer):
     layer(layers.editable(inputs))
     assert torch.equal(inputs, before)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_containers_that_are_never_called_are_plain():
+    module = Doubled()
+    module.more = nn.ModuleList([nn.Linear(6, 6)])
+    module.named = nn.ModuleDict({"one": nn.Linear(6, 6)})
+    assert KnownLayers(module).plain
 
 
 class Between(nn.Module):

@@ -133,13 +133,49 @@ def test_a_block_that_is_too_small_for_its_tensor_is_refused():
 
 
 def test_a_block_of_a_process_that_has_ended_is_an_error_of_the_connection():
-    """Connections take an OSError for a lost neighbour."""
+    """Connections take a RuntimeError for a lost neighbour."""
     host = Waiting()
     backend = SharedMemoryBackend(host, process=2**22)
     arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
     host.send(torch.tensor([0, 3, LEAST_BYTES]), Lane.EXPECTED)
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(RuntimeError, match="No such file"):
         arrive()
+
+
+def test_a_block_that_an_evaluation_makes_serves_a_training():
+    backend, _ = build()
+    with torch.inference_mode():
+        transfer(backend, torch.ones(LARGE))
+    (received,) = transfer(backend, torch.zeros(LARGE))
+    assert not received.is_inference()
+    with torch.inference_mode():
+        transfer(backend, torch.ones(5 * LARGE))
+    assert not transfer(backend, torch.zeros(5 * LARGE))[0].any()
+
+
+def test_a_default_device_is_not_that_of_notes():
+    backend, host = build()
+    with torch.device("meta"):
+        (received,) = transfer(backend, torch.ones(LARGE, device="cpu"))
+    assert received.all()
+    assert host.waited[0].device.type == "cpu"
+
+
+def test_a_block_has_one_open_file():
+    backend, _ = build()
+    before = open_files()
+    transfer(backend, torch.ones(LARGE))
+    assert open_files() == before + 1
+
+
+def test_a_process_without_more_files_is_told(monkeypatch):
+    def fail(name):
+        raise OSError("Too many open files")
+
+    backend, _ = build()
+    monkeypatch.setattr(os, "memfd_create", fail)
+    with pytest.raises(TransitError, match="no shared memory for a packet"):
+        backend.send(torch.ones(LARGE), Lane.EXPECTED)
 
 
 def test_a_process_reaches_its_own_memory():
