@@ -157,7 +157,9 @@ class _InterceptedCall:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._compiled = module._compiled_call_impl
-        self.original: Callable[..., Any] = self._compiled or module._call_impl
+        self.original: Callable[..., Any] = (
+            module._call_impl if self._compiled is None else self._compiled
+        )
         self.users = 0
         vars(module)[_ATTRIBUTE] = self
 

@@ -60,8 +60,9 @@ class PartialModule(nn.Module):
         self._network = (network,)
         self._names = {module: name for name, module in network.named_modules()}
         self._sample = map_tensors(to_meta, graph.sample)
-        split = {"", *span.split_modules, *graph.repeated}
-        self._split = [m for name in split if (m := network.get_submodule(name))._buffers]
+        names = {"", *span.split_modules, *graph.repeated}
+        # In a tuple for the same reason.
+        self._split = tuple(network.get_submodule(name) for name in names)
         self._meta_modules = meta_modules
         self._whole = tuple(modules.values())
         self.on_begin: Callable[[], None] | None = None  # called when the stage begins
@@ -199,10 +200,8 @@ class PartialModule(nn.Module):
 
     def forwarded_modules(self) -> list[nn.Module]:
         """Return the modules of the network whose forwards run here, in part or as a whole."""
-        names = {"", *self._span.split_modules, *self._repeated}
-        split = [self.network.get_submodule(name) for name in names]
         inside = (each for module in self._whole for each in module.modules())
-        return list(dict.fromkeys([*split, *inside]))
+        return list(dict.fromkeys([*self._split, *inside]))
 
     @property
     def shares_weights(self) -> bool:

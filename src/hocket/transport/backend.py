@@ -1,4 +1,4 @@
-"""What carries tensors to a neighbour and back."""
+"""The protocol of backends, which carry tensors to a neighbour and back."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum

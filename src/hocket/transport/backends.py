@@ -14,7 +14,7 @@ from hocket.distributed.membership import Group
 from hocket.distributed.process_groups import NO_TIMEOUT, Edge
 from hocket.distributed.world import World
 from hocket.transport.backend import Arrival, Backend, Lane, SendHandle
-from hocket.transport.shared_memory import Offer, SharedMemoryBackend
+from hocket.transport.shared_memory import SharedMemoryBackend, find_shared
 
 
 class HostBackend:
@@ -168,26 +168,6 @@ class Backends:
         if rank in self._processes:
             return SharedMemoryBackend(host, self._processes[rank])
         return host
-
-
-def find_shared(world: World) -> dict[int, int]:
-    """Return the processes with which this one can share memory: their numbers by rank.
-
-    All processes must call it, at the same time.
-
-    Args:
-        world: The processes of the training.
-    """
-    offer = Offer()
-    addresses = world.gather(offer.address)
-    here = [rank for rank, address in enumerate(addresses) if offer.reaches(address)]
-    reached = world.gather(here)
-    offer.close()
-    return {
-        rank: addresses[rank][0]
-        for rank in here
-        if rank != world.rank and world.rank in reached[rank]
-    }
 
 
 def _device_id(device: torch.device) -> str:

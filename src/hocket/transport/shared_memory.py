@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hocket.distributed import wire
+from hocket.distributed.world import World
 from hocket.errors import TransitError
 from hocket.transport.backend import Arrival, Backend, Lane, SendHandle
 
@@ -176,6 +177,26 @@ class SharedMemoryBackend:
 def _path(process: int, file: int) -> str:
     """Return the path by which a process of this user finds a file of another one."""
     return f"/proc/{process}/fd/{file}"
+
+
+def find_shared(world: World) -> dict[int, int]:
+    """Return the processes with which this one can share memory: their numbers by rank.
+
+    All processes must call it, at the same time.
+
+    Args:
+        world: The processes of the training.
+    """
+    offer = Offer()
+    addresses = world.gather(offer.address)
+    here = [rank for rank, address in enumerate(addresses) if offer.reaches(address)]
+    reached = world.gather(here)
+    offer.close()
+    return {
+        rank: addresses[rank][0]
+        for rank in here
+        if rank != world.rank and world.rank in reached[rank]
+    }
 
 
 class Offer:

@@ -1,4 +1,4 @@
-"""What is intercepted of a forward, and what a module is afterwards: as before."""
+"""Handlers see the steps of a forward, and modules are afterwards as they were before."""
 
 import copy
 import pickle
