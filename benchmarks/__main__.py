@@ -11,22 +11,17 @@ from cyclopts import App
 from hocket.cli.main import run_app
 
 MEASUREMENTS = {
-    "accuracy": "Compare the test errors of methods over several seeds.",
     "checkpoint": "Compare the step time of a training with and without checkpoints.",
     "compression": "Compare codecs by test error and bytes sent.",
-    "curves": "Compare the training loss of methods update by update.",
     "endurance": "Count the memory, threads and descriptors of trainings with many ticks.",
     "fault-injection": "Inject random faults into small trainings, checkpoints and packets.",
     "gpu": "Compare the serial engine with plain and compiled loops on one GPU.",
     "kill-recovery": "Measure what it costs when a stage is killed.",
     "link": "Time methods and baselines on two nodes over links of several rates.",
-    "newcomer": "Run the commands that a newcomer types first, and show what they print.",
     "overhead": "Compare the serial engine with a plain PyTorch loop.",
     "plan": "Compare the forecasts of hocket plan with measured times and memory.",
-    "published": "Compute how long the papers' trainings take here, from a few steps each.",
     "slowdown": "Measure the test error of free-running stages, one of which is slow.",
     "speed": "Compare the samples per second of methods and baselines.",
-    "stages": "Time methods on several numbers of stages.",
     "startup": "Time the start of hocket's commands compared with importing torch.",
     "straggler": "Measure the throughput of all stages while one is slow.",
     "study-times": "Measure the time to the target of a study, with a process for each stage.",

@@ -12,8 +12,6 @@ from benchmarks.report.pictures_async import (
 )
 from benchmarks.report.pictures_faults import endurance_picture, faults_picture
 from benchmarks.report.pictures_networks import (
-    accuracy_picture,
-    curves_picture,
     plan_picture,
     window_picture,
 )
@@ -23,7 +21,6 @@ from benchmarks.report.pictures_speed import (
     link_picture,
     overhead_picture,
     speed_picture,
-    stages_picture,
     startup_picture,
 )
 from benchmarks.report.study_times import study_times_picture
@@ -31,16 +28,13 @@ from benchmarks.report.target import target_picture
 
 PICTURES: Mapping[str, Callable[[Record, Path], Path]] = {
     "overhead": overhead_picture,
-    "accuracy": accuracy_picture,
     "speed": speed_picture,
     "link": link_picture,
-    "stages": stages_picture,
     "slowdown": slowdown_picture,
     "compression": compression_picture,
     "straggler": straggler_picture,
     "checkpoint": checkpoint_picture,
     "fault-injection": faults_picture,
-    "curves": curves_picture,
     "plan": plan_picture,
     "window": window_picture,
     "kill-recovery": kill_recovery_picture,

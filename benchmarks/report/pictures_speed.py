@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness.record import Record
-from benchmarks.report.figures import label_axes, label_rows, line_style, new_figure, save_svg
+from benchmarks.report.figures import label_axes, label_rows, new_figure, save_svg
 
 
 def overhead_picture(record: Record, path: Path) -> Path:
@@ -32,28 +32,6 @@ def gpu_picture(record: Record, path: Path) -> Path:
     """Draw a bar for each network and row with the range of its ratios."""
     rows = [row | {"row": f"{row['network']}, {row['row']}"} for row in record.rows]
     return _ratio_bars(record.with_rows(rows), "time of a step, plain loop = 1", path)
-
-
-def stages_picture(record: Record, path: Path) -> Path:
-    """Draw the computed speed over the number of stages, a line for each row."""
-    figure, axes = new_figure()
-    counts = record.settings["counts"]
-    axes.plot(counts, counts, color="0.6", linewidth=0.8, label="as many as stages")
-    for number, label in enumerate(dict.fromkeys(row["row"] for row in record.rows)):
-        rows = [row for row in record.rows if row["row"] == label]
-        axes.plot(
-            [row["stages"] for row in rows],
-            [row["computed_speed_up"] for row in rows],
-            **line_style(number),
-            marker="o",
-            markersize=4,
-            label=label,
-        )
-    axes.set_xticks(counts)
-    axes.set_ylim(bottom=0)
-    where = "stages, each with a core of its own (computed)"
-    label_axes(axes, where, "samples per second, bp = 1")
-    return save_svg(figure, path)
 
 
 def link_picture(record: Record, path: Path) -> Path:

@@ -22,12 +22,9 @@ from benchmarks.report.tables_async import (
 )
 from benchmarks.report.tables_faults import endurance_table, faults_table
 from benchmarks.report.tables_networks import (
-    accuracy_table,
-    curves_table,
     plan_table,
     window_table,
 )
-from benchmarks.report.tables_newcomer import newcomer_table
 from benchmarks.report.tables_speed import (
     checkpoint_table,
     gpu_table,
@@ -36,10 +33,9 @@ from benchmarks.report.tables_speed import (
     short_steps_table,
     speed_excerpt,
     speed_table,
-    stages_table,
     startup_table,
 )
-from benchmarks.report.tables_studies import published_table, short_study_table
+from benchmarks.report.tables_studies import short_study_table
 from benchmarks.report.tables_versions import versions_table
 from benchmarks.report.target import target_table
 from hocket.errors import DataError
@@ -189,18 +185,13 @@ def _excerpt_pattern(marker: str | None = None) -> re.Pattern[str]:
 
 TABLES: Mapping[str, Callable[[Record], str]] = {
     "overhead": overhead_table,
-    "accuracy": accuracy_table,
-    "published": published_table,
     "speed": speed_table,
     "link": link_table,
-    "stages": stages_table,
     "slowdown": slowdown_table,
     "compression": compression_table,
     "straggler": straggler_table,
     "checkpoint": checkpoint_table,
     "fault-injection": faults_table,
-    "curves": curves_table,
-    "newcomer": newcomer_table,
     "plan": plan_table,
     "window": window_table,
     "kill-recovery": kill_recovery_table,

@@ -5,80 +5,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.harness.record import Record
-from benchmarks.report.markdown import markdown_table, mean, percent
-
-
-def accuracy_table(record: Record) -> str:
-    """Return a table with a line for each method, after the last epoch."""
-    heads = (
-        "method", "batch per tick", "staleness of stage 0", "training loss", "test loss",
-        "test error", "single seeds",
-    )  # fmt: skip
-    lines = []
-    for label in dict.fromkeys(row["row"] for row in record.rows):
-        mine = [row for row in record.rows if row["row"] == label]
-        last = [
-            row
-            for row in mine
-            if row["failure"] is None and row["epoch"] == record.settings["epochs"]
-        ]
-        failed = [
-            f"seed {r['seed']} broke off in epoch {r['epoch']}" for r in mine if r["failure"]
-        ]
-        seeds = [percent(row["test_error"]) for row in last]
-        lines.append(
-            (
-                label,
-                str(mine[0]["batch_per_tick"]),
-                mean([row["staleness"][0] for row in last], "{:.2f}"),
-                mean([row["train_loss"] for row in last], "{:.3f}"),
-                mean([row["test_loss"] for row in last], "{:.3f}"),
-                mean([row["test_error"] for row in last], "{:.2%}"),
-                ", ".join(seeds + failed),
-            )
-        )
-    settings = record.settings
-    legend = (
-        "After the last of {epochs} epochs, mean over seeds: {network} on {data}, {stages} "
-        "stages, SGD with rate {rate}, momentum {momentum}, weight decay {weight_decay}, "
-        "{batch} samples in an update."
-    ).format(**settings)
-    return f"{markdown_table(heads, lines)}\n\n{legend}"
-
-
-def curves_table(record: Record) -> str:
-    """Return a table with a line for each number of stages and method."""
-    heads = (
-        "stages", "method", "batch per tick", "staleness of stage 0", "first loss", "last loss",
-        "test loss", "test error", "single seeds",
-    )  # fmt: skip
-    cases = dict.fromkeys((row["stages"], row["row"]) for row in record.rows)
-    lines = []
-    for count, label in cases:
-        mine = [row for row in record.rows if (row["stages"], row["row"]) == (count, label)]
-        complete = [row for row in mine if row["failure"] is None]
-        seeds = [percent(row["test_error"]) for row in complete]
-        failed = [f"seed {row['seed']} broke off" for row in mine if row["failure"]]
-        lines.append(
-            (
-                str(count),
-                label,
-                str(mine[0]["batch_per_tick"]),
-                mean([row["staleness"][0] for row in complete], "{:.2f}"),
-                _mean_loss(complete, 0),
-                _mean_loss(complete, -1),
-                mean([row["test_loss"] for row in complete], "{:.3f}"),
-                mean([row["test_error"] for row in complete], "{:.2%}"),
-                ", ".join(seeds + failed),
-            )
-        )
-    shown = record.settings | {"parameters": record.rows[0]["parameters"]}
-    legend = (
-        "After {updates} updates of {batch} samples by {optimizer}, mean over seeds: {network} "
-        "with {parameters:,} parameters on {data}. First, last: training loss, mean of {every} "
-        "updates."
-    ).format(**shown)
-    return f"{markdown_table(heads, lines)}\n\n{legend}"
+from benchmarks.report.markdown import markdown_table
 
 
 def plan_table(record: Record) -> str:
@@ -179,8 +106,3 @@ def _describe_goals(rows: Sequence[Mapping[str, Any]]) -> str:
         shown = f"worst {worst} with {errors[worst]:.1%}"
         lines.append(f"{quantity} within {goal:.0%}: {met} of {len(errors)}, {shown}")
     return f"Goals: {'; '.join(lines)}."
-
-
-def _mean_loss(rows: Sequence[Mapping[str, Any]], point: int) -> str:
-    """Return the mean over seeds of one point of their curves."""
-    return mean([row["train_losses"][point] for row in rows], "{:.3f}")

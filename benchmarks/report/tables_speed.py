@@ -286,35 +286,6 @@ def link_table(record: Record) -> str:
     return f"{markdown_table(heads, lines)}\n\n{legend}"
 
 
-def stages_table(record: Record) -> str:
-    """Return a table with a line for each number of stages and row."""
-    heads = (
-        "stages", "row", "ticks/s", "waiting of each stage", "computed: times bp",
-        "computed: waiting of each stage", "choices",
-    )  # fmt: skip
-    lines = [
-        (
-            str(row["stages"]),
-            row["row"],
-            f"{row['ticks_per_s']:.2f}",
-            _format_shares(row["waiting"]),
-            f"{row['computed_speed_up']:.2f}",
-            _format_shares(row["computed_waiting"]),
-            _format_choices(row["choices"]),
-        )
-        for row in record.rows
-    ]
-    settings = record.settings | {"cores": record.machine["cores"]}
-    legend = (
-        "{network} on batches of {batch}. Ticks and waiting are measured with a process for "
-        "each stage on {cores} cores, which more stages have to share: median of {repetitions} "
-        "times {steps} steps. Computed, not measured: what a core for each stage would give, "
-        "from the times of the stages one after the other in one process, the program's order "
-        "and packets that take no time; beside a plain loop in the same process."
-    ).format(**settings)
-    return f"{markdown_table(heads, lines)}\n\n{legend}"
-
-
 def _format_shares(shares: Sequence[float]) -> str:
     return ", ".join(f"{share:.0%}" for share in shares) or "-"
 

@@ -77,31 +77,6 @@ def _conditions(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) 
     return f"{over}, at the learning rate {' or '.join(map(str, rates))}" if rates else over
 
 
-def published_table(record: Record) -> str:
-    """Return a table with a line for each network and paper."""
-    heads = ["network", "published in", "ms an image", "epochs", "one training"]
-    heads += ["rows", "runs", "all of them"]
-    lines = [
-        (
-            row["row"],
-            row["tables"],
-            f"{row['sample_s'] * 1000:.2f}",
-            f"{row['epochs']:,}",
-            f"{row['hours']:,.0f} h",
-            str(row["published_rows"]),
-            str(row["runs"]),
-            f"{row['all_hours'] / 24:,.0f} days",
-        )
-        for row in record.rows
-    ]
-    legend = (
-        "Back-propagation on one core in single precision, median of {steps} steps. One "
-        "training: its epochs, without evaluations. Rows: those of the tables, each with so "
-        "many runs. All of them: if every method took as long, on one core."
-    ).format(**record.settings)
-    return f"{markdown_table(heads, lines)}\n\n{legend}"
-
-
 def _method_and_stages(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the label of the method of a row, and its number of stages."""
     options = vars(RunConfig()) | row["options"]
