@@ -197,6 +197,16 @@ def test_study(run_example, tmp_path, monkeypatch):
     assert (tmp_path / "record/README.md").exists()
 
 
+def test_search(run_example):
+    found = re.search(
+        r"rate ([\d.]+), shrink ([\d.]+): held-out loss ([\d.]+)", run_example("13_search.py")
+    )
+    rate, shrink, loss = map(float, found.groups())
+    assert 0.01 <= rate <= 0.3
+    assert 0.2 <= shrink <= 1
+    assert loss < 1
+
+
 def test_every_example_is_run_here():
     tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {file.stem.partition("_")[2] for file in FILES} <= tests

@@ -1,6 +1,5 @@
-"""Studies in processes: killed and interrupted in the middle, or shared by two."""
+"""Studies in processes: killed and interrupted in the middle."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -109,15 +108,3 @@ def test_nothing_is_lost_by_sigkill_and_ctrl_c(tmp_path, monkeypatch):
     for run in (tmp_path / "whole/runs").iterdir():
         other = folder / "runs" / run.name
         assert Path(run, "network.pt").read_bytes() == Path(other, "network.pt").read_bytes()
-
-
-def test_two_processes_share_one_search(tmp_path):
-    (tmp_path / "study.toml").write_text(STUDY.replace('["fdg", "dgl"]', '"fdg"'))
-    words = "--search", "5", "--jobs", "1"
-    searches = [start(tmp_path, *words, out="shared") for _ in range(2)]
-    for search in searches:
-        told = search.communicate()[1].decode()
-        assert search.returncode == 0, told
-    (row,) = json.loads((tmp_path / "shared/search.json").read_text())["rows"]
-    assert [trial["state"] for trial in row["trials"]] == ["complete"] * 5
-    assert len({trial["command"] for trial in row["trials"]}) == 5

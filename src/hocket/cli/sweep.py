@@ -1,12 +1,9 @@
 """``hocket sweep``: the trainings of a study, and their record."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.cli.output import messages, print_note, print_result
-
-if TYPE_CHECKING:
-    from hocket.runs.sweeps.study import Study
 
 
 def sweep_command(
@@ -17,7 +14,6 @@ def sweep_command(
     jobs: int | None = None,
     data_dir: Path | None = None,
     network: str | None = None,
-    search: int = 0,
 ) -> int:
     """Run the trainings of a study, several at a time, and compare them in one record.
 
@@ -29,8 +25,6 @@ def sweep_command(
         jobs: Number of runs at a time, in place of that of the study.
         data_dir: Folder or file of the data set, in place of that of the study.
         network: The network own.py:function that the study names, whose code is to be run.
-        search: Number of trials of each row, which try values from the ranges of the study in
-            place of its grid of learning rates; 0 for none.
     """
     from hocket.distributed.deferred_compiler import defer_compiler
     from hocket.runs.sweeps.report import results_table
@@ -41,10 +35,7 @@ def sweep_command(
     changes: dict[str, Any] = {} if jobs is None else {"jobs": jobs}
     if data_dir is not None:
         changes["base"] = {"data_dir": str(data_dir)}
-    chosen = Study.read(study, own_network=network, **changes)
-    if search:
-        return _search(chosen, search, out)
-    record = sweep(chosen, out)
+    record = sweep(Study.read(study, own_network=network, **changes), out)
     print_result(results_table(record.values))
     messages.print(f"the record is in {record.folder}", soft_wrap=True)
     if record.orphans:
@@ -71,17 +62,3 @@ def sweep_command(
             f"{record.unfinished} runs were stopped by others; the same command goes on"
         )
     return 1 if record.failures or record.unfinished else 0
-
-
-def _search(study: "Study", trials: int, out: Path | None) -> int:
-    """Search the best options of each row of a study, and print them."""
-    from hocket.runs.sweeps.search import search_study
-    from hocket.runs.sweeps.search_record import REPORT, best_table
-
-    record = search_study(study, trials, out)
-    print_result(best_table(record.values))
-    messages.print(f"all trials are in {record.folder / REPORT}", soft_wrap=True)
-    if record.stopped_by:
-        messages.print("interrupted; the same command goes on")
-        return 128 + record.stopped_by
-    return 1 if any(row["best"] is None for row in record.rows) else 0

@@ -138,19 +138,3 @@ def test_a_network_of_the_users_is_named_on_the_command_line(call, tmp_path):
     assert code == 2
     assert "runs the code of the network 'nets.py:small'; if you want that, give" in told
     assert call("sweep", "study.toml", "--network", "nets.py:small")[0] == 0
-
-
-def test_a_search_prints_the_best_values_of_each_row(call, tmp_path):
-    (tmp_path / "study.toml").write_text(
-        STUDY + "\n[search]\nlearning_rate = { low = 0.01, high = 0.1, log = true }\n"
-    )
-    code, table, told = call("sweep", "study.toml", "--search", 1)
-    assert code == 0
-    assert "| row | trials | best values | test_loss |" in table
-    assert table.count("| 1 | learning_rate 0.0") == 2
-    assert "[2/2] fdg, learning_rate 0.0" in told
-    assert "all trials are in sweeps/study/SEARCH.md" in told
-    assert call("sweep", "study.toml", "--search", 1)[1] == table
-    code, _, told = call("sweep", "study.toml", "--search", -1)
-    assert code == 2
-    assert "search is -1; give the number of trials of each row" in told

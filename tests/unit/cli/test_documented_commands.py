@@ -34,9 +34,6 @@ epochs = 1
 [grid]
 method = "bp"
 stages = 1
-
-[search]
-batch_size = [64]
 """
 # Studies of hours, and their data.
 STUDIES = {
@@ -102,7 +99,6 @@ def make_small(command):
     if name == "report":  # whose paths are expanded by the shell
         return [name, *("runs/NAME" if word == "runs/*" else word for word in words)]
     if name == "sweep":
-        words = ["1" if word == "20" else word for word in words]  # trials of a search
         return [name, *(word for word in words if word not in ("--data-dir", "DIR"))]
     values = {}
     for word in words:

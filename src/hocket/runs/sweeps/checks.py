@@ -18,10 +18,9 @@ from hocket.runs.build import (
     parse_stage_speeds,
     require_device,
 )
-from hocket.runs.config import RUN_RANGES, RunConfig, parse_config
+from hocket.runs.config import RUN_RANGES, RunConfig
 from hocket.runs.run_dir import require_weights_format
-from hocket.runs.sweeps.rows import DEFAULTS, RATES, Row, Run, as_list, expand
-from hocket.runs.sweeps.space import corners, parse_space, with_values
+from hocket.runs.sweeps.rows import RATES, Row, Run, as_list, expand
 from hocket.runs.sweeps.target import Target, check_metric
 from hocket.runs.trackers import parse_trackers
 from hocket.stage.clipping import as_clipping
@@ -101,19 +100,11 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
     rows = expand(
         _valid(base), [_valid(t, lists=True) | _valid_rates(t) for t in tables or [{}]], rates
     )
-    table = given.get("search", {})
-    if not isinstance(table, Mapping):
-        problems.append(f"search is {table!r}; wanted a table of options with their ranges")
-        table = {}
-    compares = table or any(row.learning_rates for row in rows)
+    compares = any(row.learning_rates for row in rows)
     if given.get("seeds_for_sweep") is not None and not compares:
         problems.append("seeds_for_sweep has no effect without learning_rates; give both")
-    problems += _hold_out_problems(given, [base, table, *tables], compares=bool(compares))
-    problems += _row_problems(rows)
-    if found := _search_problems(table, [t for t in tables if isinstance(t, Mapping)]):
-        return problems + found
-    # What is wrong without the values of the search is listed already.
-    return problems if problems or not table else _corner_problems(table, rows)
+    problems += _hold_out_problems(given, [base, *tables], compares=compares)
+    return problems + _row_problems(rows)
 
 
 def _hold_out_problems(
@@ -124,7 +115,7 @@ def _hold_out_problems(
     Args:
         given: Values of the keys of a study that have the right type.
         tables: Its tables of options.
-        compares: True if it compares learning rates, or trials of a search.
+        compares: True if it compares learning rates.
     """
     share, key = given.get("hold_out_for_sweep"), "hold_out_for_sweep"
     if not share:
@@ -140,48 +131,6 @@ def _hold_out_problems(
             "give one of both"
         )
     return problems
-
-
-def _search_problems(
-    search: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """Return the problems of the names and ranges of a search."""
-    problems = [
-        f"search: {text}"
-        for name, value in search.items()
-        for text in _problems_of(partial(parse_space, {name: value}))
-    ]
-    problems += [
-        f"search: {name} does not belong there: {advice}"
-        for name, advice in REFUSED.items()
-        if name in search
-    ]
-    return problems + [
-        f"search: {name} is in the grid as well; leave it out of one of both"
-        for name in search
-        if any(name in table for table in tables)
-    ]
-
-
-def _corner_problems(search: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    """Return the problems of the ends of the ranges of a search, each with the first row."""
-    found: dict[str, str] = {}
-    for row in rows:
-        for values in corners(parse_space(search)):
-            for text in _problems_with(row, values):
-                found.setdefault(text, row.label)
-    return [f"search, row {label!r}: {text}" for text, label in found.items()]
-
-
-def _problems_with(row: Row, values: Mapping[str, Any]) -> list[str]:
-    """Return the problems of a row with values of a search."""
-    configs: list[RunConfig] = []
-
-    def build() -> None:
-        options = with_values({**DEFAULTS, **row.options}, values)
-        configs.append(parse_config(options, f"row {row.label!r}"))
-
-    return _problems_of(build) or _config_problems(configs[0])
 
 
 def grid_tables(grid: Any) -> list[Any]:

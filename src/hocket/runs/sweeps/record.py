@@ -138,19 +138,17 @@ def build_record(
     return SweepRecord(folder, plain_values(values), tuple(orphans), stopped_by)
 
 
-def study_command(study: Study, trials: int = 0) -> str:
+def study_command(study: Study) -> str:
     """Return the command that repeats a study; DIR stands for the place of its data.
 
     Args:
         study: The study; one that a program made has a call instead.
-        trials: Number of trials of each row of a search; 0 for a sweep.
     """
     if study.file is None:
-        return f"search_study(study, trials={trials})" if trials else "hocket.sweep(study)"
+        return "hocket.sweep(study)"
     options = ["--data-dir", "DIR"] if study.base.get("data_dir") else []
     for network in own_networks(study.as_dict()):
         options += ["--network", network]
-    options += ["--search", str(trials)] if trials else []
     return shlex.join(["hocket", "sweep", study.file.name, *options])
 
 

@@ -36,12 +36,9 @@ class Study:
         seeds_for_sweep: Seeds with which the learning rates are compared; the others are run
             with the best one only. All if not given.
         hold_out_for_sweep: Share of the training examples that takes the place of the test
-            while learning rates, or trials of a search, are compared; 0 to compare them by the
-            test. All seeds are then run with the best rate, on all training examples.
+            while learning rates are compared; 0 to compare them by the test. All seeds are then
+            run with the best rate, on all training examples.
         target: A metric and its limit: ``test_loss <= 1.90``.
-        search: Options that a search tries values of, each with a list of values or a
-            range: ``{"learning_rate": {"low": 0.001, "high": 0.1, "log": True}}``. A sweep does
-            without it.
         select: Metric that chooses the learning rate, and that is shown; by default that of the
             target, or else ``test_loss``.
         jobs: Number of runs at a time; 0 for as many as there are cores for their threads.
@@ -62,7 +59,6 @@ class Study:
     seeds: Sequence[int] = (0,)
     seeds_for_sweep: Sequence[int] | None = None
     hold_out_for_sweep: float = 0.0
-    search: Mapping[str, Any] = field(default_factory=dict)
     target: str | None = None
     select: str | None = None
     jobs: int = 0
@@ -191,7 +187,6 @@ _DEFAULTS: Mapping[str, Any] = {
         if key.init and key.default is not MISSING
     },
     "base": {},
-    "search": {},
 }
 """Values of the keys that a study does not need to give."""
 
@@ -219,7 +214,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 def own_networks(values: Mapping[str, Any]) -> list[str]:
     """Return the networks of the user's that a study names, from its values, unchecked."""
-    tables = [values.get("base"), values.get("search"), *grid_tables(values.get("grid", ()))]
+    tables = [values.get("base"), *grid_tables(values.get("grid", ()))]
     texts = [
         text for t in tables if isinstance(t, Mapping) for text in as_list(t.get("network"))
     ]

@@ -27,8 +27,6 @@ from hocket.training.interrupt import Interrupt, stop_signals
 
 RUNS = "runs"
 """Folder of the run folders in that of a study."""
-CLAIMS = "claims"
-"""Folder of the locks that the processes of a search hold on their trials."""
 
 
 def sweep(
@@ -80,8 +78,6 @@ def _draw(record: SweepRecord) -> None:
 def orphans(study: Study, folder: Path) -> list[str]:
     """Return the names of run folders that belong to no run of the study, as it is now."""
     known = {run.name for run in study.runs()}
-    if (claims := folder / CLAIMS).is_dir():  # the trials of a search
-        known |= {place.name for place in claims.iterdir()}
     return sorted(p.name for p in (folder / RUNS).iterdir() if p.name not in known)
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from hocket import Study, sweep
-from hocket.errors import RunFolderError
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps import child
 from hocket.runs.sweeps.rows import DEFAULTS, Run, file_digests
 from hocket.runs.sweeps.run_folder import read_result
-from hocket.runs.sweeps.search import StoredTrials, search_study
 from unit.runs.sweeps.in_process import pretend_runs, run_here
 
 NETWORK = """
@@ -77,30 +75,3 @@ def test_a_run_whose_file_has_changed_since_it_was_named_is_not_run(file, monkey
     assert (
         "the file of its network or of its plan has changed since the sweep" in result.message
     )
-
-
-def test_trials_of_another_file_are_no_trials_of_this_one(file):
-    stored = StoredTrials(Path("trials.log"))
-    (row,) = own_study("watched_nets.py:build").rows
-
-    def name():
-        return stored.of(row, row.file_digests(), "space", "objective").study_name
-
-    before = name()
-    assert name() == before
-    file.write_text(NETWORK + "# changed\n")
-    assert name() != before
-
-
-def test_a_search_does_not_go_on_with_another_file(file, monkeypatch):
-    run_here(monkeypatch)
-
-    def metrics(config):
-        file.write_text(NETWORK + "# changed\n")
-        return 1.0
-
-    pretend_runs(monkeypatch, metrics)
-    space = {"learning_rate": {"low": 0.01, "high": 0.1}}
-    told = r"row 'bp': the file of its network .* has changed since the search began; call it"
-    with pytest.raises(RunFolderError, match=told):
-        search_study(own_study("watched_nets.py:build", search=space), 2, "out", progress=False)

@@ -154,7 +154,6 @@ def test_one_error_lists_all_problems_of_a_file(tmp_path):
         ({"grid": BP | {"batch_size": 0, "method": "pb"}}, "(?s)batch_size is 0.*method 'pb'"),
         ({"grid": BP | {"data": "text", "data_dir": "no"}}, "data_dir is 'no', which does not"),
         ({"grid": BP | {"plan": "a,b"}}, "makes 3 stages, but stages is 1"),
-        ({"grid": BP, "search": 5}, "search is 5; wanted a table of options with their ranges"),
         ({"grid": BP, "base": {"device": "gpu"}}, "device is 'gpu'; use one of cpu, cuda"),
         ({"grid": BP, "base": {"clip": "much"}}, "clip is 'much'; use a norm"),
         ({"grid": BP, "base": {"log_to": "wandbb"}}, "log_to is 'wandbb'"),
@@ -203,14 +202,6 @@ def test_a_file_does_not_run_code_alone(tmp_path):
     assert Study.read(file, own_network=own).base["network"] == own
 
 
-def test_a_file_does_not_run_code_as_a_value_of_its_search(tmp_path):
-    nets = tmp_path / "nets.py"
-    nets.write_text("raise SystemExit('it ran')")
-    text = f"grid = {{method = 'fdg'}}\nsearch = {{network = ['mlp', '{nets}:small']}}"
-    with pytest.raises(OptionError, match=r"runs the code of .*give --network .*nets\.py"):
-        Study.read(write(tmp_path, text))
-
-
 def test_a_place_of_the_data_that_the_grid_replaces_is_refused(tmp_path):
     file = write(tmp_path, f"grid = {{data = 'text', data_dir = '{tmp_path}'}}")
     assert Study.read(file).rows
@@ -218,12 +209,6 @@ def test_a_place_of_the_data_that_the_grid_replaces_is_refused(tmp_path):
         OptionError, match=r"(?s)jobs is -1.*data_dir is given, but the grid has its own"
     ):
         Study.read(file, base={"data_dir": str(tmp_path)}, jobs=-1)
-
-
-def test_seeds_for_a_search_need_no_learning_rates():
-    search = {"batch_size": [8, 16]}
-    study = Study(name="study", grid=BP, search=search, seeds=[0, 1], seeds_for_sweep=[1])
-    assert study.sweep_seeds == (1,)
 
 
 def test_a_permission_for_no_code_is_refused(tmp_path):

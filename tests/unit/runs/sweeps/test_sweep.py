@@ -525,10 +525,8 @@ def test_the_command_of_a_study_names_its_file_and_allows_its_network(tmp_path):
     read = Study.read(file, own_network=own)
     wanted = f"hocket sweep mine.toml --data-dir DIR --network {own}"
     assert study_command(read) == wanted
-    assert study_command(read, trials=3) == f"{wanted} --search 3"
     assert "file" not in read.as_dict()
 
 
 def test_a_study_of_a_program_has_a_call_in_the_place_of_a_command():
     assert study_command(study()) == "hocket.sweep(study)"
-    assert study_command(study(), trials=3) == "search_study(study, trials=3)"
