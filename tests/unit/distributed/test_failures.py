@@ -9,10 +9,11 @@ from queue import Empty, Queue
 import pytest
 from torch.distributed import HashStore
 
-from hocket.distributed import failures, phases, store_client
-from hocket.distributed.failures import STATUS_REQUEST_KEY, FailureDetector
+from hocket.distributed import failures, phases, statuses, store_client
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.first_failure import FAILURE_KEY
 from hocket.distributed.phases import Phase, Status, TimeLimits
+from hocket.distributed.statuses import STATUS_REQUEST_KEY
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
 NAMES = ["stage 0", "stage 1", "stage 2"]
@@ -40,7 +41,7 @@ def detectors():
 def _short_timeouts(monkeypatch):
     monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(statuses, "STATUS_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "RECORD_TIMEOUT_S", 10.0)
 
 
