@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hocket.errors import DataError, OptionError, unknown_name
+from hocket.errors import OptionError, unknown_name
 
 _PYTHON_WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
 _PYTHON_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -372,19 +372,3 @@ def require_list(name: str, values: Iterable[Any]) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise OptionError(f"{name} is {values!r}; give a list, such as [{values!r}]")
     return list(values)
-
-
-def require_batches(name: str, batches: object) -> None:
-    """Refuse data that cannot be iterated; a data set with indices can be.
-
-    Args:
-        name: Name of the data, for the message.
-        batches: The data.
-
-    Raises:
-        DataError: They cannot be iterated.
-    """
-    if not (hasattr(batches, "__iter__") or hasattr(type(batches), "__getitem__")):
-        raise DataError(
-            f"the {name} are {batches!r}; give a DataLoader, or another iterable of batches"
-        )

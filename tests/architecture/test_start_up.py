@@ -52,6 +52,16 @@ def among(modules, names):
     return {name for name in names for m in modules if m == name or m.startswith(f"{name}.")}
 
 
+def test_threads_of_a_command_sleep_while_they_wait(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "true")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    command = [sys.executable, "-m", "hocket", "methods"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=100
+    )
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [("--version",), ("--help",), *((command, "--help") for command in COMMANDS)]
 )

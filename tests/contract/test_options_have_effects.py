@@ -195,6 +195,8 @@ ELSEWHERE = {
     "slow_timeout_s": "unit/distributed/test_failures.py::test_a_slow_phase_has_a_limit",
     "checksum": "contract/test_ports.py::test_without_checksums_damaged_tensors_are_accepted",
     "batchnorm": "contract/test_distributed.py::test_replicas_are_the_larger_batch",
+    "broadcast": "contract/test_same_training.py::"
+    "test_all_processes_may_take_the_weights_of_the_first",
 }
 
 

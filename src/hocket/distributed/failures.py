@@ -8,10 +8,9 @@ their current activity, follows the chain of waits, and names the process at its
 that one is within the time limit of its phase: then it waits on, and asks again later.
 """
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TypeVar
@@ -35,20 +34,18 @@ from hocket.distributed.phases import (
     judge,
     others,
 )
+from hocket.distributed.statuses import STATUS_REQUEST_KEY, Statuses
 from hocket.distributed.store_client import STORE_TIMEOUT_S, StoreClient, StoreThread, read_key
 from hocket.distributed.waits import Finish, Wait, finish_call, finish_operation
-from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
+from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError, warn
 
 T = TypeVar("T")
-STATUS_REQUEST_KEY = "status-requests"
 RECORD_TIMEOUT_S = 2.5
 """Seconds in which a failure must be recorded, also by a store that is slow at the moment.
 
 A process that gives up reports a failure of its own, which is seldom the cause; one that waits
 longer is killed by the launcher.
 """
-STATUS_TIMEOUT_S = 5.0
-"""Seconds in which the other processes must answer a request for their status."""
 EXITED = (
     "it has already left the training; call fit, evaluate and everything else that needs all "
     "stages in all processes"
@@ -71,6 +68,7 @@ class FailureDetector:
         limits: Limits of the phases.
         slice_s: Seconds after which a wait has to look again.
         has_ended: True once this process has reported an error of the training.
+        operations: Number of common operations of all processes that this one has begun.
     """
 
     def __init__(
@@ -96,15 +94,16 @@ class FailureDetector:
         self.slice_s = self._poll_s / 2
         self._clock = RunningClock(2 * self._poll_s)
         self._activity = CurrentActivity(
-            self._clock, Status(Phase.STARTING, limit="slow_timeout_s")
+            self._clock, Status(Phase.STARTING, limit="slow_timeout_s", idle=True)
         )
+        self.operations = 0
         self._closed = threading.Event()
         self._was_first = False
         self.has_ended, self._mark = False, object()
         self._silent_since_s: float | None = None  # when the store did not answer
         self._known_failure: str | None = None
         self._listeners: list[Callable[[HocketError], None]] = []
-        self._store.set(f"present/{rank}", "yes")
+        self._statuses = Statuses(self._store, rank, len(names), self._clock, self._poll_s)
         self._thread = StoreThread(self._poll, "hocket-failure-detector")
         self._thread.start()
 
@@ -118,14 +117,16 @@ class FailureDetector:
         """Seconds for which this process has run; they stand still while it is suspended."""
         return self._clock.seconds
 
-    def set_activity(self, activity: str, *, slow: bool = False) -> None:
+    def set_activity(self, activity: str, *, slow: bool = False, idle: bool = False) -> None:
         """Set the activity that this process reports from now on.
 
         Args:
             activity: Text for error messages, such as ``executing F1.4``.
             slow: True for an activity that is no action of a training step.
+            idle: True for the code of the caller.
         """
-        self._activity.begin(Status(activity, limit="slow_timeout_s" if slow else "timeout_s"))
+        limit: LimitName = "slow_timeout_s" if slow else "timeout_s"
+        self._activity.begin(Status(activity, limit=limit, idle=idle))
 
     def in_phase(self, phase: Phase) -> AbstractContextManager[None]:
         """Return a context manager for a phase that is no training step."""
@@ -145,7 +146,7 @@ class FailureDetector:
             yield Wait(self, status, awaited)
 
     @contextmanager
-    def collective(self, activity: str, ranks: Iterable[int]) -> Iterator[Finish]:
+    def collective(self, activity: str, ranks: Sequence[int]) -> Iterator[Finish]:
         """Context manager for operations of several processes.
 
         It gives a function that waits until an operation is done.
@@ -158,8 +159,11 @@ class FailureDetector:
             HocketError: A process has failed, hangs or is gone.
         """
         awaited = f"all processes to take part in {activity}"
+        self.operations += (common := len(ranks) == len(self._names))
+        status = Status(activity, others(ranks, self._rank))
         try:
-            with self.waiting_for(activity, others(ranks, self._rank), awaited) as wait:
+            with self._activity.during(status):
+                wait = Wait(self, status, awaited, self.operations if common else 0)
                 yield partial(finish_operation, wait)
         except HocketError:
             raise
@@ -183,7 +187,7 @@ class FailureDetector:
 
     def announce_exit(self) -> None:
         """Record that this process has left the training."""
-        self._store.set(f"exited/{self._rank}", "yes")
+        self._store.set(f"exited/{self._rank}", str(self.operations))
 
     def close(self) -> None:
         """Stop the thread that answers status requests and passes failures on."""
@@ -266,12 +270,36 @@ class FailureDetector:
             f"the connection to {peer} is gone, and {why} ({self._names[self._rank]} was "
             f"{self._activity.now.activity})"
         )
-        first = self._record(message)
-        if not self._was_first:
-            return PeerFailedError(first)
-        error = PeerLostError(message)
-        error.add_note(f"(the connection said: {reason})")
+        error = self._failure(PeerLostError, message)
+        if isinstance(error, PeerLostError):
+            error.add_note(f"(the connection said: {reason})")
         return error
+
+    def require_present(self, waiting: Status, awaited: str, number: int) -> None:
+        """Refuse to wait for a process that has left before a common operation.
+
+        Args:
+            waiting: The wait.
+            awaited: Text for the error.
+            number: Number of the operation.
+
+        Raises:
+            PeerLostError: One has left.
+        """
+        for rank in waiting.waits_for:
+            if int(self._store.get(f"exited/{rank}") or number) < number:
+                waits = f"{self._names[self._rank]} waits for {awaited}; {self._names[rank]}"
+                raise self._failure(PeerLostError, f"{waits} is not there any more: {EXITED}")
+
+    def tell_of_idle(self, waiting: Status, awaited: str) -> None:
+        """Warn if the process waited for runs the code of its caller."""
+        end = judge(self._rank, waiting, self._statuses.request() or {}, self.limits)
+        if end.status is not None and end.status.idle:
+            doing = f"{self._names[end.rank]} is {end.status.activity}"
+            warn(
+                f"{self._names[self._rank]} waits for {awaited}; {doing}, and has to make the "
+                "same call"
+            )
 
     def raise_if_failed(self) -> None:
         """Raise the first failure if this process knows of one by now.
@@ -297,7 +325,7 @@ class FailureDetector:
             PeerFailedError: A process has failed.
             HangError: A process hangs, or does not answer.
         """
-        statuses = self._request_statuses()
+        statuses = self._statuses.request()
         if (first := self._store.get(FAILURE_KEY)) is not None:
             raise PeerFailedError(first)
         if statuses is None and self._silence_of_store_s() < self.limits.timeout_s:
@@ -332,43 +360,15 @@ class FailureDetector:
             f"{self._names[self._rank]} waited {waited_s:.0f} s for {awaited}; if nothing "
             f"hangs, increase {limit} ({self.limits.of(limit):g})"
         )
-        first = self._record(message)
-        return HangError(message) if self._was_first else PeerFailedError(first)
+        return self._failure(HangError, message)
 
     def _silence_of_store_s(self) -> float:
         """Return the seconds since the store first did not answer."""
         self._silent_since_s = self._silent_since_s or self.running_s
         return self.running_s - self._silent_since_s
 
-    def _request_statuses(self) -> dict[int, Status] | None:
-        """Ask every other process for its activity; return the answers by rank.
-
-        A process that is not there yet is starting. None means that the store, through which
-        all of them would answer, is slow.
-        """
-        statuses: dict[int, Status] = {}
-        number = self._store.ask(lambda store: int(store.add(STATUS_REQUEST_KEY, 1)))
-        if number is None:
-            return None
-        pending = set(others(range(len(self._names)), self._rank))
-        for rank in sorted(pending):
-            if self._store.get(f"present/{rank}") is None and self._store.reachable:
-                text, seconds = f"{Phase.STARTING}, without a Trainer yet,", self._clock.seconds
-                statuses[rank] = Status(text, limit="slow_timeout_s", seconds=seconds)
-                pending.discard(rank)
-        end = self._clock.seconds + STATUS_TIMEOUT_S
-        while pending and self._clock.seconds < end:
-            for rank in sorted(pending):
-                answered, *values = json.loads(self._store.get(f"status/{rank}") or "[0]")
-                if answered >= number:
-                    statuses[rank] = Status(**values[0])
-                    pending.discard(rank)
-            time.sleep(self._poll_s / 8)
-        return statuses if self._store.reachable else None
-
     def _poll(self) -> None:
         """Answer requests for the status of this process, and pass on the first failure."""
-        answered = 0
         while not self._closed.wait(self._poll_s):
             try:
                 # In this thread, without a limit of time: nobody waits for it.
@@ -376,15 +376,16 @@ class FailureDetector:
                 first = read_key(self._own_store, FAILURE_KEY)
             except RuntimeError:
                 return
-            status = self._activity.now  # and the clock is read
-            if requested > answered:
-                answer = json.dumps([requested, status._asdict()])
-                if self._store.set(f"status/{self._rank}", answer):
-                    answered = requested
+            self._statuses.answer(requested, self._activity.now)  # and the clock is read
             if first is not None:
                 self._known_failure = first
                 for listener in self._listeners:
                     listener(PeerFailedError(first))
+
+    def _failure(self, kind: type[HocketError], message: str) -> HocketError:
+        """Return an error of a kind, or the first failure if another one was recorded."""
+        first = self._record(message)
+        return kind(message) if self._was_first else PeerFailedError(first)
 
     def _record(self, message: str) -> str:
         """Record a failure unless another one was recorded before; return the first one."""

@@ -54,12 +54,14 @@ class Status(NamedTuple):
         waits_for: Ranks of the processes that it waits for; empty if it waits for none.
         limit: Option that limits the activity.
         seconds: Seconds without progress in it.
+        idle: True if the code of the caller runs, between two calls of Hocket.
     """
 
     activity: str
     waits_for: tuple[int, ...] = ()
     limit: LimitName = "timeout_s"
     seconds: float = 0.0
+    idle: bool = False
 
 
 @dataclass(frozen=True)

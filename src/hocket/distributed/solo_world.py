@@ -1,7 +1,7 @@
 """World of a single process: the interface of `World` without communication."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ class SoloWorld:
         """Return the value of the only process, which is this one."""
         return tree
 
-    def collect_weights(self, modules: Sequence[nn.Module]) -> None:
+    def copy_weights(self, module: nn.Module, source: int) -> None:
         """Do nothing: all weights are here."""
 
     def clock_offset(self) -> float:

@@ -12,6 +12,8 @@ from hocket.distributed.store_client import StoreThread
 from hocket.errors import HocketError
 
 T = TypeVar("T")
+NOTICE_S = 5.0
+"""Seconds after which a process says that others have not made the same call."""
 Operation: TypeAlias = Any
 """An operation of gloo that is under way; torch names no public type for it."""
 Finish: TypeAlias = Callable[[Operation], None]
@@ -44,6 +46,18 @@ class Examiner(Protocol):
             waited_s: Seconds that this process has waited.
         """
 
+    def require_present(self, waiting: Status, awaited: str, number: int) -> None:
+        """Raise an error if a process has left before a common operation.
+
+        Args:
+            waiting: The wait.
+            awaited: Text for the error.
+            number: Number of the operation.
+        """
+
+    def tell_of_idle(self, waiting: Status, awaited: str) -> None:
+        """Warn if the process waited for runs the code of its caller."""
+
     def timed_out(self, waited_s: float, awaited: str) -> HocketError:
         """Return the error of a wait with a limit of its own."""
 
@@ -55,12 +69,17 @@ class Wait:
         failures: Failure detector of this process.
         status: The wait as others are told of it.
         awaited: Text for the error.
+        number: Number of the common operation of all processes that it waits in; 0 if it waits
+            for something else.
     """
 
-    def __init__(self, failures: Examiner, status: Status, awaited: str) -> None:
+    def __init__(
+        self, failures: Examiner, status: Status, awaited: str, number: int = 0
+    ) -> None:
         self._failures = failures
         self._status = status
         self._awaited = awaited
+        self._number, self._notice_s = number, NOTICE_S if number else math.inf
         self._start_s = failures.running_s
         self._due_s = self._start_s + failures.timeout_s
 
@@ -82,6 +101,11 @@ class Wait:
         now_s = self._failures.running_s
         if now_s - self._start_s >= most_s:
             raise self._failures.timed_out(now_s - self._start_s, self._awaited)
+        if self._number:
+            self._failures.require_present(self._status, self._awaited, self._number)
+        if now_s - self._start_s >= self._notice_s:
+            self._notice_s = math.inf
+            self._failures.tell_of_idle(self._status, self._awaited)
         if now_s >= self._due_s:
             left_s = self._failures.examine(self._status, self._awaited, now_s - self._start_s)
             self._due_s = self._failures.running_s + left_s

@@ -188,6 +188,7 @@ class World:
             group = self.membership.reunite(self.slow_timeout_s)
         if group is not None:
             self._shared, self._groups_are_intact = group, False
+            self.failures.operations = 0  # one that has come back has begun fewer
 
     def add_link(self, link: NeighbourLink) -> None:
         """Close a connection when this process leaves the world."""
@@ -267,8 +268,8 @@ class World:
 
         Args:
             value: The value of this process.
-            purpose: What it does, in a word; processes that do different things do not get
-                values of each other.
+            purpose: What it does, in a few words; processes that do different things do not
+                get values of each other.
 
         Raises:
             WorldError: They do different things.
@@ -276,7 +277,7 @@ class World:
         text = json.dumps([purpose, value]).encode()
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with self.collective("gathering values from all processes") as finish:
+        with self.collective(purpose) as finish:
             finish(self._shared.allgather([lengths], [torch.tensor([len(data)])]))
             longest = int(max(map(int, lengths)))
             padded = torch.zeros(longest, dtype=torch.uint8)
@@ -313,7 +314,7 @@ class World:
         """Overwrite dense CPU tensors in every process with those of one rank."""
         options = distributed.BroadcastOptions()
         options.rootRank = source
-        with self.collective("broadcasting tensors") as finish:
+        with self.collective("sharing tensors (collect, state_dict, predict)") as finish:
             for tensor in tensors:
                 if tensor.numel():
                     finish(self._shared.broadcast([wire.tensor_bytes(tensor)], options))
@@ -339,16 +340,14 @@ class World:
                 value.copy_(dense)
 
     @torch.no_grad()
-    def collect_weights(self, modules: Sequence[nn.Module]) -> None:
-        """Copy the weights of all stages, from their first replicas, to every process."""
-        for stage, module in enumerate(modules):
-            tensors = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
-            dense = [wire.to_dense(tensor) for tensor in tensors]
-            source = stage * self.replicas
-            self.broadcast_(dense, source)
-            if self.rank != source:
-                for tensor, value in zip(tensors, dense, strict=True):
-                    tensor.copy_(value)
+    def copy_weights(self, module: nn.Module, source: int) -> None:
+        """Overwrite the weights and statistics of a module with those of one rank."""
+        tensors = [v for v in module.state_dict().values() if isinstance(v, Tensor)]
+        dense = [wire.to_dense(tensor) for tensor in tensors]
+        self.broadcast_(dense, source)
+        if self.rank != source:
+            for tensor, value in zip(tensors, dense, strict=True):
+                tensor.copy_(value)
 
     def clock_offset(self) -> float:
         """Return the seconds by which the first process's ``perf_counter`` is ahead.
@@ -382,7 +381,7 @@ class World:
         return self._collective(activity, range(first, first + self.replicas))
 
     @contextmanager
-    def _collective(self, activity: str, ranks: Iterable[int]) -> Iterator[Finish]:
+    def _collective(self, activity: str, ranks: Sequence[int]) -> Iterator[Finish]:
         """Count the operations, and wait for them."""
         self.collectives.begun += 1
         with self.failures.collective(activity, ranks) as finish:

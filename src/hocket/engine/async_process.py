@@ -153,7 +153,7 @@ class AsyncProcess:
         failures.set_activity(f"taking turn {turn}", slow=not self._taken)
         events = stage.take_turn(turn)
         self._taken = True
-        failures.set_activity(f"between turn {turn} and the next one", slow=True)
+        failures.set_activity(f"between turn {turn} and the next one", slow=True, idle=True)
         time.sleep(self._idle * (time.perf_counter() - start))
         return events
 

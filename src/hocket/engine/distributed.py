@@ -182,7 +182,7 @@ class DistributedEngine(WithoutGoal):
             failures.set_activity(activity, slow=first)
             events.append(execute(stage, action, tick, self._watchers))
             self._executed.add(action.kind)
-        failures.set_activity(f"between tick {tick} and the next one", slow=True)
+        failures.set_activity(f"between tick {tick} and the next one", slow=True, idle=True)
         return events
 
 

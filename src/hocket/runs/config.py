@@ -198,6 +198,10 @@ class RunConfig:
         values: dict[str, Any] = plain_values(dataclasses.asdict(self))
         return values
 
+    def same_on_all_machines(self) -> dict[str, Any]:
+        """Return the choices that all processes have in common."""
+        return {name: v for name, v in self.as_dict().items() if name not in _OF_A_MACHINE}
+
     def write(self, file: Path) -> None:
         """Write the configuration as JSON, a file for ``--config``."""
         write_json(file, self.as_dict())
@@ -212,6 +216,7 @@ class RunConfig:
         return parse_config(read_values(file), str(file))
 
 
+_OF_A_MACHINE = ("data_dir", "device", "run_dir", "threads")
 MAY_CHANGE = frozenset(
     [
         "stages",

@@ -64,8 +64,9 @@ from hocket.runs.training_run import TrainingRun
 from hocket.signals.losses import cross_entropy
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
+from hocket.training.agreement import require_alike
 from hocket.training.budget import COUNTS_OWN_UPDATES
-from hocket.training.progress_bar import activity
+from hocket.training.progress_bar import activity, print_line
 from hocket.training.state import ResumePoint
 from hocket.training.tracker import Trackers
 from hocket.training.trainer import Trainer
@@ -180,6 +181,7 @@ def _train_in(
 
     Raises:
         RunFolderError: The run folder exists already, or cannot be written.
+        WorldError: Another process was given other options.
         OptionError: The run that is resumed has more epochs than it is to have.
     """
     listener = _Listener()
@@ -190,9 +192,9 @@ def _train_in(
         run_dir, point = config.run_dir, trainer.resume(checkpoint_dir(config.run_dir))
         cut_logs(run_dir, _log_sizes(point))
     else:
+        require_alike(trainer.gather(config.same_on_all_machines()))
         with activity("building the stages", shown=trainer.is_main_process):
             _try_batch(trainer, data, config)
-        require_equal_cuts(trainer.gather(list(trainer.plan.cuts if trainer.plan else ())))
         if previous_dir is not None:
             point = _resume(trainer, previous_dir, config.stages)
             if point is not None and not method.free_running:  # whose epochs are repeated
@@ -213,9 +215,10 @@ def _train_in(
             config.write(run_dir / "run.json")
             if trainer.plan is not None:
                 write_json(run_dir / KEPT_PLAN, trainer.plan.as_dict())
-            several = trainer.process_name is not None
-            processes = config.stages * config.replicas if several else 1
-            found = environment(torch.get_num_threads()) | {"processes": processes}
+            processes = config.stages * config.replicas if trainer.process_name else 1
+            threads = torch.get_num_threads()
+            print_line(f"processes: {processes}; threads of each: {threads} (--threads)")
+            found = environment(threads) | {"processes": processes}
             write_json(run_dir / "environment.json", found)
         except OSError as error:
             raise RunFolderError(cannot_write(run_dir, error)) from error
@@ -236,24 +239,6 @@ def _train_in(
         history = point.history if point is not None else ()
         training = TrainingRun(config, trainer, method, run_dir, log, history, timeline_before)
         return training.run(data)
-
-
-def require_equal_cuts(gathered: Sequence[Sequence[str]]) -> None:
-    """Check that all processes have cut the network at the same layers.
-
-    Args:
-        gathered: The cuts of each process.
-
-    Raises:
-        RunFolderError: They differ.
-    """
-    for rank, cuts in enumerate(gathered):
-        if cuts != gathered[0]:
-            raise RunFolderError(
-                f"the process of rank {rank} has cut the network at {', '.join(cuts)}, and "
-                f"that of rank 0 at {', '.join(gathered[0])}; copy {KEPT_PLAN} of the run "
-                "folder from the first machine to the others, or name the layers with --plan"
-            )
 
 
 def _log_sizes(point: ResumePoint) -> dict[str, int]:

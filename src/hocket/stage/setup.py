@@ -23,6 +23,7 @@ from hocket.transport.codecs import Codec, Exact
 
 Precision = Literal["fp32", "bf16", "fp16"]
 BatchNorm = Literal["local", "shared"]
+Broadcast = Literal["none", "first"]
 Compiler = Literal["inductor", "aot_eager"]
 
 
@@ -52,6 +53,7 @@ class Setup:
         checksum: Send tensors to other processes with a checksum.
         resumable: Keep what a checkpoint needs of batches and packets in flight.
         batchnorm: ``local``, or ``shared`` for statistics over the replicas of a stage.
+        broadcast: ``first`` to begin with the weights of the first process in all processes.
         replicas: Number of processes that share the work of a stage.
         timeout_s: Seconds that an action of a step may let another process wait.
         slow_timeout_s: The same for all that is no action of a step.
@@ -87,6 +89,7 @@ class Setup:
     checksum: bool = True
     resumable: bool = False
     batchnorm: BatchNorm = "local"
+    broadcast: Broadcast = "none"
     replicas: int = 1
     timeout_s: float = 60.0
     slow_timeout_s: float = 1800.0
@@ -162,6 +165,21 @@ class Setup:
             raise OptionError(
                 f"precision is 'fp16', and method {self.method.name!r} predicts gradients, "
                 "whose own numbers are too small for float16; use 'bf16', or another method"
+            )
+
+    def check_alone(self, stages: int) -> None:
+        """Check that a single process can train like this.
+
+        Args:
+            stages: Number of stages.
+
+        Raises:
+            OptionError: There are replicas.
+        """
+        if self.replicas != 1:
+            raise OptionError(
+                f"replicas is {self.replicas}, but there is only this process; start "
+                f"{self.replicas * stages}, with `hocket launch --processes` or torchrun"
             )
 
     def check_streams(self, stages: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from hocket.errors import DataError
 from hocket.options import require_functions
@@ -116,6 +117,39 @@ def first_samples(inputs: Tree, count: int) -> Tree:
         return value[:count].clone()  # a view would keep the memory of the whole batch
 
     return map_tensors(first, inputs)
+
+
+def require_batches(name: str, batches: object) -> None:
+    """Refuse data that are no batches, or that a sampler divides among processes.
+
+    Args:
+        name: Name of the data, for the message.
+        batches: The data.
+
+    Raises:
+        DataError: They are, or cannot be iterated.
+    """
+    if not (hasattr(batches, "__iter__") or hasattr(type(batches), "__getitem__")):
+        raise DataError(
+            f"the {name} are {batches!r}; give a DataLoader, or another iterable of batches"
+        )
+    if isinstance(batches, Dataset) and not isinstance(batches, IterableDataset):
+        raise DataError(
+            f"the {name} are a data set, {type(batches).__name__}, whose samples would be the "
+            "batches; give DataLoader(dataset, batch_size=32), or with batch_size=None if its "
+            "items are batches"
+        )
+    sampler = getattr(batches, "batch_sampler", None)
+    places = (sampler, getattr(sampler, "sampler", None), getattr(batches, "sampler", None))
+    for part in (*places, getattr(batches, "dataset", None)):
+        # Their names in DistributedSampler, and in the samplers and data sets of accelerate.
+        parts = getattr(part, "num_replicas", getattr(part, "num_processes", 1))
+        if isinstance(parts, int) and parts > 1:
+            raise DataError(
+                f"the {name} are divided by {type(part).__name__} into {parts} parts, of which "
+                "each process would read one; give the whole DataLoader without it: only the "
+                "processes of the first stage read data, and its replicas divide each batch"
+            )
 
 
 def length_of(batches: object) -> int | None:

@@ -25,10 +25,20 @@ def layer_settings(stage: Stage, network: nn.Module) -> dict[str, str]:
     """Return the settings of PyTorch's own layers in a stage, by their names in the network."""
     names = {id(layer): name for name, layer in network.named_modules()}
     return {
-        names[id(layer)]: f"{type(layer).__name__}({layer.extra_repr()})"
+        names[id(layer)]: describe_layer(layer)
         for layer in stage.module.modules()
-        if id(layer) in names and type(layer).__module__.startswith("torch.nn.")
+        if id(layer) in names and _is_of_torch(layer)
     }
+
+
+def describe_layer(layer: nn.Module) -> str:
+    """Return the class of a layer, with the settings of one of PyTorch's own."""
+    settings = layer.extra_repr() if _is_of_torch(layer) else "..."
+    return f"{type(layer).__name__}({settings})"
+
+
+def _is_of_torch(layer: nn.Module) -> bool:
+    return type(layer).__module__.startswith("torch.nn.")
 
 
 def loss_settings(loss: object) -> str:

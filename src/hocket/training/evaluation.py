@@ -10,9 +10,9 @@ from hocket.data.loader_state import preserve_loader
 from hocket.distributed.phases import Phase
 from hocket.errors import DataError
 from hocket.modes import evaluation_mode
-from hocket.options import require_batches
 from hocket.restore import preserve_rng, restore_state
 from hocket.stage.prediction import Prediction
+from hocket.training.batches import require_batches
 from hocket.training.metrics import EvaluationMeter
 from hocket.training.own_metrics import OwnMetrics
 from hocket.training.session import Session

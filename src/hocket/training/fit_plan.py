@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from hocket.checkpoint import Checkpoints
 from hocket.engine.event import Event
 from hocket.errors import OptionError
-from hocket.options import require_batches, require_functions, require_list
+from hocket.options import require_functions, require_list
 from hocket.stage.setup import Setup
+from hocket.training.agreement import require_alike
+from hocket.training.batches import require_batches
 from hocket.training.budget import Budget
 from hocket.training.callback import Callback, EpochFunction
 from hocket.training.fit_state import FitState
@@ -78,6 +80,22 @@ class FitRequest:
         """
         of_epoch = [] if self.on_epoch is None else [EpochFunction(self.on_epoch)]
         return [*of_epoch, *require_list("callbacks", self.callbacks)]
+
+    def require_same(self, session: Session) -> None:
+        """Refuse a ``fit`` that other processes were given otherwise, and would wait for.
+
+        Raises:
+            WorldError: It differs.
+        """
+        if session.world.size == 1 or (session.world.rejoined and self.resumed):
+            return  # of a process that comes back the others are in theirs already
+        given = {
+            **asdict(self.budget),
+            "validation": "not there" if self.validation is None else "given",
+            "the interval of checkpoints": self.checkpoints and self.checkpoints.every,
+            "the number of batches": self.length if session.detached else "that of stage 0",
+        }
+        require_alike(session.world.gather(given, "calling fit"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +162,8 @@ def opened(
     def tell(folder: Path) -> None:
         state.callbacks.checkpoint(trainer, folder)
 
+    with session.reporting_failures():
+        request.require_same(session)
     with (
         session.reporting_failures(),
         progress_bar(

@@ -155,7 +155,12 @@ class EpochLines:
         self._print(f"update {updates}: test loss {result.loss:.4f}{_error(result)}")
 
     def _print(self, line: str) -> None:
-        print(line, file=StandardStream("stderr"), flush=True)
+        print_line(line)
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard error, whose failure ends nothing."""
+    print(line, file=StandardStream("stderr"), flush=True)
 
 
 def _error(result: EvaluationResult) -> str:

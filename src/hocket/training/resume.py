@@ -238,7 +238,7 @@ def resume_from(session: Session, folder: Path) -> tuple[FitState, ResumePoint]:
     session.checkpoint_folders.add(snapshot.folder.parent)
     manifest, first = snapshot.manifest, next(iter(snapshot.parts.values()))
     require_same_setup(manifest, session.setup)
-    session.prepare(first["sample"], whole=True)
+    session.prepare(first["sample"], whole=True, resumes=True)
     engine = session.engine
     exact = (manifest.stages, manifest.replicas) == (session.parameter_names, world.replicas)
     if exact:

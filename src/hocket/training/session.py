@@ -39,6 +39,7 @@ from hocket.stage.setup import Setup
 from hocket.stage.stage import Stage
 from hocket.stage.untrained import loss_weights, warn_of_untrained
 from hocket.timeline import Span, Timeline
+from hocket.training.agreement import require_same_stages, require_same_training
 from hocket.training.batches import BatchSplitter, SplitBatch, first_samples
 from hocket.training.cut_network import CutNetwork, Stages
 from hocket.training.own_metrics import Metric, OwnMetrics
@@ -114,7 +115,7 @@ class Session:
             self.cut.count, setup.replicas, setup.timeout_s, setup.slow_timeout_s
         )
         if isinstance(self.world, SoloWorld):
-            _check_alone(setup, self.cut.count)
+            setup.check_alone(self.cut.count)
             network.to(setup.device)  # else each process has room for its own stage only
         elif meter is not None:
             self.world.close_in_background()
@@ -136,17 +137,18 @@ class Session:
             for k, module in enumerate(self.cut.modules)
         ]
 
-    def prepare(self, inputs: Tree, *, whole: bool = False) -> None:
+    def prepare(self, inputs: Tree, *, whole: bool = False, resumes: bool = False) -> None:
         """Build the engine for inputs like these; later calls do nothing.
 
         Args:
             inputs: Inputs of a batch; not used in processes that read no data.
             whole: Cut the network with all of the inputs, not with a few samples of them.
+            resumes: Let the weights of the processes differ, as a checkpoint replaces them.
         """
         if not self.prepared:
             building = self.world.in_phase(Phase.BUILDING)
             with self.reporting_failures(), building, preserve_rng([self.setup.device]):
-                self.engine = self._build(inputs, whole)
+                self.engine = self._build(inputs, whole, resumes)
             self.prepared = True
 
     def prepared_by(
@@ -292,7 +294,8 @@ class Session:
 
     def collect(self) -> None:
         """Bring the weights and statistics of all stages into the network."""
-        self.world.collect_weights(self.cut.modules)
+        for stage, module in enumerate(self.cut.modules):
+            self.world.copy_weights(module, source=stage * self.world.replicas)
         self.cut.warn_of_replaced_weights()
         self.collected = True
 
@@ -323,7 +326,7 @@ class Session:
     def _upload_to(self, device: torch.device) -> Upload:
         return Upload(device, self._without_graph, channels_last=self.setup.channels_last)
 
-    def _build(self, inputs: Tree, whole: bool) -> Engine:
+    def _build(self, inputs: Tree, whole: bool, resumes: bool) -> Engine:
         sample = inputs
         to_cut = self._upload_to(self.cut.device)
         if self.world.reads_data:
@@ -332,22 +335,24 @@ class Session:
                 few = first_samples(inputs, 2)
                 accepted = self.cut.accepts(to_cut(few))
                 sample = few if accepted else inputs  # rows of graphs are no samples
-        if not self.world.rejoined:
-            sample = self.world.broadcast(sample)
+        setup, world = self.setup, self.world
+        if not world.rejoined:
+            require_same_training(world, setup, self.cut.network, resumes=resumes)
+            sample = world.broadcast(sample)
         self.sample, sample = sample, to_cut(sample)
         with warnings.catch_warnings():
             if not self.world.is_main:
                 warnings.simplefilter("ignore")  # the main process warns of an uneven cut
-            setup, modules = self.setup, self.cut.cut(sample)
+            modules = self.cut.cut(sample)
         names = NetworkNames(self.cut.network)
+        if not world.rejoined:
+            require_same_stages(world, setup, modules, names)
         if (known := names.parameters) and not any(weight.requires_grad for weight in known):
             warn(
                 "all weights of the network are frozen, and stay as they are; unfreeze some "
                 "with requires_grad_(True) before the first batch",
             )
-        parts = EngineParts(
-            setup, modules, sample, self._watchers, self.world, self._meter, names
-        )
+        parts = EngineParts(setup, modules, sample, self._watchers, world, self._meter, names)
         engine = build_engine(parts)
         if self.world.replica == 0:
             self._warn_of_untrained(engine)
@@ -389,11 +394,3 @@ class _ReportingFailures:
     ) -> None:
         if isinstance(error, Exception | SystemExit):
             self._world.report_failure(error)
-
-
-def _check_alone(setup: Setup, stages: int) -> None:
-    if setup.replicas != 1:
-        raise OptionError(
-            f"replicas is {setup.replicas}, but there is only this process; start "
-            f"{setup.replicas * stages}, with `hocket launch --processes` or torchrun"
-        )

@@ -10,8 +10,8 @@ from hocket.stage.setup import Setup
 
 def setup_choices(setup: Setup) -> dict[str, str]:
     """Return the options that the bits of a training depend on, as text."""
-    words = {
-        name: str(getattr(setup, name))
+    return {
+        name: as_text(getattr(setup, name))
         for name in (
             "method",
             "codec",
@@ -26,8 +26,14 @@ def setup_choices(setup: Setup) -> dict[str, str]:
             "stage_speeds",
         )
     }
-    # The address of an object that has no better name differs from process to process.
-    return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in words.items()}
+
+
+def as_text(value: object) -> str:
+    """Return the text of a choice, the same in all processes."""
+    if isinstance(value, frozenset):  # whose order may differ
+        value = sorted(value)
+    # So does the address of an object that has no better name.
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def require_same_setup(manifest: Manifest, setup: Setup) -> None:

@@ -28,7 +28,7 @@ from hocket.stage.clipping import as_clipping
 from hocket.stage.nonfinite import OnNaN
 from hocket.stage.optimizer import SchedulerUnit
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
-from hocket.stage.setup import BatchNorm, Compiler, Precision, Setup
+from hocket.stage.setup import BatchNorm, Broadcast, Compiler, Precision, Setup
 from hocket.stage.stage import Stage
 from hocket.timeline import Timeline
 from hocket.training.batches import SplitBatch, length_of
@@ -95,6 +95,8 @@ class Trainer:
         batchnorm: Inputs over which BatchNorm takes its statistics where replicas share a
             batch: ``local`` for those of each, ``shared`` for all of them. A subclass that
             computes more than BatchNorm cannot share them.
+        broadcast: ``first`` to begin with the weights that the network has in the process of
+            rank 0, among several processes; by default weights that differ are refused.
         codec: Codec of what stages send to each other, such as ``VQ(groups=16)``, also as
             text such as ``bf16``; exact if not given.
         stage_speeds: Speed of each stage, for a method whose stages run freely; equal speeds
@@ -115,7 +117,7 @@ class Trainer:
 
     Where torch.distributed has a world of several processes (``hocket launch``, ``torchrun``),
     each takes one stage; the script stays the same. The data are read by the process of the
-    first stage.
+    first stage. Before the first batch all processes compare what they were given.
 
     Raises:
         CutError: The network cannot be cut like this.
@@ -155,6 +157,7 @@ class Trainer:
         codec: Codec | str | None = None,
         resumable: bool = False,
         batchnorm: BatchNorm = "local",
+        broadcast: Broadcast = "none",
         stage_speeds: Sequence[float] | None = None,
         stage_timing: StageTiming = "regular",
         on_nan: OnNaN = "stop",
@@ -189,6 +192,7 @@ class Trainer:
             checksum=checksum,
             resumable=resumable,
             batchnorm=batchnorm,
+            broadcast=broadcast,
             replicas=replicas,
             timeout_s=timeout_s,
             slow_timeout_s=slow_timeout_s,
@@ -197,9 +201,8 @@ class Trainer:
             check_every=check_every,
             skip_batches=frozenset(require_list("skip_batches", skip_batches)),
         )
-        self._life = SessionLife(
-            Session(network, stages, setup, watchers, meter, split_batch, metrics)
-        )
+        session = Session(network, stages, setup, watchers, meter, split_batch, metrics)
+        self._life = SessionLife(session)
         self._fit_state, self._resumed = FitState(), False  # True if the next fit continues it
         self._warned_of: set[str] = set()
 

@@ -59,7 +59,11 @@ def test_a_training_prints_a_table_and_leaves_a_run_folder(call):
         assert title in out
     assert "2 ticks" in out
     assert "1.00 updates" in out
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+    assert [line.partition(":")[0] for line in err.splitlines()] == [
+        "processes",
+        "epoch 1/2",
+        "epoch 2/2",
+    ]
     (folder,) = Path("runs").iterdir()
     assert str(folder) in out
     assert {file.name for file in folder.iterdir()} == RUN_FILES

@@ -4,15 +4,17 @@ import math
 import re
 import threading
 import time
+import warnings
 from queue import Empty, Queue
 
 import pytest
 from torch.distributed import HashStore
 
-from hocket.distributed import failures, phases, store_client
-from hocket.distributed.failures import STATUS_REQUEST_KEY, FailureDetector
+from hocket.distributed import failures, phases, statuses, store_client, waits
+from hocket.distributed.failures import FailureDetector
 from hocket.distributed.first_failure import FAILURE_KEY
 from hocket.distributed.phases import Phase, Status, TimeLimits
+from hocket.distributed.statuses import STATUS_REQUEST_KEY
 from hocket.errors import HangError, HocketError, PeerFailedError, PeerLostError
 
 NAMES = ["stage 0", "stage 1", "stage 2"]
@@ -40,7 +42,7 @@ def detectors():
 def _short_timeouts(monkeypatch):
     monkeypatch.setattr(store_client, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "STORE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(failures, "STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(statuses, "STATUS_TIMEOUT_S", 0.5)
     monkeypatch.setattr(failures, "RECORD_TIMEOUT_S", 10.0)
 
 
@@ -254,6 +256,61 @@ def test_a_process_that_has_left_is_not_called_stopped(detectors):
     message = str(end_of_wait(detectors[0], 1))
     assert "; stage 1 is not there any more: it has already left the training; call " in message
     assert silent == []
+
+
+def test_a_process_that_left_before_a_common_operation_ends_the_wait_at_once(detectors):
+    detectors[1].limits = detectors[0].limits = TimeLimits(60.0, 60.0)
+    for detector in detectors:  # in the first one all take part
+        with detector.collective("the first", range(3)):
+            pass
+    detectors[1].announce_exit()
+    with detectors[0].collective("the first again, which is the second", range(3)) as finish:
+        start_s = time.monotonic()
+        with pytest.raises(
+            PeerLostError, match=r"take part in the first.*stage 1 is not there"
+        ):
+            finish(Unfinished())
+    assert time.monotonic() - start_s < 30
+
+
+def test_nobody_is_missed_who_left_after_a_common_operation(detectors):
+    for detector in detectors[1:]:
+        with detector.collective("evaluating", range(3)):
+            pass
+        detector.announce_exit()
+    with detectors[0].collective("evaluating", range(3)) as finish:
+        finish(Unfinished(waits=3))
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_wait_for_the_code_of_a_caller_is_told_of(detectors, monkeypatch, idle):
+    monkeypatch.setattr(waits, "NOTICE_S", 0.01)
+    detectors[2].set_activity("between tick 3 and the next one", slow=True, idle=idle)
+    wait_forever(detectors[1], "evaluating", 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with detectors[0].collective("evaluating", range(3)) as finish:
+            finish(Unfinished(waits=9))
+    told = [str(warning.message) for warning in caught]
+    expected = "take part in evaluating; stage 2 is between tick 3 and the next one, and has to"
+    assert len(told) == idle
+    assert all(expected in text for text in told)
+
+
+class Unfinished:
+    """An operation of gloo that others have to take part in, until so many waits are over."""
+
+    def __init__(self, waits=math.inf):
+        self.waits = waits
+
+    def wait(self, limit):
+        if self.waits > 0:
+            self.waits -= 1
+            time.sleep(limit.total_seconds())
+            raise RuntimeError("Operation timed out!")
+
+    def is_completed(self):
+        return self.waits <= 0
 
 
 def test_a_wait_may_have_a_limit_of_its_own(detectors):

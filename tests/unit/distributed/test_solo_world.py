@@ -35,7 +35,7 @@ def test_collectives_of_a_solo_world_return_the_values_of_this_process():
     assert world.gather({"a": 1}) == [{"a": 1}]
     tree = (torch.ones(2), {"b": None})
     assert world.broadcast(tree) is tree
-    world.collect_weights([network])
+    world.copy_weights(network, source=0)
     assert all(torch.equal(before[name], v) for name, v in network.state_dict().items())
     assert world.clock_offset() == 0
     world.report_failure(ValueError("mine"))  # does nothing

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hocket import Plan, Trainer, data
-from hocket.errors import OptionError, RunFolderError
+from hocket.errors import OptionError
 from hocket.methods import FDG
 from hocket.runs.build import (
     KEPT_PLAN,
@@ -21,7 +21,7 @@ from hocket.runs.build import (
     parse_stage_speeds,
 )
 from hocket.runs.config import RunConfig
-from hocket.runs.train import require_equal_cuts, train
+from hocket.runs.train import train
 
 IMPOSSIBLE = "pipedream-2bw:accumulate=1"
 DIGITS = data.load("digits", batch_size=32)
@@ -242,14 +242,6 @@ def test_cuts_of_a_training_that_goes_on_stay(tmp_path):
     assert build_plan(config) == 3
     assert build_plan(RunConfig(stages=2), tmp_path) == 2
     assert build_plan(RunConfig(stages=2, plan="head"), tmp_path) == Plan(("head",))
-
-
-def test_processes_that_cut_at_different_layers_are_named():
-    require_equal_cuts([["a", "b"], ["a", "b"]])
-    with pytest.raises(
-        RunFolderError, match=r"rank 1 has cut the network at a, c.*rank 0 at a, b"
-    ):
-        require_equal_cuts([["a", "b"], ["a", "c"]])
 
 
 def test_a_resumed_run_does_not_balance_again(tmp_path, monkeypatch):

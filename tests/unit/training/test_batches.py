@@ -1,19 +1,27 @@
 """What loaders may give, what a network is cut with, and what a batch must be."""
 
 from collections import UserDict, namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from contract.small import data, different, mlp, sgd
 from hocket import Trainer
 from hocket.errors import CutError, DataError
 from hocket.methods import BP, FDG
-from hocket.training.batches import BatchSplitter, first_samples, length_of
+from hocket.training.batches import BatchSplitter, first_samples, length_of, require_batches
 
 X, Y = torch.zeros(4, 5), torch.zeros(4, dtype=torch.long)
 PLAIN = nn.Linear(5, 3)
@@ -253,3 +261,38 @@ def test_batches_that_are_computed_with_a_graph_are_data(method):
     trainer.finish()
     assert encoder.weight.grad is None
     assert teacher.weight.grad is None
+
+
+class BatchSamplerShard(BatchSampler):
+    """A sampler with the attribute by which those of accelerate divide the batches."""
+
+    def __init__(self, num_processes):
+        super().__init__(SequentialSampler(ROWS), 2, drop_last=False)
+        self.num_processes = num_processes
+
+
+ROWS = TensorDataset(torch.zeros(4, 5), Y)
+
+
+def divided(parts):
+    sampler = DistributedSampler(ROWS, num_replicas=parts, rank=0)
+    yield DataLoader(ROWS, batch_size=2, sampler=sampler)
+    yield DataLoader(ROWS, batch_sampler=BatchSampler(sampler, 2, drop_last=False))
+    yield DataLoader(ROWS, batch_sampler=BatchSamplerShard(parts))
+
+
+@pytest.mark.parametrize("place", ["training data", "validation data"])
+def test_a_loader_that_leaves_out_samples_is_refused(place):
+    whole = DataLoader(ROWS, batch_size=2)
+    for loader, undivided in zip(divided(2), divided(1), strict=True):
+        data = (loader, whole) if place == "training data" else (whole, loader)
+        with pytest.raises(DataError, match=f"{place} are divided by .* into 2 parts.*without"):
+            Trainer(mlp(2), optimizer=sgd).fit(*data, epochs=1)
+        require_batches("data", undivided)
+
+
+def test_a_data_set_where_a_loader_belongs_is_refused():
+    trainer = Trainer(mlp(2), optimizer=sgd)
+    for use in (partial(trainer.fit, epochs=1), trainer.evaluate, trainer.predict):
+        with pytest.raises(DataError, match=r"a data set, TensorData.*DataLoader\(dataset, b"):
+            use(ROWS)
