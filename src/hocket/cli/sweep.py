@@ -16,7 +16,9 @@ def sweep_command(
     out: Path | None = None,
     jobs: int | None = None,
     data_dir: Path | None = None,
-    network: str | None = None,
+    network: list[str] | None = None,
+    method: list[str] | None = None,
+    data: list[str] | None = None,
     search: int = 0,
 ) -> int:
     """Run the trainings of a study, several at a time, and compare them in one record.
@@ -28,7 +30,9 @@ def sweep_command(
         out: Folder of the runs and of the record; sweeps/NAME if not given.
         jobs: Number of runs at a time, in place of that of the study.
         data_dir: Folder or file of the data set, in place of that of the study.
-        network: The network own.py:function that the study names, whose code is to be run.
+        network: A network own.py:function that the study names, whose code is to be run.
+        method: The same for a method or a remedy; give each.
+        data: The same for a data set.
         search: Number of trials of each row, which try values from the ranges of the study in
             place of its grid of learning rates; 0 for none.
     """
@@ -41,7 +45,8 @@ def sweep_command(
     changes: dict[str, Any] = {} if jobs is None else {"jobs": jobs}
     if data_dir is not None:
         changes["base"] = {"data_dir": str(data_dir)}
-    chosen = Study.read(study, own_network=network, **changes)
+    own = {"network": network or [], "method": method or [], "data": data or []}
+    chosen = Study.read(study, own_code=own, **changes)
     if search:
         return _search(chosen, search, out)
     record = sweep(chosen, out)

@@ -21,9 +21,10 @@ from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
 from hocket.methods.method import Method
 from hocket.methods.staleness_profile import parse_staleness, with_staleness
 from hocket.options import Named, wrong_options
+from hocket.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
-from hocket.runs.user_network import UserNetwork
+from hocket.runs.own_code import own_functions
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.muon import MuonAdamW, muon
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
@@ -80,33 +81,25 @@ def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
     Raises:
         OptionError: The network or one of its options does not exist.
     """
-    user_network = UserNetwork.parse(config.network)
-    if user_network is not None:
-        create = user_network.builder()
-    else:
-        named = Named.parse(config.network)
+    named = Named.parse(config.network)
+    if named.name in zoo.names():
         zoo.check_network(named.name, **named.options)
-        create = partial(zoo.create_fitted, named.name, **named.options)
+        function = zoo.builder(named.name)
+    else:
+        function = load_own("network", named.name, zoo.names(), nn.Module)
 
     def build(data: Data) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             try:
-                return create(data.shape, data.classes)
+                fitted = zoo.fitting(function, data.shape, data.classes)
+                return function(**fitted | named.options)
             except RuntimeError as error:
                 raise OptionError(
                     f"PyTorch refuses the network {config.network!r}: {error}"
                 ) from error
 
     return build
-
-
-def network_name(config: RunConfig) -> str:
-    """Return the name of the network, without options."""
-    user_network = UserNetwork.parse(config.network)
-    if user_network is not None:
-        return user_network.function.name
-    return Named.parse(config.network).name
 
 
 KEPT_PLAN = "plan.json"
@@ -133,7 +126,7 @@ def build_plan(config: RunConfig, previous_dir: Path | None = None) -> int | Pla
     if config.plan == "paper":
         if config.stages == 1:
             return Plan(())
-        return Plan(zoo.paper_plan(network_name(config), config.stages))
+        return Plan(zoo.paper_plan(Named.parse(config.network).title, config.stages))
     if config.plan.endswith(".json"):
         plan = Plan.read(Path(config.plan))
         advice = f"give --stages {plan.stages}, or plan for {config.stages}"
@@ -194,6 +187,17 @@ def build_run_method(config: RunConfig) -> Method:
         method = _with_profile(method, config)
     method.require_stages(config.stages)
     return method
+
+
+def build_read_method(config: RunConfig) -> Method:
+    """Return the method of a configuration that a file holds; no code runs that it names.
+
+    Raises:
+        OptionError: It is a function of the user, or as in `build_run_method`.
+    """
+    if own := own_functions(config.method):
+        raise OptionError(f"{own[0]} is code of the user, and reading a run runs none")
+    return build_run_method(config)
 
 
 def _with_profile(method: Method, config: RunConfig) -> Method:
