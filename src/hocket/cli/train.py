@@ -11,8 +11,8 @@ from hocket.cli.output import (
     end_with_error,
     messages,
     print_note,
+    print_tables,
     print_warning,
-    print_wide,
 )
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
@@ -89,7 +89,7 @@ class PrintedReport:
         from hocket.runs.tables import summary_tables
 
         if joined_worlds.is_main():
-            print_wide(*summary_tables(result))
+            print_tables(*summary_tables(result))
             if config.hold_out:
                 print_note(
                     f"note: test loss and test error are those of {config.hold_out:.3g} of the "
