@@ -24,7 +24,6 @@ from hocket.options import Named, wrong_options
 from hocket.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
-from hocket.runs.own_code import own_functions
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.muon import MuonAdamW, muon
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
@@ -189,17 +188,6 @@ def build_run_method(config: RunConfig) -> Method:
     return method
 
 
-def build_read_method(config: RunConfig) -> Method:
-    """Return the method of a configuration that a file holds; no code runs that it names.
-
-    Raises:
-        OptionError: It is a function of the user, or as in `build_run_method`.
-    """
-    if own := own_functions(config.method):
-        raise OptionError(f"{own[0]} is code of the user, and reading a run runs none")
-    return build_run_method(config)
-
-
 def _with_profile(method: Method, config: RunConfig) -> Method:
     profile = parse_staleness(config.staleness)
     if config.extra_delay:
@@ -259,6 +247,11 @@ def build_optimizer_factory(
     """
     named, found = _find_optimizer(config)
     trial = _trial_optimizer(named, found)
+    if named.name == "SGD" and "lr" not in named.options:
+        raise OptionError(
+            f"the optimizer {config.optimizer!r} has no rate, and PyTorch's is 0.001; give it "
+            f"as {named.with_option('lr', 0.05)}"
+        )
     group = list if config.weight_decay_on == "all" else decay_groups
     if group is decay_groups and not trial.param_groups[-1].get("weight_decay"):
         raise OptionError(

@@ -8,13 +8,13 @@ from pathlib import Path
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.files import JSON_LIMIT
 from hocket.program import unroll
-from hocket.runs.build import build_read_method
 from hocket.runs.config import RunConfig
 from hocket.runs.plot import program_panel
 from hocket.runs.report.groups import Group
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import ReportedRun
 from hocket.runs.report.span_picture import first_spans, span_picture
+from hocket.runs.sweeps.curve import build_read_method
 from hocket.timeline import Timeline
 
 LEAST_BATCHES, MOST_BATCHES = 6, 24

@@ -8,10 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hocket.errors import OptionError
 from hocket.files import open_regular_file
-from hocket.methods import parse_method
+from hocket.methods import Method, parse_method
 from hocket.options import Named
 from hocket.remedies.registry import split_remedies
+from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
 from hocket.runs.own_code import own_functions
 from hocket.runs.sweeps.target import Target
@@ -123,6 +125,17 @@ def _accumulate(method: str) -> int:
         options = Named.parse(split_remedies(method)[0]).options
         return int(options.get("accumulate", 1))
     return parse_method(method).accumulate
+
+
+def build_read_method(config: RunConfig) -> Method:
+    """Return the method of a configuration that a file holds; no code runs that it names.
+
+    Raises:
+        OptionError: It is a function of the user, or as in `build_run_method`.
+    """
+    if own := own_functions(config.method):
+        raise OptionError(f"{own[0]} is code of the user, and reading a run runs none")
+    return build_run_method(config)
 
 
 def count_epochs(folder: Path) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import OptionError
-from hocket.runs.build import build_read_method
 from hocket.runs.config import parse_config
+from hocket.runs.sweeps.curve import build_read_method
 from hocket.runs.sweeps.rows import DEFAULTS
 from hocket.runs.sweeps.selection import HELD_OUT, RULE
 from hocket.runs.sweeps.target import METRICS
