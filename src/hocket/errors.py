@@ -143,6 +143,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     "unknown optimizer 'adamW' (did you mean 'AdamW'?); there are: Adam, AdamW"
     """
     names = list(known)
+    first, _, rest = name.partition(":")
+    if first in names:
+        return (
+            f"cannot read {rest!r} in {name!r}; write {first}:option=value,option=value, or in "
+            "a program give options as arguments"
+        )
     folded = {each.casefold(): each for each in names}
     alike = [each for each in folded if each == name.casefold()]
     similar = [folded[each] for each in alike or get_close_matches(name.casefold(), folded)]

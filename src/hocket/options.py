@@ -5,6 +5,7 @@ Methods, networks, data sets, optimizers and schedulers are all written in one f
 """
 
 import dataclasses
+import inspect
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hocket.errors import OptionError, unknown_name
+from hocket.own_function import FORM
 
 _PYTHON_WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
 _PYTHON_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -60,6 +62,11 @@ class Named:
         """
         return re.sub(r"[^\w.]+", "-", str(self)).strip("-")
 
+    @property
+    def title(self) -> str:
+        """The name without the module of a function of the user."""
+        return self.name.rpartition(":")[2]
+
     def with_option(self, name: str, value: Any) -> "Named":
         """Return the same name with one more option, or another value of it.
 
@@ -75,9 +82,10 @@ class Named:
         Raises:
             OptionError: The text is not of the form ``name:key=value,key=value``.
         """
-        name, _, rest = text.partition(":")
+        own = FORM.fullmatch(text)
+        name, rest = own.group("name", "rest") if own else text.partition(":")[::2]
         options: dict[str, Any] = {}
-        for part in split_at_commas(rest):
+        for part in split_at_commas(rest or ""):
             key, equals, value = part.partition("=")
             key = key.strip().replace("-", "_")
             if not (name and key and equals and value):
@@ -291,7 +299,8 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 def argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the type hints of the arguments of a function or of a `functools.partial`."""
-    return typing.get_type_hints(function.func if isinstance(function, partial) else function)
+    function = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    return typing.get_type_hints(function)
 
 
 _COLLECTIONS: Mapping[Any, Any] = {

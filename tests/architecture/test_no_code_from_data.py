@@ -11,8 +11,8 @@ RUNS |= {"import_module", "Unpickler", "all_gather_object", "broadcast_object_li
 # What runs code, and whose.
 ALLOWED = {
     ("distributed.launch", "run_path"): "the script that is named on the command line",
-    ("runs.user_network", "exec_module"): "the file that is named as a network",
-    ("runs.user_network", "import_module"): "the module that is named as a network",
+    ("own_function", "exec_module"): "the file that an option names",
+    ("own_function", "import_module"): "the module that an option names",
     ("__init__", "import_module"): "its own modules, from a table",
     ("errors", "import_module"): "the packages of extras, named in the source",
     ("remedies.registry", "import_module"): "the modules of two packages, named in the source",

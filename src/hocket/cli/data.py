@@ -1,11 +1,11 @@
 """``hocket data``: the table of data sets."""
 
-from hocket.cli.output import print_wide
+from hocket.cli.output import print_tables
 
 
 def data_command() -> int:
     """List the data sets: their files and options."""
     from hocket.runs.catalogue import data_table
 
-    print_wide(data_table())
+    print_tables(data_table())
     return 0

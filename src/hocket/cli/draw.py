@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.cli.output import console, messages, print_result
+from hocket.cli.output import messages, print_result, print_tables
 from hocket.errors import OptionError
 from hocket.runs.config import require_writable
 
@@ -110,7 +110,7 @@ def _show_timeline(
             "add --out or drop --method"
         )
     window_given = (first, batches) != (None, None)
-    console.print(timeline_table(timeline.window(first, batches) if window_given else timeline))
+    print_tables(timeline_table(timeline.window(first, batches) if window_given else timeline))
     return 0
 
 

@@ -210,16 +210,12 @@ def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, s
         values: Choices of the file.
         run_dir: Folder of the run that is resumed; None if a new one begins.
     """
-    strange = {}
-    network = str(values.get("network", ""))
-    if ":" in network:  # `name:option=value`, or code; PyTorch is imported to tell them apart
-        from hocket.runs.user_network import UserNetwork
+    from hocket.runs.own_code import named_code
 
-        if (user_network := UserNetwork.parse(network)) is not None:
-            strange["network"] = (
-                f"it runs the function {user_network.function.name!r} of "
-                f"{user_network.module!r} for the network {network!r}"
-            )
+    strange = {
+        option: f"it runs {', '.join(map(str, functions))} for {option} = {values[option]!r}"
+        for option, functions in named_code(values).items()
+    }
     if (timeline := values.get("timeline")) is not None:
         inside = run_dir is not None and (
             Path(timeline).resolve().is_relative_to(Path(run_dir).resolve())

@@ -1,6 +1,6 @@
 """``hocket methods``: the table of methods."""
 
-from hocket.cli.output import print_result, print_wide
+from hocket.cli.output import print_result, print_tables
 from hocket.errors import OptionError
 
 
@@ -22,5 +22,5 @@ def methods_command(*, stages: int = 4, remedies: bool = False, markdown: bool =
     if markdown:
         print_result(method_markdown(stages))
         return 0
-    print_wide(*([remedy_table()] if remedies else [method_table(stages), option_table()]))
+    print_tables(*([remedy_table()] if remedies else [method_table(stages), option_table()]))
     return 0

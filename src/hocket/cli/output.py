@@ -3,16 +3,22 @@
 Text is printed as it is: names of files and options are no markup.
 """
 
+import os
 import sys
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console
+from rich.table import Table
 
 from hocket.errors import HocketError, PeerFailedError
 from hocket.training.standard_stream import plain_console
 
 console = plain_console("stdout")
 messages = plain_console("stderr")
+PIPE_WIDTH = 150
+"""Width of tables that nobody reads on a terminal."""
+PROSE_WIDTH = 16
+"""Least width of a column of prose."""
 
 
 def print_result(text: str) -> None:
@@ -25,11 +31,47 @@ def print_note(text: str, style: str | None = None) -> None:
     messages.print(text, style=style, highlight=False, soft_wrap=True)
 
 
-def print_wide(*tables: RenderableType) -> None:
-    """Print tables at the width of the terminal, or at 150 columns where there is none."""
-    wide = console if console.is_terminal else plain_console("stdout", max(console.width, 150))
+def print_tables(*tables: Table) -> None:
+    """Print tables at the width of the terminal or of COLUMNS, or else at 150 columns.
+
+    A column with the overflow ``fold`` is prose, whose lines may break. A table whose other
+    cells do not fit is printed as a block of lines for each row.
+    """
+    wide = console
+    if not console.is_terminal:
+        wide = plain_console("stdout", None if "COLUMNS" in os.environ else PIPE_WIDTH)
     for table in tables:
-        wide.print(table)
+        unbounded = wide.options.update(max_width=10**5)
+        natural = wide.measure(table, options=unbounded).maximum
+        if natural > wide.width and _narrow(table) > wide.width:
+            _print_blocks(wide, table)
+        else:
+            wide.print(table)
+
+
+def _narrow(table: Table) -> int:
+    """Let only prose and headings of a table break, and return its least width."""
+    width = 1
+    for column in table.columns:
+        if column.overflow == "fold":
+            width += PROSE_WIDTH + 3
+            continue
+        column.no_wrap, column.header = True, str(column.header).replace(" ", "\n")
+        lines = [*column.header.splitlines(), *map(str, column.cells)]
+        width += max(map(len, lines)) + 3
+    return width
+
+
+def _print_blocks(wide: Console, table: Table) -> None:
+    """Print the title of a table, a block of lines for each row, and the caption."""
+    if table.title:
+        wide.print(table.title, style="italic")
+    heads = [str(column.header).replace("\n", " ") for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        lines = [f"{head}: {cell}" for head, cell in zip(heads, row, strict=True) if cell]
+        wide.print("\n  ".join(lines), highlight=False)
+    if table.caption:
+        wide.print(table.caption, style="dim")
 
 
 def end_with_error(error: HocketError) -> int:

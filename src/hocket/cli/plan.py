@@ -9,11 +9,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.cli.output import console, messages, print_result
+from hocket.cli.output import console, messages, print_note, print_result, print_tables
 from hocket.errors import OptionError, format_problems
 from hocket.options import split_at_commas
 from hocket.runs.config import RUN_RANGES, RunConfig, plain_values, require_writable
-from hocket.training.standard_stream import plain_console
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +26,6 @@ BATCHES_SHOWN = 6
 # Largest credible speed-up over back-propagation, divided by the number of stages. It is above
 # 1 by the error of measured times.
 CREDIBLE_SPEED_UP = 1.1
-TABLE_WIDTH = 190
 
 
 def plan_command(
@@ -214,16 +212,15 @@ def _build_workload(config: RunConfig) -> "tuple[nn.Module, Tree, Tree]":
 
 
 def _track_rehearsals(candidates: "Sequence[Candidate]") -> "Iterable[Candidate]":
-    """Iterate over candidates, with a progress bar on a terminal."""
+    """Iterate over candidates, with a progress bar, or with lines off a terminal."""
     from rich.progress import track
 
-    return track(
-        candidates,
-        description="rehearsing",
-        console=messages,
-        transient=True,
-        disable=not messages.is_terminal,
-    )
+    if not messages.is_terminal:
+        for number, candidate in enumerate(candidates, 1):
+            print_note(f"rehearsing {number} of {len(candidates)}")
+            yield candidate
+        return
+    yield from track(candidates, description="rehearsing", console=messages, transient=True)
 
 
 def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -> "Forecast":
@@ -235,8 +232,7 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -
     from hocket.planner.forecast import choose_best
     from hocket.planner.tables import forecast_stage_table, forecast_table
 
-    wide = console if console.is_terminal else plain_console("stdout", TABLE_WIDTH)
-    wide.print(forecast_table(forecasts))
+    print_tables(forecast_table(forecasts))
     above = [one.title for one in forecasts if one.peak_mib > memory_limit_mib]
     if above:
         print_result(
@@ -245,7 +241,7 @@ def _print_forecasts(forecasts: "Sequence[Forecast]", memory_limit_mib: float) -
         )
     chosen, reason = choose_best(forecasts, memory_limit_mib)
     print_result(f"Recommended: {chosen.title}, {reason}.")
-    wide.print(forecast_stage_table(chosen))
+    print_tables(forecast_stage_table(chosen))
     if any(one.speed_up > CREDIBLE_SPEED_UP * len(one.times) for one in forecasts):
         console.print(
             "A speed-up above the number of stages is not possible: the speed of this machine "

@@ -13,7 +13,9 @@ def sweep_command(
     out: Path | None = None,
     jobs: int | None = None,
     data_dir: Path | None = None,
-    network: str | None = None,
+    network: list[str] | None = None,
+    method: list[str] | None = None,
+    data: list[str] | None = None,
 ) -> int:
     """Run the trainings of a study, several at a time, and compare them in one record.
 
@@ -24,7 +26,9 @@ def sweep_command(
         out: Folder of the runs and of the record; sweeps/NAME if not given.
         jobs: Number of runs at a time, in place of that of the study.
         data_dir: Folder or file of the data set, in place of that of the study.
-        network: The network own.py:function that the study names, whose code is to be run.
+        network: A network own.py:function that the study names, whose code is to be run.
+        method: The same for a method or a remedy; give each.
+        data: The same for a data set.
     """
     from hocket.distributed.deferred_compiler import defer_compiler
     from hocket.runs.sweeps.report import results_table
@@ -35,7 +39,8 @@ def sweep_command(
     changes: dict[str, Any] = {} if jobs is None else {"jobs": jobs}
     if data_dir is not None:
         changes["base"] = {"data_dir": str(data_dir)}
-    record = sweep(Study.read(study, own_network=network, **changes), out)
+    own = {"network": network or [], "method": method or [], "data": data or []}
+    record = sweep(Study.read(study, own_code=own, **changes), out)
     print_result(results_table(record.values))
     messages.print(f"the record is in {record.folder}", soft_wrap=True)
     if record.orphans:

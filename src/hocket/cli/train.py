@@ -11,8 +11,8 @@ from hocket.cli.output import (
     end_with_error,
     messages,
     print_note,
+    print_tables,
     print_warning,
-    print_wide,
 )
 from hocket.errors import HocketError, OptionError
 from hocket.runs.config import RunConfig
@@ -85,11 +85,11 @@ class PrintedReport:
             return end_with_error(result)
         from hocket.distributed import joined_worlds
         from hocket.distributed.restart import environment_number
+        from hocket.runs.own_code import named_code
         from hocket.runs.tables import summary_tables
-        from hocket.runs.user_network import UserNetwork
 
         if joined_worlds.is_main():
-            print_wide(*summary_tables(result))
+            print_tables(*summary_tables(result))
             if config.hold_out:
                 print_note(
                     f"note: test loss and test error are those of {config.hold_out:.3g} of the "
@@ -108,8 +108,9 @@ class PrintedReport:
                 folder = shlex.quote(str(result.folder))
                 world = environment_number("WORLD_SIZE", 1)
                 processes = f" --processes {world}" if world > 1 else ""
-                network = ""
-                if ":" in config.network and UserNetwork.parse(config.network):
-                    network = f" --network {shlex.quote(config.network)}"
-                print_note(f"resume with: hocket train --resume {folder}{network}{processes}")
+                own = "".join(
+                    f" --{option} {shlex.quote(getattr(config, option))}"
+                    for option in named_code(vars(config))
+                )
+                print_note(f"resume with: hocket train --resume {folder}{own}{processes}")
         return 128 + result.signal

@@ -16,8 +16,9 @@ from hocket.data.image_folder import folder
 from hocket.data.mixing import Mix, MixedExamples, check_mixing
 from hocket.data.synthetic import synthetic
 from hocket.data.text import text
-from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.errors import OptionError, format_problems
 from hocket.options import argument_hints, wrong_options
+from hocket.own_function import load_own
 
 DATA: Mapping[str, Callable[..., Data]] = MappingProxyType(
     {
@@ -140,9 +141,4 @@ def _find_loader(name: str) -> Callable[..., Data]:
     Raises:
         OptionError: There is no data set of this name.
     """
-    if name not in DATA:
-        problem = unknown_name("data set", name, DATA)
-        if name.partition(":")[0] in DATA:
-            problem += "; in a program, options are arguments: load(name, option=value)"
-        raise OptionError(problem)
-    return DATA[name]
+    return DATA.get(name) or load_own("data set", name, DATA, Data)

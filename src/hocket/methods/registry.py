@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.errors import OptionError, format_problems
 from hocket.methods.method import Method
 from hocket.options import Named, argument_hints, wrong_options
+from hocket.own_function import load_own
 from hocket.remedies.registry import (
     merge_tables,
     normalize_remedy,
     parse_remedies,
-    require_no_file,
     split_remedies,
 )
 
@@ -27,10 +27,12 @@ def method_options(name: str) -> dict[str, Any]:
     >>> method_options("fdg")["shrink"]
     1.0
     """
-    if name not in METHODS:
-        raise OptionError(unknown_name("method", name, METHODS))
-    parameters = inspect.signature(METHODS[name]).parameters.values()
+    parameters = inspect.signature(_find_method(name)).parameters.values()
     return {p.name: p.default for p in parameters if p.name != "name"}
+
+
+def _find_method(name: str) -> Callable[..., Method]:
+    return METHODS.get(name) or load_own("method", name, METHODS, Method)
 
 
 def build_method(name: str, /, **options: Any) -> Method:
@@ -39,10 +41,10 @@ def build_method(name: str, /, **options: Any) -> Method:
     Raises:
         OptionError: There is no such method, or it does not have or allow an option.
     """
-    defaults = method_options(name)
-    if problems := wrong_options(options, defaults, argument_hints(METHODS[name])):
+    defaults, build = method_options(name), _find_method(name)
+    if problems := wrong_options(options, defaults, argument_hints(build)):
         raise OptionError(format_problems(f"method {name!r} cannot be built", problems))
-    return METHODS[name](**options)
+    return build(**options)
 
 
 def parse_method(text: str) -> Method:
@@ -60,7 +62,6 @@ def parse_method(text: str) -> Method:
     (T1(anneal=500),)
     """
     method, remedies = split_remedies(text)
-    require_no_file("method", method)
     named = Named.parse(method)
     built = build_method(named.name, **named.options)
     return built.with_remedies(*parse_remedies(remedies)) if remedies else built

@@ -17,7 +17,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
         "with data parallelism (DDP), and with a pipeline that is flushed at every update.",
     )
     for title in ("stages", "method", "cuts", "seconds", "imbalance", "packets, KiB"):
-        table.add_column(title, overflow="fold", no_wrap=title == "method")
+        table.add_column(title)
     for title in ("memory, MiB", "extra delay", "delay", "staleness", "tick, s"):
         table.add_column(title)
     for title in ("x bp", "x ddp", "x pipeline"):
@@ -46,7 +46,7 @@ def forecast_stage_table(forecast: Forecast) -> Table:
     """Build a table with a row for each stage: its first module, times and memory."""
     table = Table(title=f"{forecast.title}, by stage")
     for title in ("stage", "first module"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title)
     for title in ("forward, s", "backward, s", "update, s", "learning, s"):
         table.add_column(title)
     for title in ("weights, MiB", "optimizer", "versions", "inputs", "graphs", "packets"):

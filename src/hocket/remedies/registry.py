@@ -1,15 +1,16 @@
 """Registry of remedies by name: the ``REMEDIES`` of all modules of this package."""
 
-import dataclasses
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.errors import OptionError, format_problems, unknown_name
+from hocket.errors import OptionError, format_problems
 from hocket.options import Named, argument_hints, wrong_options
+from hocket.own_function import load_own
 from hocket.remedies.remedy import Remedy
 
 
@@ -33,9 +34,12 @@ def remedy_options(name: str) -> dict[str, Any]:
     >>> remedy_options("t1")
     {'anneal': 1000}
     """
-    if name not in REMEDIES:
-        raise OptionError(unknown_name("remedy", name, REMEDIES))
-    return {field.name: field.default for field in dataclasses.fields(REMEDIES[name])}  # type: ignore[arg-type]
+    parameters = inspect.signature(_find_remedy(name)).parameters.values()
+    return {p.name: p.default for p in parameters}
+
+
+def _find_remedy(name: str) -> Callable[..., Remedy]:
+    return REMEDIES.get(name) or load_own("remedy", name, REMEDIES, Remedy)
 
 
 def split_remedies(text: str) -> tuple[str, list[str]]:
@@ -46,23 +50,6 @@ def split_remedies(text: str) -> tuple[str, list[str]]:
     """
     method, *remedies = (part.strip() for part in re.split(r"\+(?=\D)", text))
     return method, remedies
-
-
-def require_no_file(kind: str, text: str) -> None:
-    """Refuse a file of Python in the place of a name.
-
-    Args:
-        kind: Noun for the names, such as "method".
-        text: A name, with options perhaps.
-
-    Raises:
-        OptionError: It names a file.
-    """
-    if ".py" in text.partition(":")[0]:
-        raise OptionError(
-            f"{text!r} is a file; give a {kind} of your own to Trainer(method=...), or put its "
-            f"file among those of Hocket's (docs/add-a-method.md, docs/remedies.md)"
-        )
 
 
 def parse_remedies(texts: list[str]) -> tuple[Remedy, ...]:
@@ -86,8 +73,9 @@ def normalize_remedy(text: str) -> str:
     >>> normalize_remedy("t2(decay=1e-1)")
     't2(decay=0.1)'
     """
-    name, _, options = str(_read_remedy(text)).partition(":")
-    return f"{name}({options})" if options else name
+    named = _read_remedy(text)
+    options = str(named)[len(named.name) + 1 :]
+    return f"{named.name}({options})" if options else named.name
 
 
 def _read_remedy(text: str) -> Named:
@@ -96,8 +84,7 @@ def _read_remedy(text: str) -> Named:
     Raises:
         OptionError: The text is none.
     """
-    require_no_file("remedy", text)
-    match = re.fullmatch(r"([^():,]+)(?:\(([^()]*)\))?", text)
+    match = re.fullmatch(r"([^()=,]+)(?:\(([^()]*)\))?", text)
     if match is None:
         raise OptionError(
             f"cannot read the remedy {text!r}; write each one after a plus sign, as +name or "
@@ -108,7 +95,7 @@ def _read_remedy(text: str) -> Named:
 
 def _parse_remedy(text: str) -> Remedy:
     named = _read_remedy(text)
-    defaults, build = remedy_options(named.name), REMEDIES[named.name]
+    defaults, build = remedy_options(named.name), _find_remedy(named.name)
     if problems := wrong_options(named.options, defaults, argument_hints(build)):
         raise OptionError(format_problems(f"remedy {named.name!r} cannot be built", problems))
     return build(**named.options)

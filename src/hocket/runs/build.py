@@ -21,9 +21,9 @@ from hocket.methods.extra_delay import parse_extra_delay, with_extra_delay
 from hocket.methods.method import Method
 from hocket.methods.staleness_profile import parse_staleness, with_staleness
 from hocket.options import Named, wrong_options
+from hocket.own_function import load_own
 from hocket.partition import Plan
 from hocket.runs.config import RunConfig
-from hocket.runs.user_network import UserNetwork
 from hocket.signals.losses import Loss, cross_entropy
 from hocket.stage.muon import MuonAdamW, muon
 from hocket.stage.optimizer_factory import OptimizerFactory, SchedulerFactory
@@ -80,33 +80,25 @@ def network_builder(config: RunConfig) -> Callable[[Data], nn.Module]:
     Raises:
         OptionError: The network or one of its options does not exist.
     """
-    user_network = UserNetwork.parse(config.network)
-    if user_network is not None:
-        create = user_network.builder()
-    else:
-        named = Named.parse(config.network)
+    named = Named.parse(config.network)
+    if named.name in zoo.names():
         zoo.check_network(named.name, **named.options)
-        create = partial(zoo.create_fitted, named.name, **named.options)
+        function = zoo.builder(named.name)
+    else:
+        function = load_own("network", named.name, zoo.names(), nn.Module)
 
     def build(data: Data) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             try:
-                return create(data.shape, data.classes)
+                fitted = zoo.fitting(function, data.shape, data.classes)
+                return function(**fitted | named.options)
             except RuntimeError as error:
                 raise OptionError(
                     f"PyTorch refuses the network {config.network!r}: {error}"
                 ) from error
 
     return build
-
-
-def network_name(config: RunConfig) -> str:
-    """Return the name of the network, without options."""
-    user_network = UserNetwork.parse(config.network)
-    if user_network is not None:
-        return user_network.function.name
-    return Named.parse(config.network).name
 
 
 KEPT_PLAN = "plan.json"
@@ -133,7 +125,7 @@ def build_plan(config: RunConfig, previous_dir: Path | None = None) -> int | Pla
     if config.plan == "paper":
         if config.stages == 1:
             return Plan(())
-        return Plan(zoo.paper_plan(network_name(config), config.stages))
+        return Plan(zoo.paper_plan(Named.parse(config.network).title, config.stages))
     if config.plan.endswith(".json"):
         plan = Plan.read(Path(config.plan))
         advice = f"give --stages {plan.stages}, or plan for {config.stages}"
@@ -255,6 +247,11 @@ def build_optimizer_factory(
     """
     named, found = _find_optimizer(config)
     trial = _trial_optimizer(named, found)
+    if named.name == "SGD" and "lr" not in named.options:
+        raise OptionError(
+            f"the optimizer {config.optimizer!r} has no rate, and PyTorch's is 0.001; give it "
+            f"as {named.with_option('lr', 0.05)}"
+        )
     group = list if config.weight_decay_on == "all" else decay_groups
     if group is decay_groups and not trial.param_groups[-1].get("weight_decay"):
         raise OptionError(

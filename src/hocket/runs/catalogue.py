@@ -1,7 +1,7 @@
 """Tables of the networks and of the data sets that have names."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,10 +12,10 @@ from hocket import data, zoo
 from hocket.data.registry import DATA
 
 
-def network_table() -> Table:
-    """Build the table of the networks: parameters, layers, summary and options."""
+def network_table(names: Sequence[str]) -> Table:
+    """Build the table of some networks: parameters, layers, summary and options."""
     table = _described_table("networks (network:option=value,...)", "parameters", "layers")
-    for name in zoo.names():
+    for name in names:
         builder = zoo.builder(name)
         sizes = ("", "")
         if name in zoo.NETWORKS or find_spec("transformers") is not None:

@@ -36,7 +36,8 @@ class RunConfig:
     """Choices of one training; those written ``name:option=value`` take options."""
 
     method: str = "fdg"
-    """Training method, for example fdg:shrink=0.5 (`hocket methods` lists all)."""
+    """Training method, for example fdg:shrink=0.5 (`hocket methods` lists all), or
+    own.py:function; fdg+t1 or fdg+own.py:function with a remedy."""
     stages: int = 2
     """Number of stages that the network is cut into."""
     plan: str = "balanced"
@@ -45,7 +46,7 @@ class RunConfig:
     network: str = "mlp"
     """Network, for example resnet20, mlp:hidden=[64,64], hf_gpt2 or own.py:function."""
     data: str = "digits"
-    """Data set: digits, cifar10, cifar100, folder, hf, text or synthetic."""
+    """Data set: digits, cifar10, cifar100, folder, hf, text, synthetic or own.py:function."""
     data_dir: Path | None = None
     """Folder or file of the data set."""
     workers: int = 0

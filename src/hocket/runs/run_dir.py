@@ -14,7 +14,6 @@ from hocket.checkpoint.directory import newest_first
 from hocket.errors import RunFolderError
 from hocket.options import Named
 from hocket.remedies.registry import split_remedies
-from hocket.runs.build import network_name
 from hocket.runs.config import RunConfig
 from hocket.training.weights_file import import_safetensors
 
@@ -47,11 +46,12 @@ def create_run_dir(config: RunConfig) -> Path:
 
 def _default_run_dirs(config: RunConfig) -> Iterator[Path]:
     """Yield folders under runs/ that are named after the training, the first without number."""
-    method, data = (
-        Named.parse(text).name for text in (split_remedies(config.method)[0], config.data)
+    method, network, data = (
+        Named.parse(text).title
+        for text in (split_remedies(config.method)[0], config.network, config.data)
     )
     timestamp = time.strftime("%Y%m%d-%H%M%S")
-    title = f"{method}{config.stages}-{network_name(config)}-{data}-{timestamp}"
+    title = f"{method}{config.stages}-{network}-{data}-{timestamp}"
     yield Path("runs") / title
     yield from (Path("runs") / f"{title}-{n}" for n in itertools.count(1))
 

@@ -32,7 +32,7 @@ def _result_table(summary: Summary) -> Table:
     """Build the table of the result as a whole."""
     table = Table(title=f"{summary.state}: {summary.folder}", title_justify="left")
     for name in ("epochs", "training loss", "test loss", "test error", "time", "samples/s"):
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right")
     last = summary.epochs[-1] if summary.epochs else None
     evaluation = last.evaluation if last else None
     table.add_row(
@@ -147,7 +147,7 @@ def _empty_table(*names: str) -> Table:
     """Build a table without rows."""
     table = Table(title_justify="left")
     for name in names:
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right")
     return table
 
 
@@ -235,7 +235,7 @@ def method_table(stages: int) -> Table:
         caption_justify="left",
     )
     for name in METHOD_COLUMNS:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold" if name == "paper" else "ellipsis")
     for row in method_rows(stages):
         table.add_row(*row)
     return table
@@ -278,7 +278,7 @@ def timeline_table(timeline: Timeline) -> Table:
     """Build the table of the fractions of time of each stage."""
     table = Table(title=f"{timeline.length_s:.4g} s", title_justify="left")
     for name in ("stage", "busy", "communication", "waiting", "unrecorded"):
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right")
     for stage, parts in timeline.fractions().items():
         recorded = (parts.busy, parts.communication, parts.waiting)
         # The sum may exceed 1 by a rounding error.

@@ -44,6 +44,8 @@ def parse_trackers(text: str) -> Sequence[BuildTracker]:
     problems = [each for name in names for each in wrong_choice("log_to", name, [*TRACKERS])]
     if len(set(names)) < len(names):
         problems.append(f"log_to is {text!r}; name each once")
+    if "tensorboard" in names:
+        problems.append("files for TensorBoard have an option of their own: --tensorboard")
     if problems:
         raise OptionError(format_problems("cannot send metrics to these trackers", problems))
     for name in names:

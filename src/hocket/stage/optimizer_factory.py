@@ -70,7 +70,7 @@ def build_optimizer(
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise OptionError(f"the optimizer of stage {stage}, {kind}, {NEEDS_CLOSURE}")
-    if any("lr" not in group for group in optimizer.param_groups):
+    if any(group.get("lr") is None for group in optimizer.param_groups):
         raise OptionError(
             f"the optimizer of stage {stage}, {kind}, has weights without a rate 'lr'; "
             "it is logged and scheduled, so give each group one, such as 1.0"

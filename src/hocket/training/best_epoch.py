@@ -1,43 +1,47 @@
 """The best epoch of a training by one of its results."""
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, unknown_name
+from hocket.options import check_choice
 from hocket.training.metrics import EpochResult
 
 if TYPE_CHECKING:
     from hocket.training.trainer import Trainer
 
-WatchedMetric: TypeAlias = Literal["test_error", "test_loss", "train_loss"]
-"""Result of an epoch that is better the lower it is."""
+Mode: TypeAlias = Literal["min", "max"]
+"""Values of a metric that are better: low ones or high ones."""
 
 
 class BestEpoch:
-    """Best epoch so far: the first with the lowest value of a metric.
+    """Best epoch so far: the first with the best value of a metric.
 
     Args:
         owner: Name of the callback that watches, for messages.
-        metric: The metric.
-        min_delta: Amount by which a better value has to be below the best one before.
+        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
+            trainer.
+        min_delta: Amount by which a value has to be better than the best one before.
+        mode: ``min`` if low values are better, or ``max``.
 
     Attributes:
         metric: The metric.
+        mode: The mode.
         number: Number of the best epoch, from 0; None before the first.
-        value: The lowest value; None before the first epoch.
+        value: The best value; None before the first epoch.
 
     Raises:
-        OptionError: The metric is unknown, or the amount is negative.
+        OptionError: The mode is unknown, or the amount is negative.
     """
 
-    def __init__(self, owner: str, metric: WatchedMetric, min_delta: float = 0.0) -> None:
-        if metric not in (known := get_args(WatchedMetric)):
-            raise OptionError(
-                f"{owner} is to watch {metric!r}; wanted one of {', '.join(known)}"
-            )
+    def __init__(
+        self, owner: str, metric: str, min_delta: float = 0.0, mode: Mode = "min"
+    ) -> None:
+        check_choice("mode", mode, ("min", "max"))
         if not min_delta >= 0:
             raise OptionError(f"min_delta is {min_delta}; use a number of at least 0")
         self.metric = metric
+        self.mode = mode
         self.number: int | None = None
         self.value: float | None = None
         self._owner = owner
@@ -77,8 +81,9 @@ class BestEpoch:
             OptionError: The epoch was not evaluated as the metric needs it.
         """
         value = self._read(result)
-        limit = math.inf if self.value is None else self.value - self._min_delta
-        if not value < limit:
+        sign = 1 if self.mode == "min" else -1
+        limit = math.inf if self.value is None else sign * self.value - self._min_delta
+        if not sign * value < limit:
             return False
         self.number, self.value = result.number, value
         return True
@@ -93,6 +98,14 @@ class BestEpoch:
             )
         if self.metric == "test_loss":
             return result.evaluation.loss
+        if self.metric != "test_error":
+            own = result.evaluation.metrics
+            if self.metric not in own:
+                known = ["test_error", "test_loss", "train_loss", *own]
+                raise OptionError(
+                    f"{self._owner}: {unknown_name('metric', self.metric, known)}"
+                )
+            return own[self.metric]
         if result.evaluation.error is None:
             raise OptionError(
                 f"{where} has no error, as targets are not class numbers; watch test_loss"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import CheckpointError, OptionError
-from hocket.training.best_epoch import BestEpoch, WatchedMetric
+from hocket.training.best_epoch import BestEpoch, Mode
 from hocket.training.callback import Callback
 from hocket.training.metrics import EpochResult
 from hocket.training.weights_file import save_weights
@@ -21,15 +21,19 @@ class BestWeights(Callback):
 
     Args:
         file: The file, which a new ``fit`` overwrites.
-        metric: What should fall: ``test_error``, ``test_loss`` or ``train_loss``.
+        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
+            trainer.
+        mode: ``min`` if low values are better, or ``max``.
 
     Raises:
-        OptionError: The metric is unknown.
+        OptionError: The mode is unknown.
     """
 
-    def __init__(self, file: Path | str, metric: WatchedMetric = "test_error") -> None:
+    def __init__(
+        self, file: Path | str, metric: str = "test_error", *, mode: Mode = "min"
+    ) -> None:
         self._file = Path(file)
-        self._best = BestEpoch("BestWeights", metric)
+        self._best = BestEpoch("BestWeights", metric, mode=mode)
 
     @property
     def best_epoch(self) -> int | None:

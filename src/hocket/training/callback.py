@@ -157,6 +157,10 @@ class CallbackList:
         for callback in callbacks:
             kind = type(callback).__name__
             if not isinstance(callback, Callback):
+                if isinstance(callback, type):
+                    raise OptionError(
+                        f"a callback is the class {callback.__name__}; give an object of it"
+                    )
                 raise OptionError(
                     f"a callback is a {kind}; derive its class from "
                     "hocket.training.callback.Callback"

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import OptionError
-from hocket.training.best_epoch import BestEpoch, WatchedMetric
+from hocket.training.best_epoch import BestEpoch, Mode
 from hocket.training.callback import Callback
 from hocket.training.metrics import EpochResult
 
@@ -19,9 +19,11 @@ class EarlyStopping(Callback):
     stop stay there, so that the weights are those that the last epoch was evaluated with.
 
     Args:
-        metric: What should fall: ``test_error``, ``test_loss`` or ``train_loss``.
+        metric: ``test_error``, ``test_loss``, ``train_loss``, or the name of a metric of the
+            trainer.
         patience: Epochs in a row without a better result after which the training stops.
-        min_delta: Amount by which a better result has to be below the best one before.
+        min_delta: Amount by which a result has to be better than the best one before.
+        mode: ``min`` if low values are better, or ``max``.
 
     Raises:
         OptionError: An option is out of its range.
@@ -29,16 +31,17 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
-        metric: WatchedMetric = "test_error",
+        metric: str = "test_error",
         *,
         patience: int = 3,
         min_delta: float = 0.0,
+        mode: Mode = "min",
     ) -> None:
         if not (isinstance(patience, int) and patience >= 1):
             raise OptionError(f"patience is {patience!r}; use a whole number of at least 1")
         self._patience = patience
         self._min_delta = min_delta
-        self._best = BestEpoch("EarlyStopping", metric, min_delta)
+        self._best = BestEpoch("EarlyStopping", metric, min_delta, mode)
         self._waited = 0
 
     @property
@@ -61,8 +64,9 @@ class EarlyStopping(Callback):
         if best.number is None:
             return f"the {metric} was not finite {waited}"
         enough = f" by more than {self._min_delta:g}" if self._min_delta else ""
+        passed = "fallen below" if best.mode == "min" else "risen above"
         return (
-            f"the {metric} has not fallen below {best.value:.4g}{enough} {waited}, since "
+            f"the {metric} has not {passed} {best.value:.4g}{enough} {waited}, since "
             f"epoch {best.number + 1}"
         )
 

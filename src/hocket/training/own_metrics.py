@@ -28,8 +28,8 @@ class MetricObject(Protocol):
             targets: Targets, (B, ...).
         """
 
-    def compute(self) -> float | Tensor:
-        """Return the value of all batches."""
+    def compute(self) -> float | Tensor | Mapping[str, float | Tensor]:
+        """Return the value of all batches, or several by name."""
 
 
 Metric: TypeAlias = MetricFunction | MetricObject
@@ -108,7 +108,11 @@ class OwnMetrics:
         for name, metric in self._metrics.items():
             if isinstance(metric, MetricObject):
                 with _alone(metric):
-                    values[name] = _number(name, metric.compute())
+                    value = metric.compute()
+                parts = value.items() if isinstance(value, Mapping) else [("", value)]
+                for part, each in parts:  # of a MetricCollection
+                    whole = f"{name}.{part}" if part else name
+                    values[whole] = _number(whole, each)
             else:
                 values[name] = self._sums[name] / self._samples
         return values

@@ -220,6 +220,12 @@ class Trainer:
             )
         return self._life.session.cut.network
 
+    def __repr__(self) -> str:
+        method, count = self._life.session.setup.method, self.stage_count
+        delays = ", ".join(str(method.delay(k, count)) for k in range(count))
+        cuts = f", cut at {', '.join(self.plan.cuts)}" if self.plan else ""
+        return f"<Trainer: {method.name}, {count} stages{cuts}, delays {delays}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -629,8 +635,13 @@ def _device_here(network: nn.Module, device: torch.device | str | None) -> torch
         raise OptionError(f"device is {device!r}; use one such as 'cpu' or 'cuda'") from error
     if device is None and rank is not None:
         wanted = torch.device(wanted.type)  # all of them may have put theirs on the first GPU
-    if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(f"device is {str(wanted)!r}, and PyTorch finds no GPU; use 'cpu'")
+    if wanted.type == "meta":
+        raise OptionError("device is 'meta', whose tensors hold no numbers; build it on 'cpu'")
+    for kind, backend in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
+        if wanted.type == kind and not backend.is_available():
+            raise OptionError(f"device is {str(wanted)!r}, and PyTorch finds no GPU; use 'cpu'")
+    if any(p.is_inference() for p in network.parameters()):
+        raise OptionError("the network was built in inference_mode; build it outside of it")
     return assign_device(wanted, int(rank or 0), torch.cuda.device_count())
 
 
@@ -644,12 +655,12 @@ def _network_and_stages(
     """
     if isinstance(network, nn.Module):
         return network, 2 if stages is None else stages
-    if stages is not None:
-        raise OptionError("the network is a list of stages; leave the option stages out")
     one = isinstance(network, str | type) or not isinstance(network, Iterable)
     modules = [] if one else list(network)
     if one or not all(isinstance(module, nn.Module) for module in modules):
         raise OptionError(f"the network is {network!r}; give a module, or a list of modules")
+    if stages is not None:
+        raise OptionError("the network is a list of stages; leave the option stages out")
     chain = nn.Sequential(*modules)
     chain.training = any(module.training for module in modules)
     return chain, modules

@@ -30,8 +30,8 @@ def test_what_is_no_method_is_refused(given, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mine.py:damped", "'mine.py:damped' is a file; give a method of your own to Trainer("),
-        ("fdg+mine.py", "'mine.py' is a file; give a remedy of your own to Trainer("),
+        ("mine.py", "the method 'mine.py' is a file; name its function"),
+        ("fdg+mine.py", "the remedy 'mine.py' is a file; name its function"),
         ("fdg+predict,t1", "cannot read the remedy 'predict,t1'; write each one after a plus"),
     ],
 )

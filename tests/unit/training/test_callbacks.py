@@ -32,6 +32,10 @@ def fit(trainer, *callbacks, epochs=3, **options):
     return trainer.fit(BATCHES, BATCHES[:1], epochs=epochs, callbacks=callbacks, **options)
 
 
+def accuracy(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+
+
 class Diary(Callback):
     """Counts epochs in its state, writes down its calls, and may ask to stop."""
 
@@ -365,10 +369,21 @@ def test_best_weights_that_cannot_be_written_are_an_error(tmp_path):
         fit(trainer_of(), BestWeights(tmp_path / "best.pt"))
 
 
+def test_a_metric_of_the_user_may_rise(tmp_path):
+    values = iter([0.5, 0.6, 0.6, 0.4])
+    trainer = trainer_of(metrics={"accuracy": lambda *_: next(values)})
+    best = BestWeights(tmp_path / "best.pt", "accuracy", mode="max")
+    stopping = EarlyStopping("accuracy", patience=2, mode="max")
+    history = fit(trainer, stopping, best, epochs=9)
+    assert (len(history), stopping.best_epoch, best.best_epoch) == (4, 1, 1)
+    assert "accuracy has not risen above 0.6 for 2 epochs" in stopping.reason
+
+
 REFUSALS = {
+    "mode": (lambda: EarlyStopping(mode="up"), "mode is 'up'; use 'min' or 'max'"),
     "metric": (
-        lambda: EarlyStopping("accuracy"),
-        "EarlyStopping is to watch 'accuracy'; wanted one of test_error, test_loss, train_loss",
+        lambda: fit(trainer_of(metrics={"accuracy": accuracy}), EarlyStopping("acuracy")),
+        "EarlyStopping: unknown metric 'acuracy' (did you mean 'accuracy'?)",
     ),
     "patience": (lambda: EarlyStopping(patience=0), "patience is 0; use a whole number"),
     "min_delta": (lambda: EarlyStopping(min_delta=-1), "min_delta is -1; use a number of"),

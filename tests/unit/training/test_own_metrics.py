@@ -48,6 +48,14 @@ def test_functions_and_objects_agree_with_the_error(stages):
     assert gathered.distributed_available_fn is gathered.asked
 
 
+def test_a_named_collection_of_torchmetrics_gives_each_value_a_name():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    parts = {"micro": MulticlassAccuracy(num_classes=3, average="micro")}
+    metrics = {"all": torchmetrics.MetricCollection(parts)}
+    result = Trainer(mlp(2), optimizer=sgd, metrics=metrics).evaluate(BATCHES)
+    assert result.metrics["all.micro"] == pytest.approx(1 - result.error)
+
+
 def test_those_of_torchmetrics_are_taken():
     metric = MulticlassAccuracy(3, average="micro")
     trainer = Trainer(mlp(2), optimizer=sgd, metrics={"accuracy": metric})

@@ -8,13 +8,13 @@ from pathlib import Path
 from hocket.errors import DataError, HocketError, OptionError
 from hocket.files import JSON_LIMIT
 from hocket.program import unroll
-from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
 from hocket.runs.plot import program_panel
 from hocket.runs.report.groups import Group
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import ReportedRun
 from hocket.runs.report.span_picture import first_spans, span_picture
+from hocket.runs.sweeps.curve import build_read_method
 from hocket.timeline import Timeline
 
 LEAST_BATCHES, MOST_BATCHES = 6, 24
@@ -68,7 +68,7 @@ def timeline_pictures(runs: Sequence[ReportedRun]) -> list[Markup]:
 def _draw_program(config: RunConfig, title: str) -> Markup:
     """Draw the program of a configuration, or say why it has none."""
     try:
-        method = build_run_method(config)
+        method = build_read_method(config)
         if method.free_running:
             return element("p", "No program: its stages run freely.", class_="note")
         if config.stages > MOST_STAGES:

@@ -39,9 +39,9 @@ def main(words: Sequence[str]) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     assert config.run_dir is not None, "the pool names the folder of each run"
     _wait_for_lock(config.run_dir)
-    if json.loads(words[1]) != file_digests(config.network, config.plan):
+    if json.loads(words[1]) != file_digests(vars(config)):
         reason = (
-            "the file of its network or of its plan has changed since the sweep began; call "
+            "the file of its plan or of its own code has changed since the sweep began; call "
             "the sweep again"
         )
         return report(config, RunFolderError(reason))

@@ -8,9 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hocket.errors import OptionError
 from hocket.files import open_regular_file
-from hocket.methods import parse_method
+from hocket.methods import Method, parse_method
+from hocket.options import Named
+from hocket.remedies.registry import split_remedies
+from hocket.runs.build import build_run_method
 from hocket.runs.config import RunConfig
+from hocket.runs.own_code import own_functions
 from hocket.runs.sweeps.target import Target
 
 METRICS_FILE = "metrics.jsonl"
@@ -76,7 +81,7 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
         config: The configuration of the run.
         under_way: Go on with the evaluations of an epoch that has not ended.
     """
-    accumulate = parse_method(config.method).accumulate
+    accumulate = _accumulate(config.method)
     curve = [Point(0, 0, 0, 0.0, None, None, None)]
     within: list[dict[str, Any]] = []
     epochs = 0
@@ -109,6 +114,28 @@ def read_curve(folder: Path, config: RunConfig, *, under_way: bool = False) -> l
         within = []
     rest = [_point_under_way(curve[-1], each, config) for each in within if under_way]
     return curve[1:] + rest
+
+
+def _accumulate(method: str) -> int:
+    """Return the number of batches of an update; no code runs that a run folder names.
+
+    A method of the user has then 1, or its option ``accumulate``.
+    """
+    if own_functions(method):
+        options = Named.parse(split_remedies(method)[0]).options
+        return int(options.get("accumulate", 1))
+    return parse_method(method).accumulate
+
+
+def build_read_method(config: RunConfig) -> Method:
+    """Return the method of a configuration that a file holds; no code runs that it names.
+
+    Raises:
+        OptionError: It is a function of the user, or as in `build_run_method`.
+    """
+    if own := own_functions(config.method):
+        raise OptionError(f"{own[0]} is code of the user, and reading a run runs none")
+    return build_run_method(config)
 
 
 def count_epochs(folder: Path) -> int:
@@ -158,7 +185,7 @@ def _point_under_way(before: Point, row: Mapping[str, Any], config: RunConfig) -
         row: The row of the evaluation.
         config: The configuration of the run.
     """
-    batches = (row["updates"] - before.updates) * parse_method(config.method).accumulate
+    batches = (row["updates"] - before.updates) * _accumulate(config.method)
     pace = before.seconds / before.updates if before.updates else math.nan
     return Point(
         batches=before.batches + batches,

@@ -20,7 +20,7 @@ from hocket.runs.sweeps.report import markdown
 from hocket.runs.sweeps.results import RowResults, RunOutcome
 from hocket.runs.sweeps.rows import choices
 from hocket.runs.sweeps.selection import is_at_edge, sweep_means
-from hocket.runs.sweeps.study import Study, own_networks
+from hocket.runs.sweeps.study import Study, own_choices
 from hocket.runs.sweeps.target import METRICS, Target
 
 FILE, REPORT, PICTURE = "record.json", "README.md", "curves.svg"
@@ -147,8 +147,8 @@ def study_command(study: Study) -> str:
     if study.file is None:
         return "hocket.sweep(study)"
     options = ["--data-dir", "DIR"] if study.base.get("data_dir") else []
-    for network in own_networks(study.as_dict()):
-        options += ["--network", network]
+    for option, text in own_choices(study.as_dict()):
+        options += [f"--{option}", text]
     return shlex.join(["hocket", "sweep", study.file.name, *options])
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import OptionError
-from hocket.runs.build import build_run_method
 from hocket.runs.config import parse_config
+from hocket.runs.sweeps.curve import build_read_method
 from hocket.runs.sweeps.rows import DEFAULTS
 from hocket.runs.sweeps.selection import HELD_OUT, RULE
 from hocket.runs.sweeps.target import METRICS
@@ -79,7 +79,7 @@ def first_stage_lateness(options: Mapping[str, Any]) -> tuple[str, str]:
     """
     try:
         config = parse_config({**DEFAULTS, **options}, "the record")
-        method = build_run_method(config)
+        method = build_read_method(config)
     except OptionError:
         return NONE, NONE
     if method.free_running:

@@ -13,7 +13,7 @@ from hocket.errors import OptionError
 from hocket.methods.registry import normalize_method
 from hocket.options import Named
 from hocket.runs.config import RunConfig, parse_config
-from hocket.runs.user_network import UserNetwork
+from hocket.runs.own_code import named_code
 
 DEFAULTS: Mapping[str, Any] = {"threads": 1, "checkpoint_every": 500}
 """Options that the runs of a study have unless the study gives them."""
@@ -62,8 +62,7 @@ class Row:
 
     def file_digests(self) -> dict[str, str]:
         """Return the digests of the files that its options name, as they are now."""
-        network = self.options.get("network", RunConfig.network)
-        return file_digests(network, self.options.get("plan", RunConfig.plan))
+        return file_digests(self.options)
 
     def run(self, rate: float | None, seed: int, *, hold_out: float = 0.0) -> "Run":
         """Return the run of a learning rate and a seed.
@@ -95,7 +94,7 @@ class Run:
         rate: Learning rate that was given to it; None for that of the optimizer.
         seed: Its seed.
         name: Name of its folder, which is the same as long as its configuration is, and the
-            files of its plan and of a network of the user's.
+            files of its plan and of the user's code.
         files: Digests of these files when the study was read, by what they are.
     """
 
@@ -109,7 +108,7 @@ class Run:
     def __post_init__(self) -> None:
         method = Named(normalize_method(self.config.method)).slug[:40]
         rate = Named.parse(self.config.optimizer).options.get("lr")
-        files = file_digests(self.config.network, self.config.plan)
+        files = file_digests(vars(self.config))
         decisive = choices(self.config) | files
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
         place = f"{method}-stages-{self.config.stages}-lr-{rate}-seed-{self.config.seed}"
@@ -124,15 +123,14 @@ class Run:
         return f"{self.label}{rate}, seed {self.seed}{held_out}"
 
 
-def file_digests(network: str, plan: str) -> dict[str, str]:
-    """Return the digests of the files that the options of a run name, but for its data.
-
-    Args:
-        network: The network; one of the user's own has a file.
-        plan: The plan, perhaps a file.
-    """
-    own = UserNetwork.parse(network)
-    files = {} if own is None else {"network file": own.file}
+def file_digests(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of the files that the options of a run name, but for its data."""
+    files = {
+        f"{option} file{f' {number}' if number else ''}": function.file
+        for option, functions in named_code(options).items()
+        for number, function in enumerate(functions)
+    }
+    plan = str(options.get("plan", ""))
     if plan.endswith(".json"):
         files["plan file"] = Path(plan)
     return {

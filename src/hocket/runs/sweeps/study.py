@@ -6,18 +6,20 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hocket.errors import OptionError, format_problems
 from hocket.files import open_regular_file
 from hocket.options import wrong_options
+from hocket.runs.own_code import OPTIONS, own_functions
 from hocket.runs.sweeps.checks import grid_tables, study_problems
 from hocket.runs.sweeps.rows import Row, Run, as_list, expand
 from hocket.runs.sweeps.target import Target
-from hocket.runs.user_network import UserNetwork
 
 FILE_LIMIT = 2**20
 """Most bytes of a study file that is read."""
+_NO_CODE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,15 @@ class Study:
             raise OptionError(format_problems(f"study {self.name!r} is impossible", problems))
 
     @staticmethod
-    def read(file: Path | str, *, own_network: str | None = None, **changes: Any) -> "Study":
+    def read(
+        file: Path | str, *, own_code: Mapping[str, Sequence[str]] = _NO_CODE, **changes: Any
+    ) -> "Study":
         """Read a study from a TOML file.
 
         Args:
             file: The file.
-            own_network: The network ``own.py:function`` of the file whose code may be run.
+            own_code: Values of the file whose code may be run, by option:
+                ``{"network": ["own.py:function"]}``.
             changes: Keys that replace those of the file; of a table, such as ``base``, only the
                 options that are given.
 
@@ -87,17 +92,20 @@ class Study:
         for key, value in changes.items():
             merged = isinstance(value, Mapping) and isinstance(values.get(key, {}), Mapping)
             values[key] = {**values.get(key, {}), **value} if merged else value
-        named = own_networks(values)
-        _require_allowed(file, named, own_network)
+        named = own_choices(values)
+        _require_allowed(file, named, own_code)
         hints = _key_hints()
         valid = {key: value for key, value in values.items() if key in hints}
         problems = wrong_options(values, hints, {}, kind="key")
         problems += study_problems({**_DEFAULTS, **valid}, hints)
-        if own_network is not None and not named:
-            problems.append(
-                f"network is {own_network!r}, but the study names no network of a file; drop "
-                "--network"
-            )
+        found = [function for _, text in named for function in own_functions(text)]
+        problems += [
+            f"{option} is {text!r}, but the study names no such function of a file; drop "
+            f"--{option} {shlex.quote(text)}"
+            for option, texts in own_code.items()
+            for text in texts
+            if not own_functions(text) or not set(own_functions(text)) <= set(found)
+        ]
         if "data_dir" in changes.get("base", {}) and _has_data_dir(values):
             problems.append(
                 "data_dir is given, but the grid has its own; drop --data-dir, or take it out "
@@ -212,31 +220,39 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise OptionError(f"the study {str(file)!r} is not TOML: {error}") from error
 
 
-def own_networks(values: Mapping[str, Any]) -> list[str]:
-    """Return the networks of the user's that a study names, from its values, unchecked."""
+def own_choices(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return options of a study with values that name the user's code, unchecked."""
     tables = [values.get("base"), *grid_tables(values.get("grid", ()))]
-    texts = [
-        text for t in tables if isinstance(t, Mapping) for text in as_list(t.get("network"))
+    choices = [
+        (option, text)
+        for t in tables
+        if isinstance(t, Mapping)
+        for option in OPTIONS
+        for text in as_list(t.get(option))
+        if own_functions(text)
     ]
-    return [text for text in dict.fromkeys(texts) if _is_own_network(text)]
+    return list(dict.fromkeys(choices))
 
 
-def _require_allowed(file: Path, named: Sequence[str], allowed: str | None) -> None:
+def _require_allowed(
+    file: Path, named: Sequence[tuple[str, str]], allowed: Mapping[str, Sequence[str]]
+) -> None:
     """Refuse code that only the file names, before anything is imported for a check.
 
     Args:
         file: The study file.
-        named: Networks of the user's that it names.
-        allowed: The one that may be run.
+        named: Options with values that name the user's code.
+        allowed: Values by option whose functions may be run, with any options.
 
     Raises:
-        OptionError: With every network whose code would be run.
+        OptionError: With every value whose code would be run.
     """
+    known = {f for texts in allowed.values() for text in texts for f in own_functions(text)}
     if problems := [
-        f"it runs the code of the network {text!r}; if you want that, give --network "
+        f"it runs the code of the {option} {text!r}; if you want that, give --{option} "
         f"{shlex.quote(text)}"
-        for text in named
-        if text != allowed
+        for option, text in named
+        if not set(own_functions(text)) <= known
     ]:
         raise OptionError(
             format_problems(f"{str(file)!r} does not choose that alone", problems)
@@ -247,11 +263,3 @@ def _has_data_dir(values: Mapping[str, Any]) -> bool:
     """Return True if a table of the grid names the place of its data itself."""
     tables = grid_tables(values.get("grid", ()))
     return any(isinstance(table, Mapping) and "data_dir" in table for table in tables)
-
-
-def _is_own_network(text: Any) -> bool:
-    """Return True if a network is a function of a module of the user's."""
-    try:
-        return isinstance(text, str) and UserNetwork.parse(text) is not None
-    except OptionError:  # the checks say what is wrong with it
-        return False

@@ -48,7 +48,7 @@ def test_the_name_of_a_run_follows_the_file_of_its_network(file, network):
     "network", ["no_such_module:build", "watched_nets.no.such:build", "mlp"]
 )
 def test_a_network_without_a_file_has_no_digest(file, network):
-    assert file_digests(network, "balanced") == {}
+    assert file_digests({"network": network}) == {}
 
 
 def test_a_file_that_changes_during_a_sweep_breaks_nothing(file, monkeypatch, tmp_path):
@@ -72,6 +72,4 @@ def test_a_run_whose_file_has_changed_since_it_was_named_is_not_run(file, monkey
     assert child.main([json.dumps(config.as_dict()), json.dumps(named)]) == 1
     result = read_result(Path("run"))
     assert result.state == "failed"
-    assert (
-        "the file of its network or of its plan has changed since the sweep" in result.message
-    )
+    assert "the file of its plan or of its own code has changed" in result.message

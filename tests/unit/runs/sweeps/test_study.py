@@ -195,11 +195,11 @@ def test_a_file_does_not_run_code_alone(tmp_path):
     nets.write_text("raise SystemExit('it ran')")
     own = f"{nets}:small"
     file = write(tmp_path, f"base = {{network = '{own}'}}\ngrid = {{method = 'fdg'}}")
-    for allowed in (None, "mlp"):
+    for allowed in ([], ["mlp"]):
         with pytest.raises(OptionError, match=r"runs the code of .*give --network .*nets\.py"):
-            Study.read(file, own_network=allowed)
+            Study.read(file, own_code={"network": allowed})
     nets.write_text(NETS)
-    assert Study.read(file, own_network=own).base["network"] == own
+    assert Study.read(file, own_code={"network": [own]}).base["network"] == own
 
 
 def test_a_place_of_the_data_that_the_grid_replaces_is_refused(tmp_path):
@@ -214,9 +214,9 @@ def test_a_place_of_the_data_that_the_grid_replaces_is_refused(tmp_path):
 def test_a_permission_for_no_code_is_refused(tmp_path):
     file = write(tmp_path, "grid = {method = 'fdg', network = ['mlp', 'mlp:hidden=[8]']}")
     with pytest.raises(
-        OptionError, match=r"(?s)jobs is -1.*names no network of a file; drop --network"
+        OptionError, match=r"(?s)jobs is -1.*names no such function of a file; drop --network"
     ):
-        Study.read(file, own_network="nets.py:small", jobs=-1)
+        Study.read(file, own_code={"network": ["nets.py:small"]}, jobs=-1)
 
 
 @pytest.mark.parametrize("where", ["base", "grid"])

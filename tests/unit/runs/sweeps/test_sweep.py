@@ -522,7 +522,7 @@ def test_the_command_of_a_study_names_its_file_and_allows_its_network(tmp_path):
         f"name = 'A title'\ngrid = {{network = '{own}'}}\n"
         f"base = {{data = 'text', data_dir = '{tmp_path}'}}"
     )
-    read = Study.read(file, own_network=own)
+    read = Study.read(file, own_code={"network": [own]})
     wanted = f"hocket sweep mine.toml --data-dir DIR --network {own}"
     assert study_command(read) == wanted
     assert "file" not in read.as_dict()

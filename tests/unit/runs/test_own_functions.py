@@ -1,4 +1,4 @@
-"""`--network` takes a function of a file or module of the user."""
+"""Options take functions of files and modules of the user."""
 
 import sys
 
@@ -8,9 +8,10 @@ from torch import nn
 
 from hocket import data
 from hocket.errors import OptionError
-from hocket.runs.build import build_network, network_name
+from hocket.options import Named
+from hocket.own_function import OwnFunction
+from hocket.runs.build import build_network
 from hocket.runs.config import RunConfig
-from hocket.runs.user_network import UserNetwork
 
 DIGITS = data.load("digits", batch_size=32)
 FILE = """
@@ -70,15 +71,14 @@ def test_a_file_and_a_module_give_the_network_fitted_to_the_data(module):
     assert isinstance(network, nn.Sequential)
     assert network[1].weight.shape == (6, 64)
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-    assert network_name(run) == "small"
+    assert Named.parse(run.network).title == "small"
     again = build_network(run, DIGITS)
     assert torch.equal(network[1].weight, again[1].weight)
 
 
-@pytest.mark.parametrize("text", ["mlp", "mlp:hidden=[3]", "resnet20:wide", "fdg:a=b:c"])
+@pytest.mark.parametrize("text", ["mlp", "mlp:hidden=[3]", "fdg:a=b:c"])
 def test_names_with_options_are_none_of_the_users_own(text):
-    assert UserNetwork.parse(text) is None
-    assert network_name(RunConfig(network="mlp:hidden=[3]")) == "mlp"
+    assert OwnFunction.parse(text) is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,8 @@ def test_names_with_options_are_none_of_the_users_own(text):
         ("nets_of_mine:_hidden", "unknown function of 'nets_of_mine': '_hidden'"),
         ("nets_of_mine:small:depth=2", "small does not take these options: got an unexpected"),
         ("nets_of_mine:failing", "failing fails: ZeroDivisionError: .*; correct the function"),
-        ("nets_of_mine:number", "number returns a int; return an nn.Module"),
+        ("resnet20:wide", "cannot read 'wide' in 'resnet20:wide'; write resnet20:option=value"),
+        ("nets_of_mine:number", "number returns a int; return a torch.nn.*Module"),
     ],
 )
 def test_what_goes_wrong_is_told(network, text):

@@ -1,0 +1,29 @@
+"""Code of the user that the options of a run name, which no file chooses alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hocket.own_function import OwnFunction
+from hocket.remedies.registry import split_remedies
+
+OPTIONS = ("method", "network", "data")
+"""Options that may name a function of the user."""
+
+
+def own_functions(text: Any) -> list[OwnFunction]:
+    """Return the functions of the user that the value of an option names.
+
+    >>> [str(function) for function in own_functions("fdg:shrink=0.5+mine.py:blend(share=0.1)")]
+    ['mine.py:blend']
+    >>> own_functions("mlp:hidden=[64]")
+    []
+    """
+    names = split_remedies(text) if isinstance(text, str) else ("", [])
+    parsed = [OwnFunction.parse(part.partition("(")[0]) for part in (names[0], *names[1])]
+    return [function for function in parsed if function is not None]
+
+
+def named_code(choices: Mapping[str, Any]) -> dict[str, list[OwnFunction]]:
+    """Return the functions of the user that choices of a run name, by option."""
+    named = {option: own_functions(choices.get(option)) for option in OPTIONS}
+    return {option: functions for option, functions in named.items() if functions}

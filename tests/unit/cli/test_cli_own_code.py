@@ -1,0 +1,175 @@
+"""Methods, remedies and data sets of the user have names on the command line."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import OptionError
+from hocket.methods import parse_method
+from hocket.methods.registry import forwards_first, normalize_method, with_option
+from hocket.remedies import parse_remedies
+from hocket.runs.build import load_data
+from hocket.runs.config import RunConfig
+from hocket.runs.own_code import named_code
+from hocket.runs.sweeps.rows import Run
+from hocket.runs.sweeps.study import Study
+
+MINE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from hocket.data import Data
+from hocket.data.batches import Batches, InMemory
+from hocket.methods import DDG
+from hocket.remedies import T2
+
+
+def late(*, extra: int = 0, order: str = "backward-first"):
+    return DDG(backward_delay=1 + extra, linearize="live", order=order, name="late")
+
+
+@dataclass(frozen=True)
+class Half(T2):
+    share: float = 0.5
+
+
+def toy(*, batch_size, seed=0, size: int = 64):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 8, generator=generator)
+    examples = InMemory(inputs, (inputs[:, 0] > 0).long())
+    train = Batches(examples, batch_size, seed=seed, shuffle=True)
+    return Data("toy", train, Batches(examples, batch_size), 2, (8,), "vectors")
+
+
+def number():
+    return 3
+"""
+METHOD = "mine.py:late:extra=1+mine.py:Half(share=0.25)"
+TRAIN = ("--data", "mine.py:toy:size=32", "--network", "mlp:hidden=[8,8]", "--batch-size", "8")
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("mine.py").write_text(MINE)
+    yield
+    sys.modules.pop("mine", None)
+
+
+def test_a_function_builds_a_method_and_a_class_a_remedy():
+    method = parse_method(METHOD)
+    assert method == parse_method(METHOD)  # its file has run once
+    assert (method.backward_delay, method.name) == (2, parse_method("mine.py:late").name)
+    assert [remedy.share for remedy in method.remedies] == [0.25]
+    assert parse_method("ddg:linearize=live+mine.py:Half").remedies[0].share == 0.5
+    assert with_option(METHOD, "extra", 0) == METHOD.replace("extra=1", "extra=0")
+    assert normalize_method("mine.py:late:extra=1+mine.py:Half(share=25e-2)") == METHOD
+    assert "order=forward-first" in forwards_first(METHOD)
+
+
+def test_a_function_loads_data():
+    data = load_data(RunConfig(data="mine.py:toy:size=32", batch_size=8))
+    assert (data.shape, len(data.train)) == ((8,), 4)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: parse_method("mine.py:late:power=2"),
+            "unknown option 'power' .*; there are: extra, order",
+        ),
+        (
+            lambda: parse_method("mine.py:late:extra=many"),
+            "extra is 'many'; wanted a whole number",
+        ),
+        (
+            lambda: parse_method("mine.py:number"),
+            "mine.py:number returns a int; return a .*Method",
+        ),
+        (lambda: parse_remedies(["mine.py:late"]), "returns a Method; return a .*Remedy"),
+        (
+            lambda: parse_method("fdg:shrink"),
+            "cannot read 'shrink' in 'fdg:shrink'; write fdg:",
+        ),
+        (
+            lambda: load_data(RunConfig(data="mine.py:number")),
+            "number does not take .*batch_size",
+        ),
+        (lambda: load_data(RunConfig(data="mine.py")), "the data set 'mine.py' is a file"),
+    ],
+)
+def test_what_goes_wrong_is_told(build, message):
+    with pytest.raises(OptionError, match=message):
+        build()
+
+
+def test_a_run_is_trained_and_resumed_by_name_only(call):
+    words = ("--method", METHOD, *TRAIN, "--checkpoint-every", "2", "--run-dir", "run")
+    assert call("train", *words, "--epochs", "1")[0] == 0
+    code, _, told = call("train", "--resume", "run", "--epochs", "2")
+    assert code == 2
+    assert f"give --method '{METHOD}'" in told
+    assert "give --data mine.py:toy:size=32" in told
+    again = ("--method", METHOD, "--data", TRAIN[1], "--epochs", "2")
+    assert call("train", "--resume", "run", *again)[0] == 0
+    assert json.loads(Path("run/run.json").read_text())["method"] == METHOD
+
+
+def test_a_report_runs_no_code_that_a_run_folder_names(call):
+    assert (
+        call("train", "--method", METHOD, *TRAIN, "--epochs", "1", "--run-dir", "run")[0] == 0
+    )
+    Path("mine.py").write_text("raise SystemExit('it ran')")
+    assert call("report", "run", "--out", "report.html")[0] == 0
+    assert "mine.py:late" in Path("report.html").read_text()
+
+
+def test_draw_and_plan_take_them(call):
+    assert "B0 U0" in call("draw", "--method", "mine.py:late:extra=1")[1]
+    words = ("--methods", METHOD, "--data", TRAIN[1], "--network", TRAIN[3], "--stages", "2")
+    code, printed, _ = call("plan", *words)
+    assert code == 0
+    assert f"--method '{METHOD}'" in printed
+
+
+def test_a_study_names_them_with_a_word_of_the_user(call):
+    Path("mine.toml").write_text(
+        "grid = {method = ['ddg', 'mine.py:late', 'mine.py:late:extra=1+mine.py:Half']}\n"
+        "base = {data = 'mine.py:toy', network = 'mlp:hidden=[8,8]', epochs = 1}"
+    )
+    code, _, told = call("sweep", "mine.toml", "--method", "mine.py:late")
+    assert code == 2
+    assert "give --method mine.py:late:extra=1+mine.py:Half" in told.replace("\n", " ")
+    allowed = ("--method", "mine.py:late", "--method", "fdg+mine.py:Half")
+    code, _, told = call(
+        "sweep", "mine.toml", *allowed, "--data", "mine.py:toy", "--out", "out"
+    )
+    assert code == 0, told
+    read = Study.read("mine.toml", own_code={"method": [METHOD], "data": ["mine.py:toy"]})
+    assert len(read.rows) == 3
+
+
+def test_the_files_of_a_run_are_part_of_its_identity():
+    config = RunConfig(method=METHOD, data="mine.py:toy")
+    before = Run("own", config, None, 0)
+    assert set(before.files) == {"method file", "method file 1", "data file"}
+    Path("mine.py").write_text(MINE + "# changed\n")
+    assert Run("own", config, None, 0).name != before.name
+    assert named_code(vars(RunConfig())) == {}
+
+
+def test_the_same_method_of_a_file_trains_as_that_of_hocket(call):
+    for method in ("mine.py:late", "ddg:linearize=live,order=backward-first"):
+        folder = Path(method.partition(":")[0]).stem
+        words = ("--method", method, *TRAIN, "--epochs", "1", "--run-dir", folder)
+        assert call("train", *words)[0] == 0
+    mine, theirs = (Path(f"{name}/network.pt").read_bytes() for name in ("mine", "ddg"))
+    assert mine == theirs

@@ -1,0 +1,39 @@
+"""At any width of the terminal every number of a table is printed whole."""
+
+import re
+
+import pytest
+
+from hocket.cli.output import print_tables
+from hocket.runs.catalogue import data_table
+from hocket.runs.tables import METHOD_COLUMNS, method_rows, method_table, option_table
+
+WIDTHS = (40, 80, 100, 120, 200)
+
+
+def printed(capsys, monkeypatch, width, *tables):
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_tables(*tables)
+    return capsys.readouterr().out
+
+
+def words(text):
+    return re.findall(r"[\w.,:%=()/-]+", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_value_of_the_methods_is_cut(capsys, monkeypatch, width):
+    text = printed(capsys, monkeypatch, width, method_table(4))
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    found = set(words(text))
+    for row in method_rows(4):
+        assert set(words(" ".join(row[:-1]))) <= found  # all but the paper, which is prose
+    assert {name for name in METHOD_COLUMNS if name in text} == set(METHOD_COLUMNS)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_prose_breaks_between_words(capsys, monkeypatch, width):
+    text = printed(capsys, monkeypatch, width, option_table(), data_table())
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
