@@ -1,6 +1,7 @@
-"""What all tests share: one thread, as equal bits need equal thread counts."""
+"""What all tests share: signals as in a terminal; one thread, as equal bits need."""
 
 import gc
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,14 @@ torch.set_num_threads(1)
 # The same examples in every run, and no failure because a machine is slow.
 settings.register_profile("laws", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("laws")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _signals_as_in_a_terminal():
+    """Hear signals that background jobs and ``nohup`` ignore, here and in what tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # the tests outlive the terminal still
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

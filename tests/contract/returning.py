@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -20,6 +21,7 @@ from hocket import Checkpoints, Trainer
 from hocket.checkpoint.directory import newest_first
 from hocket.distributed import identity
 from hocket.distributed.launch import launch
+from hocket.distributed.membership import Membership
 from hocket.distributed.restart import RestartBudget, retry_after_loss
 from hocket.methods import DGLAsync
 from hocket.runs.run_dir import has_checkpoints
@@ -183,6 +185,18 @@ def train(
 def train_seeded(folder, victim):
     torch.manual_seed(0)
     return train(folder, victim)
+
+
+def train_apart(folder, victim):
+    """Train with a killed stage that is connected again only after its last tick."""
+    form = Membership.pair_group
+
+    def form_late(membership, rank):
+        ended = last_update(folder, victim) == EPOCHS * LENGTH - 1
+        return form(membership, rank) if ended else None
+
+    with patch.object(Membership, "pair_group", form_late):
+        return train_seeded(folder, victim)
 
 
 def train_with_codec(folder, victim):

@@ -65,9 +65,7 @@ def test_the_others_train_while_it_is_gone_and_it_trains_the_rest(victim, traine
     assert 0 < repeated <= 2 * EVERY
 
 
-@every_victim
-def test_every_packet_is_used_or_counted_as_dropped_or_lost(victim, trained):
-    stages, _ = trained(victim)
+def assert_all_counted(stages):
     for sender, receiver in itertools.pairwise(stages):
         sends, receives = sender["send"], receiver["receive"]
         assert sender["ticks"] == sends["sent"] + sends["unsent"]
@@ -75,6 +73,18 @@ def test_every_packet_is_used_or_counted_as_dropped_or_lost(victim, trained):
         used = receives["drawn"] - receives["reused"]
         assert receives["arrived"] == used + receives["dropped"] + receiver["buffered"]
         assert receives["drawn"] == receiver["ticks"]
+
+
+@every_victim
+def test_every_packet_is_used_or_counted_as_dropped_or_lost(victim, trained):
+    assert_all_counted(trained(victim)[0])
+
+
+def test_packets_are_counted_though_none_follows(tmp_path):
+    assert returning.launch_stages(returning.train_apart, tmp_path, 0) == 0
+    stages = read_results(tmp_path)
+    assert stages[1]["receive"]["orphaned"] > 0
+    assert_all_counted(stages)
 
 
 @pytest.mark.parametrize(

@@ -352,13 +352,6 @@ def run(capfd):
     return train
 
 
-@pytest.fixture(autouse=True)
-def _ctrl_c_as_in_a_terminal():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_processes_that_do_not_fit_the_stages_are_refused(run):
     code, _, err = run("--processes", "3")
     assert code == 2

@@ -74,7 +74,7 @@ class ReplayBuffer:
             self._changed.notify_all()
 
     def _insert(self, slot: _Slot) -> None:
-        self._count_lost(slot.packet.batch)
+        self.count_lost(slot.packet.batch)
         self.stats.arrived += 1
         self.stats.arrived_bytes += slot.nbytes
         if len(self._slots) < self._rule.buffer:
@@ -86,11 +86,11 @@ class ReplayBuffer:
         nbytes = sum(slot.nbytes for slot in self._slots)
         self.stats.buffer_bytes = max(self.stats.buffer_bytes, nbytes)
 
-    def _count_lost(self, number: int) -> None:
+    def count_lost(self, number: int) -> None:
         """Count lost and orphaned packets.
 
         Args:
-            number: Number that the sender has given to the packet that arrives.
+            number: Number of packets that the sender has counted before the one that arrives.
         """
         missed = number - (self.stats.arrived + self.stats.lost - self.stats.orphaned)
         if missed > 0:

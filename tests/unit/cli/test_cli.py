@@ -575,15 +575,6 @@ def test_numbers_that_explode_end_it_and_the_finite_weights_before_are_kept(call
     assert "stage 1, batch 1, tick 2" in summary["message"]
 
 
-@pytest.fixture
-def _interruptible():
-    """Let a child receive Ctrl-C, which it ignores if its parent does, as in a shell job."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_ends_in_seconds_and_what_was_reached_is_saved(here):
     words = ("train", *QUICK[:2], "--epochs", "100000", "--run-dir", "mine")
     source = str(Path(hocket.__file__).parents[1])

@@ -98,8 +98,6 @@ def test_a_signal_after_the_last_epoch_says_so(call, monkeypatch):
     ids=["ctrl-c", "sigterm", "closed terminal"],
 )
 def test_a_signal_leaves_a_checkpoint_of_its_tick(call, whole, monkeypatch, number, code):
-    if number == signal.SIGHUP:
-        signal.signal(number, signal.SIG_DFL)  # nohup leaves it ignored
     stop_at(monkeypatch, 17, number)
     ended, _, told = call("train", *QUICK, "--run-dir", "stopped")
     assert ended == code

@@ -52,14 +52,8 @@ def folder(tmp_path, monkeypatch):
 def _signals_as_before():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    # Where a shell started the tests in the background, or nohup did, they would be ignored.
-    usual = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
-    for number, handler in zip(numbers, usual, strict=True):
-        signal.signal(number, handler)
     yield
-    assert [signal.getsignal(number) for number in numbers] == usual
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    assert [signal.getsignal(number) for number in numbers] == before
     assert signal.set_wakeup_fd(-1) == -1
 
 

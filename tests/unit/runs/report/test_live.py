@@ -110,12 +110,15 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     make_run(tmp_path / "bp", method="bp")
     words = [sys.executable, "-m", "hocket", "watch", str(tmp_path), "--port", "0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
-        said = command.stderr.readline()
-        address = re.search(r"the report is at (http://127\.0\.0\.1:\d+/)", said)[1]
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            assert "bp" in answer.read().decode()
-        command.send_signal(signal.SIGINT)
-        _, said = command.communicate(timeout=60)
+        try:
+            said = command.stderr.readline()
+            address = re.search(r"the report is at (http://127\.0\.0\.1:\d+/)", said)[1]
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                assert "bp" in answer.read().decode()
+            command.send_signal(signal.SIGINT)
+            _, said = command.communicate(timeout=60)
+        finally:
+            command.kill()
     assert (command.returncode, said) == (0, "the report is no longer served\n")
 
 
