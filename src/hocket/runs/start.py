@@ -23,8 +23,6 @@ from hocket.runs.skipped_batches import retry_skipping
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
 
-GRACE_S = 5.0
-"""Seconds that processes have to end after one of them has failed."""
 Report = Callable[[RunConfig, Summary | HocketError], int]
 """Reports what a training ended with, and returns the exit code of its process."""
 
@@ -142,7 +140,7 @@ def _launch_training(
             report,
             processes=processes,
             threads=config.threads,
-            grace_s=CHECKPOINT_GRACE_S if config.checkpoint_every else GRACE_S,
+            grace_s=CHECKPOINT_GRACE_S,
             rejoin_restarts=budget if free_running else None,
         )
 
