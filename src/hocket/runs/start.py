@@ -93,7 +93,9 @@ def _start(
     if processes > 1:
         return _launch_training(config, report, resume, processes, budget)
     resume = resume or _restarted_by_torchrun(config)
-    return retry_skipping(lambda restored: train_in_process(config, resume or restored, report))
+    return retry_skipping(
+        config, lambda restored: train_in_process(config, resume or restored, report)
+    )
 
 
 def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
@@ -146,7 +148,7 @@ def _launch_training(
 
     return retry_after_loss(
         lambda restarted: retry_skipping(
-            lambda restored: start(resume or restarted or restored)
+            config, lambda restored: start(resume or restarted or restored)
         ),
         budget,
     )

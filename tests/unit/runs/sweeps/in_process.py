@@ -19,7 +19,9 @@ class HereProcess:
 
     def __init__(self, config, files, output):
         type(self).started += 1
-        self.returncode = retry_skipping(lambda _: train_in_process(config, True, report))
+        self.returncode = retry_skipping(
+            config, lambda _: train_in_process(config, True, report)
+        )
 
     def poll(self):
         return self.returncode
