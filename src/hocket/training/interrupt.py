@@ -75,10 +75,13 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ignores = self.asked and current_identity() is not None
+        if self.asked and current_identity() is not None:
+            self._before |= dict.fromkeys(
+                self._before.keys() - {signal.SIGCHLD}, signal.SIG_IGN
+            )
         for number, before in self._before.items():
             # None is a handler that was not set from Python; nobody can set it again.
-            signal.signal(number, signal.SIG_IGN if ignores else before or signal.SIG_DFL)
+            signal.signal(number, before or signal.SIG_DFL)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -86,6 +89,8 @@ class Interrupt:
                 return
             raise KeyboardInterrupt(number)
         self.asked = number
+        # A signal to the whole job ends workers of loaders, too: for PyTorch an error.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self._reading:
             raise _ReadingGivenUpError(number)
 
@@ -121,8 +126,8 @@ class Interrupt:
 @contextmanager
 def ctrl_c_held_back() -> Iterator[None]:
     """Context manager for a tick, at whose end the handler hears of a Ctrl-C within it."""
+    before = signal.getsignal(signal.SIGINT)
     with Interrupt(heard((signal.SIGINT,))) as interrupt:
         yield
     if interrupt.asked:
-        before = interrupt._before[interrupt.asked]
         (before if callable(before) else signal.default_int_handler)(interrupt.asked, None)

@@ -264,6 +264,20 @@ def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch
     assert heard == []
 
 
+def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal(heard):
+    """As one that ends all processes of a job."""
+    before = signal.signal(signal.SIGCHLD, lambda *_: pytest.fail("the worker ended"))
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGCHLD)
+        assert interrupt.asked
+        with pytest.raises(pytest.fail.Exception):
+            signal.raise_signal(signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_a_signal_after_the_last_step_is_not_lost():
     def press(epoch):
         if epoch.number == 1:
