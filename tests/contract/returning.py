@@ -218,6 +218,18 @@ def train_without_rejoin(folder, victim, restarted):
     return train(folder, victim, timeout_s=limit_s, slow_timeout_s=limit_s, restarted=restarted)
 
 
+def train_stopped(folder, victim):
+    """Train in this process; one stage is stopped after a tick, and the others need nothing."""
+    rank = int(os.environ["RANK"])
+
+    def stop(event, stage):
+        if rank == victim and event.action.kind == "B" and event.action.batch == KILLED_AT:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    trainer = build_trainer([stop], timeout_s=4.0)
+    trainer.fit(learnable(LENGTH), epochs=EPOCHS, progress=False)
+
+
 def launch_stages(work, folder, victim, grace_s=5.0, budget=None):
     """Launch a process for each stage.
 

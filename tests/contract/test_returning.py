@@ -25,6 +25,7 @@ from contract.returning import (
     train,
 )
 from hocket.cli.main import main
+from hocket.errors import HangError
 
 pytestmark = pytest.mark.xdist_group("killed and restarted")
 TICKS = EPOCHS * LENGTH
@@ -170,6 +171,14 @@ def test_the_whole_job_is_restarted_if_the_new_process_hangs(tmp_path, capfd):
     for stage in read_results(tmp_path):
         assert stage["first tick"] > 0
         assert stage["updates"][-1:] in ([], [TICKS - 1])
+
+
+@pytest.mark.parametrize("victim", [0, STAGES - 1])
+def test_a_stage_that_hangs_is_noticed_when_the_others_need_nothing(tmp_path, capfd, victim):
+    code = returning.launch_stages(returning.train_stopped, tmp_path, victim)
+    assert code == HangError.exit_code
+    err = capfd.readouterr().err
+    assert f"process {victim} hung: it did not answer the others, and was killed" in err
 
 
 def test_a_kill_before_the_elastic_phase_restarts_the_whole_job_from_its_start(tmp_path, capfd):

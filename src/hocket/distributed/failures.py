@@ -61,7 +61,7 @@ class FailureDetector:
         rank: Rank of this process.
         timeout_s: Seconds that an action of another process may keep this one waiting.
         slow_timeout_s: The same for a phase that is no training step.
-        on_silent: Called with the rank of a process that does not answer, before the error.
+        is_silent: Tells by its rank if a process that does not answer is not at work either.
         find_lost: Returns the launcher's message about a process that has died, or None.
 
     Attributes:
@@ -79,7 +79,7 @@ class FailureDetector:
         timeout_s: float,
         slow_timeout_s: float = 1800.0,
         *,
-        on_silent: Callable[[int], None] = lambda rank: None,
+        is_silent: Callable[[int], bool] = lambda rank: True,
         find_lost: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.limits = TimeLimits(timeout_s, slow_timeout_s)
@@ -87,7 +87,7 @@ class FailureDetector:
         self._own_store = store  # for the thread that nobody waits for
         self._names = names
         self._rank = rank
-        self._on_silent = on_silent
+        self._is_silent = is_silent
         self._find_lost = find_lost
         # How often to look for status requests and failures.
         self._poll_s = min(1.0, timeout_s / 16)
@@ -337,8 +337,9 @@ class FailureDetector:
         if self._store.get(f"exited/{verdict.rank}") is not None:
             cause = f"{name} is not there any more: {EXITED}"
         elif status is None:
+            if not self._is_silent(verdict.rank) and waited_s < self.limits.slow_timeout_s:
+                return self.limits.timeout_s  # it holds the interpreter, as it reads data
             cause = f"{name} does not answer: it is stopped, or cut off"
-            self._on_silent(verdict.rank)
         elif verdict.left_s > 0:
             return min(verdict.left_s, self.limits.timeout_s)
         else:

@@ -4,9 +4,11 @@ A process that it forks is like one that ``python`` has started: it is no child 
 `multiprocessing`, so the workers of a `DataLoader` start in it as they do elsewhere. It leads a
 process group, and what is left of the group is killed when it ends. When the launcher ends, the
 server kills all groups and deletes the folder of the launch, whatever code they are running.
+The kernel kills the processes if the server itself is killed.
 """
 
 import atexit
+import ctypes
 import os
 import pickle
 import shutil
@@ -31,6 +33,7 @@ IMPORT_TIMEOUT_S = 300.0
 FORK_TIMEOUT_S = 60.0
 """Seconds in which the server must have forked a process."""
 _NUMBER = struct.Struct("q")
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class ForkServer:
@@ -244,14 +247,16 @@ class _Server:
         if self._control not in ready:
             return True
         size, streams, _, _ = socket.recv_fds(self._control, _NUMBER.size, 3)
-        request = _receive(self._control, _NUMBER.unpack(size)[0]) if size else b""
-        if not request:
+        length = _NUMBER.unpack(size)[0] if size else 0
+        request = _receive(self._control, length)
+        if not length or len(request) < length:
             return False
         spec: WorkerSpec = pickle.loads(request)
         self._folder = spec.folder
         status, *output = streams
+        server = os.getpid()
         if not (pid := os.fork()):
-            self._become_worker(spec, [status, *output])
+            self._become_worker(spec, [status, *output], server)
         for stream in output:
             os.close(stream)
         self._statuses[pid] = status
@@ -271,9 +276,13 @@ class _Server:
             _write_number(pipe, os.waitstatus_to_exitcode(status))
             os.close(pipe)
 
-    def _become_worker(self, spec: WorkerSpec, streams: Sequence[int]) -> NoReturn:
+    def _become_worker(self, spec: WorkerSpec, streams: Sequence[int], server: int) -> NoReturn:
         """Leave nothing of the server in this process, which was just forked, and run it."""
         try:
+            if sys.platform == "linux":  # the kernel kills this process with the server
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server:  # which has ended already
+                os._exit(1)
             # A session of its own: Ctrl-C in the terminal reaches the launcher only.
             os.setsid()
             signal.set_wakeup_fd(-1)

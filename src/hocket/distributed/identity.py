@@ -7,6 +7,7 @@ from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from hocket.distributed.launch_folder import LaunchFolder
+from hocket.distributed.process_state import is_at_work
 from hocket.distributed.rejoin_files import RejoinMarkers
 
 KEY_TIMEOUT_S = 10.0
@@ -34,10 +35,14 @@ class ProcessIdentity:
     rejoin_markers: RejoinMarkers | None = None
     launch_folder: LaunchFolder | None = None
 
-    def mark_silent(self, rank: int) -> None:
-        """Tell the launcher, if there is one, that a process does not answer."""
-        if self.launch_folder is not None:
+    def is_silent(self, rank: int) -> bool:
+        """Return False if a process that does not answer is at work; else tell the launcher."""
+        if self.launch_folder is None:
+            return True
+        pid = self.launch_folder.pid(rank)
+        if silent := pid is None or not is_at_work(pid):
             self.launch_folder.mark_silent(rank)
+        return silent
 
     def find_lost(self) -> str | None:
         """Return the launcher's message about a process that has died; None if none has."""

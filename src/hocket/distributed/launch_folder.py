@@ -28,12 +28,17 @@ class LaunchFolder:
         self.rendezvous = self.path / "rendezvous"
 
     def mark_started(self, rank: int) -> None:
-        """Record that a process has started, and is about to connect to the others."""
-        self._mark(f"started-{rank}")
+        """Record that this process has started, and is about to connect to the others."""
+        self._write(f"started-{rank}", str(os.getpid()))
 
     def has_started(self, rank: int) -> bool:
         """Return True if a process has started."""
-        return (self.path / f"started-{rank}").exists()
+        return self.pid(rank) is not None
+
+    def pid(self, rank: int) -> int | None:
+        """Return the number of a process that has started; None for others."""
+        number = self._read(f"started-{rank}")
+        return int(number) if number else None
 
     def mark_joined(self, rank: int) -> None:
         """Record that a process is connected to all others, and all others to each other."""

@@ -84,7 +84,8 @@ def judge(
 ) -> Verdict:
     """Follow the waits from a process to their end, and compare with the limit there.
 
-    Processes that wait for each other hang once each of them has waited for ``timeout_s``.
+    Processes that wait for each other hang once each of them has waited for the limit of the
+    first wait.
 
     Args:
         waiter: Rank of the process at the beginning.
@@ -98,7 +99,8 @@ def judge(
         rank = _pick_awaited(status, statuses)
         if rank == waiter or rank in chain:
             seconds = min(statuses[member].seconds for member in chain)
-            return Verdict(chain[-1], statuses[chain[-1]], limits.timeout_s - seconds)
+            left_s = limits.of(waiting.limit) - seconds
+            return Verdict(chain[-1], statuses[chain[-1]], left_s)
         chain.append(rank)
         if rank not in statuses:
             return Verdict(rank, None, 0.0)

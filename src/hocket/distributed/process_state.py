@@ -6,6 +6,8 @@ from pathlib import Path
 GLOO_THREADS = "pt_gloo"
 """Beginning of the name of threads of PyTorch that execute collective operations."""
 _LOOK_S = 0.01
+_WORK_S = 1.0
+"""Seconds in which a process that works gets at least a tick of processor time."""
 
 
 def process_state(place: Path) -> str:
@@ -14,11 +16,29 @@ def process_state(place: Path) -> str:
     Args:
         place: Folder of the process or thread below ``/proc``.
     """
+    return _stat(place)[0]
+
+
+def is_at_work(pid: int) -> bool:
+    """Return True if the main thread of a process gets processor time, or waits for a disk.
+
+    Args:
+        pid: Number of the process.
+    """
+    thread = Path(f"/proc/{pid}/task/{pid}")
+    state, before = _stat(thread)
+    time.sleep(_WORK_S)
+    return state == "D" or _stat(thread)[1] > before
+
+
+def _stat(place: Path) -> tuple[str, int]:
+    """Return the state of a process or thread and its ticks of processor time, if known."""
     try:
         # The name before it is in parentheses, and may contain any character.
-        return (place / "stat").read_text().rpartition(")")[2].split()[0]
+        fields = (place / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return "", 0
+    return fields[0], int(fields[11]) + int(fields[12])
 
 
 def leave_gloo(timeout_s: float) -> None:

@@ -150,23 +150,18 @@ class Supervisor:
         return {rank: code for rank, code in codes.items() if code is not None}
 
     def _handle_signal(self, number: int) -> None:
-        if number == signal.SIGINT:
-            first = not self._signal_code and not self._was_sent(number)
-            if first and 0 in self._running.values() and self._has_begun():
-                self._interrupt_code = 128 + number
-                self._send_to([0], signal.SIGINT)
-            else:
-                self._signal_code = self._signal_code or 128 + number
-                self._send_to(self._running.values(), signal.SIGKILL)
-        elif number in STOP_SIGNALS and self._signal_code:
-            self._send_to(self._running.values(), signal.SIGKILL)
-        elif number in STOP_SIGNALS:
-            self._signal_code = 128 + number
-            self._send_to(self._running.values(), signal.SIGTERM)
-            self._end_others(f"the launcher received {signal.Signals(number).name}")
-
-    def _was_sent(self, number: int) -> bool:
-        return any(number == sent for _, sent in self._sent)
+        if number not in STOP_SIGNALS:
+            return
+        is_first = not (self._signal_code or self._interrupt_code)
+        can_save = 0 in self._running.values() and self._has_begun()
+        if number == signal.SIGINT and is_first and can_save:
+            self._interrupt_code = 128 + number
+            self._send_to([0], signal.SIGINT)
+        else:
+            self._signal_code = self._signal_code or 128 + number
+            at_once = number == signal.SIGINT or not is_first
+            self._send_to(self._running.values(), signal.SIGKILL if at_once else signal.SIGTERM)
+        self._end_others(f"the launcher received {signal.Signals(number).name}")
 
     def _has_begun(self) -> bool:
         """Return True if all processes were connected, so that there may be work to save."""
@@ -244,6 +239,7 @@ class Supervisor:
         for rank in ranks:
             if (rank, signal.SIGKILL) not in self._sent:
                 print_message(f"process {rank} hung: {reason}, and was killed")
+                self._failure_code = self._failure_code or HangError.exit_code
                 self._send_to([rank], signal.SIGKILL)
 
     def _kill_without_rendezvous(self) -> None:

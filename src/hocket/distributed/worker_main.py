@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 from typing import NoReturn
 
 import torch
@@ -84,7 +85,7 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
     try:
         # The first process ends the training in good order for all.
         handles = spec.rank == 0
-        signal.signal(signal.SIGINT, signal.default_int_handler if handles else signal.SIG_IGN)
+        signal.signal(signal.SIGINT, _interrupt_once if handles else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         _set_up(spec)
         folder = LaunchFolder(spec.folder)
@@ -125,6 +126,12 @@ def _run_work(spec: WorkerSpec) -> tuple[int, bool]:
             error, f"process {spec.rank} of {spec.processes} failed:\n{trace}"
         )
         return code, False
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End the work; the launcher passes on a Ctrl-C that has reached this process before."""
+    signal.signal(number, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
 
 
 def _set_up(spec: WorkerSpec) -> None:

@@ -132,7 +132,7 @@ class World:
             self.rank,
             timeout_s,
             slow_timeout_s,
-            on_silent=identity.mark_silent,
+            is_silent=identity.is_silent,
             find_lost=identity.find_lost,
         )
         flags = PrefixStore("flags", store)

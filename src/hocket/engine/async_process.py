@@ -7,6 +7,8 @@ link takes. No process waits for another, so the order of turns depends on the m
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from hocket.distributed.phases import Status
+from hocket.distributed.waits import Wait
 from hocket.distributed.world import World
 from hocket.engine.async_stage import AsyncStage
 from hocket.engine.engine import Batch
@@ -62,8 +64,11 @@ class AsyncProcess:
         self._failures: list[HocketError] = []
         # Not a method: the world lives longer than this engine, and would keep it alive.
         world.failures.add_listener(self._failures.append)
+        self._waits = []
         for link in self._links:
             world.add_link(link)
+            status = Status("waiting for the others", (link.rank,), limit="slow_timeout_s")
+            self._waits.append(Wait(world.failures, status, f"{link.peer_name} to finish"))
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -224,6 +229,8 @@ class AsyncProcess:
         if finished and not self._announced_end:
             self._world.flags.set(self._flag("finished"))
             self._announced_end = True
+            for wait in self._waits:
+                wait.restart()
         for link in self._links:
             link.raise_if_lost()
         if self._failures:
@@ -236,7 +243,18 @@ class AsyncProcess:
             self._all_finished = self.stopped or (
                 finished and flags.all_set(self._flag("finished"))
             )
+            if finished and not self._all_finished:
+                self._look_at_neighbours()
         return self._all_finished
+
+    def _look_at_neighbours(self) -> None:
+        """Raise an error if a neighbour that has not finished hangs: nobody waits for it."""
+        for link, wait in zip(self._links, self._waits, strict=True):
+            finished = self._world.flags.all_set(self._flag("finished"), ranks=[link.rank])
+            if finished or link.connection is None:  # it is being started again
+                wait.restart()
+            else:
+                wait.look()
 
     def _flag(self, name: str) -> str:
         return f"{name}/{self._world.membership.phase}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hocket.errors import NonFiniteError, RunFolderError
 from hocket.files import read_json
-from hocket.runs.config import write_json
+from hocket.runs.config import RunConfig, write_json
 
 EXIT_CODE = 79
 """Exit code of a process that has noted a batch to skip and asks to be restarted."""
@@ -62,14 +62,17 @@ def note_skipped_batch(run_dir: Path, error: NonFiniteError, limit: int) -> Rest
     raise NonFiniteError(f"{error}; {reason}") from error
 
 
-def retry_skipping(start: Callable[[bool], int]) -> int:
+def retry_skipping(config: RunConfig, start: Callable[[bool], int]) -> int:
     """Start a training, restart it while it asks to, and return the last exit code.
 
     Args:
+        config: Choices of the training, which limit the restarts, as anybody may exit so.
         start: Starts the training and returns its exit code; its argument is True if the
             training is to continue from its checkpoints.
     """
     code = start(False)
-    while code == EXIT_CODE:
+    for _ in range(config.max_restores if config.on_nan == "restore" else 0):
+        if code != EXIT_CODE:
+            break
         code = start(True)
     return code

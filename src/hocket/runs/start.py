@@ -23,8 +23,6 @@ from hocket.runs.skipped_batches import retry_skipping
 from hocket.runs.summary import Summary
 from hocket.runs.train import train
 
-GRACE_S = 5.0
-"""Seconds that processes have to end after one of them has failed."""
 Report = Callable[[RunConfig, Summary | HocketError], int]
 """Reports what a training ended with, and returns the exit code of its process."""
 
@@ -95,7 +93,9 @@ def _start(
     if processes > 1:
         return _launch_training(config, report, resume, processes, budget)
     resume = resume or _restarted_by_torchrun(config)
-    return retry_skipping(lambda restored: train_in_process(config, resume or restored, report))
+    return retry_skipping(
+        config, lambda restored: train_in_process(config, resume or restored, report)
+    )
 
 
 def train_in_process(config: RunConfig, resume: bool, report: Report) -> int:
@@ -142,13 +142,13 @@ def _launch_training(
             report,
             processes=processes,
             threads=config.threads,
-            grace_s=CHECKPOINT_GRACE_S if config.checkpoint_every else GRACE_S,
+            grace_s=CHECKPOINT_GRACE_S,
             rejoin_restarts=budget if free_running else None,
         )
 
     return retry_after_loss(
         lambda restarted: retry_skipping(
-            lambda restored: start(resume or restarted or restored)
+            config, lambda restored: start(resume or restarted or restored)
         ),
         budget,
     )

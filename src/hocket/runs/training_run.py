@@ -34,7 +34,7 @@ from hocket.timeline import Timeline
 from hocket.training.averaged_weights import AveragedWeights
 from hocket.training.best_weights import BestWeights
 from hocket.training.early_stopping import EarlyStopping
-from hocket.training.interrupt import Interrupt, heard
+from hocket.training.interrupt import Interrupt, heard, stop_signals
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.trainer import Trainer
 from hocket.training.weights_file import remove_other_formats, save_weights
@@ -109,7 +109,7 @@ class TrainingRun:
             if isinstance(error, NonFiniteError) and config.on_nan == "restore":
                 raise self._request_restore(error) from error
             raise
-        with Interrupt(heard((signal.SIGINT,))) as interrupt:  # that all processes end alike
+        with Interrupt(heard(stop_signals())) as interrupt:  # that all processes end alike
             last = partial(_evaluate_until_asked, self._trainer, data.test, interrupt)
             return self._end("finished", evaluate=last)
 

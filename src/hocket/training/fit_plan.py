@@ -1,6 +1,5 @@
 """Data and goal of one ``fit``, and whom to tell about it."""
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -152,7 +151,7 @@ def opened(
         KeyboardInterrupt: A single process was asked to stop when all was done.
     """
     checkpoints, budget, setup = request.checkpoints, request.budget, session.setup
-    signals = (signal.SIGINT,) if checkpoints is None else stop_signals()
+    signals = stop_signals()
     passes = count_passes(setup, budget, request.length)
     total = budget.batches(passes, request.length, setup.method.accumulate)
 

@@ -1,5 +1,7 @@
 """Orderly end of a training on Ctrl-C: the first signal asks for it, a second one forces it.
 
+A signal to all processes of a job reaches each of them twice, as its launcher passes it on. So
+among several processes a second signal does nothing: the launcher kills those that are to end.
 A batch that is being read when the first signal comes is given up: reading may take longer
 than the process has to end in good order.
 """
@@ -8,10 +10,13 @@ import itertools
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from torch.distributed.distributed_c10d import Store
+
+from hocket.distributed.identity import current_identity
 
 T = TypeVar("T")
 
@@ -43,8 +48,8 @@ class _ReadingGivenUpError(KeyboardInterrupt):
 class Interrupt:
     """Context manager in which a first signal only sets ``asked``.
 
-    A second one raises KeyboardInterrupt. Outside of the main thread, which is the only one
-    that signals reach, it changes nothing.
+    A second one raises KeyboardInterrupt; among several processes it is ignored, afterwards as
+    well. Outside of the main thread, which is the only one that signals reach, nothing changes.
 
     Args:
         signals: Signals that ask for the end.
@@ -70,14 +75,22 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.asked and current_identity() is not None:
+            self._before |= dict.fromkeys(
+                self._before.keys() - {signal.SIGCHLD}, signal.SIG_IGN
+            )
         for number, before in self._before.items():
             # None is a handler that was not set from Python; nobody can set it again.
             signal.signal(number, before or signal.SIG_DFL)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
+            if current_identity() is not None:
+                return
             raise KeyboardInterrupt(number)
         self.asked = number
+        # A signal to the whole job ends workers of loaders, too: for PyTorch an error.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self._reading:
             raise _ReadingGivenUpError(number)
 
@@ -108,3 +121,13 @@ class Interrupt:
                 if shared.check(["stop"]) and number >= int(shared.get("stop")):
                     return
             yield batch
+
+
+@contextmanager
+def ctrl_c_held_back() -> Iterator[None]:
+    """Context manager for a tick, at whose end the handler hears of a Ctrl-C within it."""
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupt(heard((signal.SIGINT,))) as interrupt:
+        yield
+    if interrupt.asked:
+        (before if callable(before) else signal.default_int_handler)(interrupt.asked, None)

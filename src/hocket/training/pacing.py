@@ -165,6 +165,7 @@ def stop_if_asked(session: Session, plan: FitPlan) -> None:
         KeyboardInterrupt: With the number of the signal.
     """
     if asked := max(session.world.gather(plan.interrupt.asked)):
+        plan.interrupt.asked = asked  # as a signal to all may reach this process later
         plan.save(None)
         raise KeyboardInterrupt(asked)
 

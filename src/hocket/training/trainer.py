@@ -39,6 +39,7 @@ from hocket.training.evaluation import measure, predict
 from hocket.training.fit import fit
 from hocket.training.fit_plan import FitRequest, opened
 from hocket.training.fit_state import FitState
+from hocket.training.interrupt import ctrl_c_held_back
 from hocket.training.metrics import EpochResult, EvaluationResult
 from hocket.training.own_metrics import Metric
 from hocket.training.resume import resume_from, saving
@@ -354,7 +355,7 @@ class Trainer:
                 "work as in training; call its train(), which only fit does by itself"
             )
         session.prepare(inputs)
-        with session.reporting_failures():
+        with session.reporting_failures(), ctrl_c_held_back():
             samples = count_samples(as_tree(inputs)) if session.world.reads_data else 0
             self._fit_state.enter(session.setup.method.accumulate, samples)
             events = session.step(inputs, targets, self.epoch)
@@ -379,12 +380,14 @@ class Trainer:
         self._fit_state.batches = self._fit_state.samples = 0
         if self._session.setup.method.epoch_end == "drain":
             self._fit_state.drain()
-        return self._session.drain()
+        with ctrl_c_held_back():
+            return self._session.drain()
 
     def finish(self) -> list[Event]:
         """Complete every batch in flight and apply every gradient."""
         self._fit_state.drain()
-        return self._session.finish()
+        with ctrl_c_held_back():
+            return self._session.finish()
 
     def fit(
         self,
@@ -406,8 +409,8 @@ class Trainer:
         passes through the data as needed, and all of them are completed: every stage makes N
         updates (fewer if batches are skipped), and the last epoch ends there.
 
-        After ``resume`` it continues with the epochs of the ``fit`` that was saved. With
-        checkpoints, Ctrl-C, SIGTERM and SIGHUP end the training after the present tick.
+        After ``resume`` it continues with the epochs of the ``fit`` that was saved. Ctrl-C,
+        SIGTERM and SIGHUP end the training after the present tick, with a KeyboardInterrupt.
 
         Args:
             train: Any iterable of (inputs, targets), of mappings with ``labels``, or of what

@@ -10,6 +10,7 @@ import torch
 from hocket import data
 from hocket.cli.main import main
 from hocket.errors import NonFiniteError
+from hocket.runs.config import RunConfig
 from hocket.runs.skipped_batches import (
     EXIT_CODE,
     RestoreRequest,
@@ -158,7 +159,16 @@ def test_batches_are_noted_once_each_and_not_for_ever(tmp_path):
     assert read_skipped_batches(tmp_path) == [3, 7]
 
 
-def test_a_run_is_started_again_for_as_long_as_it_asks_for_that():
-    codes, told = [EXIT_CODE, EXIT_CODE, 130], []
-    assert retry_skipping(lambda again: told.append(again) or codes.pop(0)) == 130
-    assert told == [False, True, True]
+@pytest.mark.parametrize(
+    ("on_nan", "codes", "starts"),
+    [
+        ("restore", [EXIT_CODE, EXIT_CODE, 130], 3),
+        ("restore", [EXIT_CODE] * 9, 4),  # the exit of a layer, which notes no batch
+        ("stop", [EXIT_CODE] * 9, 1),
+    ],
+)
+def test_a_run_is_started_again_when_it_asks_and_may(on_nan, codes, starts):
+    config, told = RunConfig(on_nan=on_nan, checkpoint_every=1, max_restores=3), []
+    code = retry_skipping(config, lambda again: told.append(again) or codes[len(told) - 1])
+    assert code == codes[starts - 1]
+    assert told == [False] + [True] * (starts - 1)

@@ -22,6 +22,13 @@ TIMEOUT_S = 0.32  # every process looks for requests 50 times a second
 SLOW_TIMEOUT_S = 60.0
 silent = []
 """Ranks of processes that a detector has found silent."""
+at_work = []
+"""Ranks of those that hold the interpreter, and are at work."""
+
+
+def note_silence(rank):
+    silent.append(rank)
+    return rank not in at_work
 
 
 @pytest.fixture
@@ -29,8 +36,9 @@ def detectors():
     """The failure detectors of three processes; one that is closed does not answer."""
     store = HashStore()
     silent.clear()
+    at_work.clear()
     built = [
-        FailureDetector(store, NAMES, rank, TIMEOUT_S, SLOW_TIMEOUT_S, on_silent=silent.append)
+        FailureDetector(store, NAMES, rank, TIMEOUT_S, SLOW_TIMEOUT_S, is_silent=note_silence)
         for rank in range(3)
     ]
     yield built
@@ -210,6 +218,15 @@ def test_a_process_that_does_not_answer_is_reported_to_the_launcher(detectors):
     message = str(end_of_wait(detectors[0], 1))
     assert "; stage 2 does not answer: it is stopped, or cut off; if nothing" in message
     assert silent == [2]
+
+
+def test_a_process_that_is_at_work_may_be_silent_for_as_long_as_a_slow_phase(detectors):
+    at_work.append(2)
+    detectors[2].close()
+    assert detectors[0].examine(Status("waiting", (2,)), "it", 59.0) == TIMEOUT_S
+    with pytest.raises(HangError, match="stage 2 does not answer"):
+        detectors[0].examine(Status("waiting", (2,)), "it", SLOW_TIMEOUT_S)
+    assert silent == [2, 2]
 
 
 def test_processes_that_wait_for_each_other_hang(detectors):
@@ -445,10 +462,9 @@ def test_a_store_that_answers_late_is_asked_again():
 
 def test_nobody_is_blamed_for_a_store_that_is_slow_for_a_moment():
     """The other process answers, and the store tells it late."""
-    silent, slow = [], SlowStore()
-    detector = FailureDetector(
-        slow, NAMES[:2], 0, 60.0, SLOW_TIMEOUT_S, on_silent=silent.append
-    )
+    slow = SlowStore()
+    silent.clear()
+    detector = FailureDetector(slow, NAMES[:2], 0, 60.0, SLOW_TIMEOUT_S, is_silent=note_silence)
     other = FailureDetector(slow.store, NAMES[:2], 1, TIMEOUT_S, 60.0)
     waiting = Status("waiting for stage 1", (1,))
     with other.in_phase(Phase.EVALUATING):

@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import pickle
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,9 +21,10 @@ from pathlib import Path
 import pytest
 
 import hocket
+from benchmarks.faults.processes import children_of
 from hocket.cli.main import main
+from hocket.distributed import fork_server, supervisor
 from hocket.distributed import launch as launch_module
-from hocket.distributed import supervisor
 from hocket.distributed.fork_server import ForkServer
 from hocket.distributed.launch import launch
 from hocket.distributed.launch_folder import LaunchFolder
@@ -574,6 +577,32 @@ def test_no_process_or_folder_outlives_a_launcher_that_is_killed(folder, pipe):
     end = time.monotonic() + 20
     while list(folder.parent.glob("hocket-*")) and time.monotonic() < end:
         time.sleep(0.01)
+
+
+def test_no_process_outlives_a_launcher_that_is_killed_with_the_server(folder, pipe):
+    words = ("-m", "hocket", "launch", "--processes", "2", "script.py", "--hang", pipe.name)
+    path = os.pathsep.join([SOURCE, str(Path(__file__).parents[2])])
+    with started(folder, *words, PYTHONPATH=path) as launcher:
+        assert sorted(pipe.rows(3)) == ["here", "here", "ready"]
+        os.kill(launcher.pid, signal.SIGSTOP)  # else it would kill what the server has left
+        for server in children_of(launcher.pid):
+            os.kill(server, signal.SIGKILL)
+        launcher.kill()
+        assert pipe.closes_within(60), "a process has outlived both"
+    for left in folder.parent.glob("hocket-*"):
+        shutil.rmtree(left)
+
+
+def test_a_request_that_is_cut_short_ends_the_server_in_good_order():
+    server = ForkServer(os.environ, [])
+    reading, writing = os.pipe()
+    assert server.wait_until_ready(reading) == 0
+    socket.send_fds(server._control, [fork_server._NUMBER.pack(100)], [writing, 1, 2])
+    server._control.sendall(pickle.dumps("a request")[:5])
+    server._control.close()
+    assert server._process.wait(timeout=100) == 0
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_signal_to_the_whole_group_leaves_time_to_save_and_modules_are_imported_once(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.distributed.process_state import GLOO_THREADS, leave_gloo, process_state
+from hocket.distributed.process_state import GLOO_THREADS, is_at_work, leave_gloo, process_state
 
 PR_SET_NAME = 15
 
@@ -62,3 +62,16 @@ def test_a_process_is_asleep_stopped_or_unknown():
             time.sleep(0.01)
         process.kill()
     assert process_state(folder) == ""
+
+
+@pytest.mark.parametrize(("program", "works"), [("while True: pass", True), ("input()", False)])
+def test_the_kernel_knows_whether_a_process_is_at_work(program, works):
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe) as process:
+        end_s = time.monotonic() + 60
+        while is_at_work(process.pid) != works:  # the interpreter may still start
+            assert time.monotonic() < end_s
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        assert not is_at_work(process.pid)
+        process.kill()

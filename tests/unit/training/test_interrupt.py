@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -212,6 +213,69 @@ def test_ctrl_c_without_checkpoints_ends_between_two_ticks(method):
         wanted.finish()
         pairs = zip(trainer.network.parameters(), wanted.network.parameters(), strict=True)
         assert all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("handler", ["default", "own"])
+@pytest.mark.parametrize("method", ["fdg", "bp"])
+def test_ctrl_c_in_a_loop_of_steps_waits_for_the_end_of_the_tick(heard, method, handler):
+    def press(event, stage):
+        if event.tick == 5 and event.action.stage == 0 and event.action.kind == "F":
+            signal.raise_signal(signal.SIGINT)
+
+    if handler == "default":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    batches, options = data(mlp, 8), {"optimizer": sgd, "method": METHODS[method]()}
+    trainer, wanted = Trainer(mlp(2), watchers=[press], **options), Trainer(mlp(2), **options)
+    for number, batch in enumerate(batches):
+        wanted.step(*batch)
+        stops = number == 5 and handler == "default"
+        with pytest.raises(KeyboardInterrupt) if stops else nullcontext():
+            trainer.step(*batch)
+    assert heard == ([] if handler == "default" else [signal.SIGINT])
+    for each in (trainer, wanted):
+        each.finish()
+    pairs = zip(trainer.network.parameters(), wanted.network.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+    if handler == "default":
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_sigterm_without_checkpoints_ends_between_two_ticks():
+    def press(event, stage):
+        if event.tick == 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    trainer = Trainer(mlp(2), optimizer=sgd, method="bp", watchers=[press])
+    with pytest.raises(KeyboardInterrupt) as ended:
+        trainer.fit(data(mlp, 8), epochs=1, progress=False)
+    assert ended.value.args == (signal.SIGTERM,)
+    assert trainer.engine.tick_count == 6
+
+
+def test_among_several_processes_a_second_signal_does_nothing(heard, monkeypatch):
+    """A launcher passes on a signal that has reached all processes of its job."""
+    monkeypatch.setattr("hocket.training.interrupt.current_identity", object)
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    assert interrupt.asked == signal.SIGINT
+    assert heard == []
+
+
+def test_the_end_of_a_worker_of_a_loader_is_no_error_after_a_signal(heard):
+    """As one that ends all processes of a job."""
+    before = signal.signal(signal.SIGCHLD, lambda *_: pytest.fail("the worker ended"))
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGCHLD)
+        assert interrupt.asked
+        with pytest.raises(pytest.fail.Exception):
+            signal.raise_signal(signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_signal_after_the_last_step_is_not_lost():

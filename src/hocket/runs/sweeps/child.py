@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
         return report(config, RunFolderError(reason))
     defer_compiler()
     try:
-        return retry_skipping(lambda _: train_in_process(config, True, report))
+        return retry_skipping(config, lambda _: train_in_process(config, True, report))
     except Exception as error:  # such as one of the user's network
         traceback.print_exc()
         write_result(config.run_dir, RunResult("failed", f"{type(error).__name__}: {error}"))

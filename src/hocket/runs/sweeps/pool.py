@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
-from hocket.errors import RunFolderError
+from hocket.errors import RunFolderError, warn
 from hocket.files import open_to_append
 from hocket.runs.config import RunConfig
 from hocket.runs.sweeps.rows import Run
@@ -73,8 +73,7 @@ class Pool:
         if kind is not KeyboardInterrupt:  # a second Ctrl-C does not wait
             self.stop()
         for each in self.running:
-            each.process.kill()
-            each.process.wait()
+            _kill_group(each.process)
 
     def start(self, run: Run) -> None:
         """Start a run, or continue it from its last checkpoint.
@@ -105,6 +104,7 @@ class Pool:
         for each in [*self.running]:
             if (code := each.process.poll()) is not None:
                 self.running.remove(each)
+                _kill_group(each.process)  # programs that the run has started
                 if each.process.stdin is not None:
                     each.process.stdin.close()
                 yield each.run, _result(each, code)
@@ -114,13 +114,21 @@ class Pool:
         for each in self.running:
             with suppress(ProcessLookupError):
                 each.process.send_signal(signal.SIGTERM)
+                each.process.send_signal(signal.SIGCONT)  # it may be suspended
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for each in self.running:
             try:
                 each.process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                each.process.kill()
-                each.process.wait()
+                warn(f"run {each.run.name} has not stopped within {STOP_TIMEOUT_S:g} s: killed")
+                _kill_group(each.process)
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill the process of a run, if it has not ended, and what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def start_process(

@@ -15,18 +15,18 @@ class HereProcess:
 
     stdin = None
     started = 0
+    pid = 2**30  # no process has such a number
 
     def __init__(self, config, files, output):
         type(self).started += 1
-        self.returncode = retry_skipping(lambda _: train_in_process(config, True, report))
+        self.returncode = retry_skipping(
+            config, lambda _: train_in_process(config, True, report)
+        )
 
     def poll(self):
         return self.returncode
 
     def send_signal(self, number):
-        """Do nothing, as it has ended."""
-
-    def kill(self):
         """Do nothing, as it has ended."""
 
     def wait(self, timeout_s=None):

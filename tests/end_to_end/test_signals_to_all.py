@@ -1,0 +1,134 @@
+"""A signal to every process of a job, as job managers send it, leaves what was trained."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hocket
+from benchmarks.faults.processes import children_of
+
+WAIT_S = 600.0
+NETWORK = """
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+class Slow(nn.Module):
+    def forward(self, x):
+        time.sleep(0.003)
+        if not torch.is_grad_enabled():
+            Path("evaluating").touch()
+            time.sleep(0.02)
+        return x
+
+
+def build(in_features, num_classes):
+    layers = nn.Linear(in_features, 8), nn.Linear(8, 8), Slow(), nn.Linear(8, num_classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+"""
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+PHASES = ["start", "training", "evaluation", "checkpoint"]
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_not_ignored():
+    """As a program in the background would leave them to what it starts."""
+    before = [signal.signal(number, lambda *_: None) for number in SIGNALS]
+    yield
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+
+
+def wait_for(condition, job):
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition() and job.poll() is None:
+        assert time.monotonic() < deadline_s, "it takes too long"
+        time.sleep(0.005)
+
+
+def all_processes(pid):
+    """A process and all that it has started, each after the one that has started it."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found
+
+
+def stop(folder, number, phase, seed, *words):
+    """Start a training in three processes, signal all of them in a phase, and check the end.
+
+    Args:
+        folder: An empty folder.
+        number: Number of the signal.
+        phase: Phase of the training, within which the moment is drawn.
+        seed: Seed of that moment, and of the order of the processes.
+        words: More options of the training.
+    """
+    draw = random.Random(seed)
+    (folder / "nets.py").write_text(NETWORK)
+    metrics = folder / "run/metrics.jsonl"
+    command = [
+        *(sys.executable, "-m", "hocket", "train", "--processes", "3", "--stages", "3"),
+        *("--network", "nets.py:build", "--epochs", "1000", "--run-dir", "run", *words),
+    ]
+
+    path = {"PYTHONPATH": str(Path(hocket.__file__).parents[1])}
+    with open(folder / "err", "w") as err:
+        job = subprocess.Popen(
+            command,
+            cwd=folder,
+            stderr=err,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | path,
+        )
+    try:
+        if phase == "start":
+            wait_for(lambda: len(all_processes(job.pid)) == 5, job)
+        else:
+            wait_for(lambda: metrics.exists() and metrics.stat().st_size, job)
+        if phase == "evaluation":
+            (folder / "evaluating").unlink(missing_ok=True)
+            wait_for((folder / "evaluating").exists, job)
+        time.sleep(draw.random() * (0.1 if phase == "evaluation" else 1.0))
+        begun = metrics.exists() and metrics.stat().st_size
+        processes = all_processes(job.pid)
+        draw.shuffle(processes)
+        for pid in processes:
+            os.kill(pid, number)
+        assert job.wait(WAIT_S) == 128 + number
+        deadline_s = time.monotonic() + 10
+        while any(Path("/proc", str(pid)).exists() for pid in processes):
+            assert time.monotonic() < deadline_s, "a process is left"
+    finally:
+        job.kill()
+    told = (folder / "err").read_text()
+    assert "hung" not in told
+    assert "Traceback" not in told
+    if begun:
+        assert (folder / "run/network.pt").exists(), told
+        assert json.loads((folder / "run/summary.json").read_text())["state"] == "interrupted"
+        assert any(folder.glob("run/checkpoints/tick-*")) == bool(words)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_to_all_processes_ends_them_in_good_order(tmp_path, number):
+    words = () if number == signal.SIGHUP else ("--checkpoint-every", "1000")
+    stop(tmp_path, number, "training", 1, *words)
+
+
+@pytest.mark.longer
+@pytest.mark.parametrize("seed", range(20))
+def test_it_does_so_in_every_phase(tmp_path, seed):
+    number, phase = SIGNALS[seed % len(SIGNALS)], PHASES[seed % len(PHASES)]
+    every = "5" if phase == "checkpoint" else "1000"
+    stop(tmp_path, number, phase, seed, "--checkpoint-every", every)
