@@ -144,6 +144,7 @@ class SharedMemoryBackend(Backend):
         self._process = process
         self._own: list[OwnBlock] = []
         self._of_neighbour: dict[int, SharedBlock] = {}
+        self._warned = False
 
     def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Copy a tensor into a free block, and start sending a note of it."""
@@ -155,11 +156,13 @@ class SharedMemoryBackend(Backend):
                 self._own.append(OwnBlock())
             block = self._own[number].make_room(tensor.nbytes)
         except (OSError, RuntimeError) as error:
-            warn(
-                f"there is no shared memory for a packet of {tensor.nbytes} bytes ({error}), "
-                "which goes through a socket, and takes longer; raise the limits of this "
-                "process (ulimit -f, -n, -v)"
-            )
+            if not self._warned:
+                warn(
+                    f"there is no shared memory for {tensor.nbytes} bytes of a packet "
+                    f"({error}); they go through a socket, as others may, which takes longer; "
+                    "raise the limits of this process (ulimit -f, -n, -v)"
+                )
+            self._warned = True
             note = torch.tensor([_NO_BLOCK, 0, 0], device="cpu")
             return self._send_all((note, lane), (tensor, Lane.AFTER_NOTE))
         block.put(tensor)

@@ -203,7 +203,7 @@ def test_a_tensor_for_which_no_block_can_be_had_goes_through_the_host(kind):
     ]
     arrivals = [backend.post(wire.tensor_spec(tensor), Lane.EXPECTED) for tensor in tensors]
     backend.send(tensors[0], Lane.EXPECTED)
-    with limited(kind), pytest.warns(match=f"packet of {20 * LARGE} bytes .* through a socket"):
+    with limited(kind), pytest.warns(match=f"for {20 * LARGE} bytes .* through a socket"):
         handle = backend.send(tensors[1], Lane.EXPECTED)
     backend.wait(handle)
     backend.send(tensors[2], Lane.EXPECTED)
