@@ -107,6 +107,7 @@ class CheckpointWriter:
         self._aside: list[Path] = []  # checkpoints of another branch, renamed
         self._verdicts = Verdicts(Path(checkpoints.folder), world.flags)
         self.last_name = ""
+        self._place = Path(checkpoints.folder).resolve()
         if world.is_main:
             remove_unfinished(Path(checkpoints.folder))
         world.gather(None)  # no process writes before the old files are removed
@@ -238,12 +239,14 @@ class CheckpointWriter:
             folder: Folder of the checkpoints.
             newest: Name of the newest one.
         """
+        reason = "it leads to another place than at the start"
         try:
-            self._aside += keep_newest(folder, self._checkpoints.keep, newest)
+            if folder.resolve() == self._place:
+                self._aside += keep_newest(folder, self._checkpoints.keep, newest)
+                return
         except OSError as error:
-            warn(
-                f"cannot remove older checkpoints from {str(folder)!r}: {error.strerror}",
-            )
+            reason = str(error.strerror)
+        warn(f"cannot remove older checkpoints from {str(folder)!r}: {reason}")
 
     def _exchange_reports(self, job: _Job, report: Any) -> list[Any] | None:
         """Publish a report; return those of all processes at rank 0, and None elsewhere."""

@@ -13,7 +13,8 @@ from pathlib import Path
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _DESCRIPTORS = Path("/proc/self/fd")
 _LISTEN = "0A"
-_ESTABLISHED = "01"
+_CONNECTED = ("01", "08")
+"""Established, and closed at the other end only."""
 _SO_ATTACH_FILTER = 26
 _RECEIVED_AT = 128
 """Offset of tcpi_bytes_received in the kernel's struct tcp_info."""
@@ -53,7 +54,7 @@ class TcpSocket:
     @property
     def connected(self) -> bool:
         """True if the socket is one end of a connection."""
-        return self.state == _ESTABLISHED
+        return self.state in _CONNECTED
 
     def received_bytes(self) -> int:
         """Return the number of bytes that have arrived over a connection."""
@@ -108,9 +109,9 @@ def own_sockets() -> list[TcpSocket]:
     return sockets
 
 
-def owner_of(endpoint: str) -> int | None:
-    """Return the user id behind an address and port; None if it is not on this machine."""
-    return next((int(row[7]) for row in _rows() if row[1] == endpoint), None)
+def owner_of(local: str, remote: str) -> int | None:
+    """Return the user id behind one end of a connection; None if it is not on this machine."""
+    return next((int(row[7]) for row in _rows() if row[1:3] == [local, remote]), None)
 
 
 def readable(endpoint: str) -> str:

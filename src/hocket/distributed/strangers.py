@@ -2,8 +2,10 @@
 
 While a group forms, gloo gives a connection to whoever first sends the number of a pair of
 processes; any user of the machine can do that. Each process therefore tells the others, in a
-store that only they can write, from which addresses it has connected. A connection from any
-other address is a stranger's. Once the group is formed, its ports take no connection any more.
+store that only they can write, the addresses of both ends of its connections. A stranger's is
+one whose other end no process has. The address of one end would not do: a stranger can connect
+from the port of a process to another port. Once the group is formed, its ports take no
+connection any more.
 """
 
 import json
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
@@ -49,8 +51,9 @@ def form_behind_closed_door(
     before = {each.inode for each in own_sockets()}
     groups = form()
     formed = _opened_since(before)
-    endpoints = [each.local for each in formed if each.connected]
-    members = set(chain(*_exchange(endpoints, store, "connected", rank, size, timeout_s)))
+    ends = [(each.local, each.remote) for each in formed if each.connected]
+    everywhere = chain(*_exchange(ends, store, "connected", rank, size, timeout_s))
+    members = {(local, remote) for local, remote in everywhere}
     for each in formed:
         if each.listening:
             each.refuse_connections()
@@ -68,12 +71,14 @@ def _opened_since(inodes: Collection[int]) -> list[TcpSocket]:
     return [each for each in own_sockets() if each.inode not in inodes]
 
 
-def _disconnect_strangers(inodes: Collection[int], members: Collection[str]) -> list[str]:
+def _disconnect_strangers(
+    inodes: Collection[int], members: Collection[tuple[str, str]]
+) -> list[str]:
     """End the connections of strangers to ports of the new groups.
 
     Args:
         inodes: Sockets that are older than the groups.
-        members: Addresses from which the processes of the training have connected.
+        members: Local and remote address of each end that a process of the training has.
 
     Returns:
         Descriptions of the strangers that have sent data. One that has sent nothing, such as a
@@ -85,7 +90,7 @@ def _disconnect_strangers(inodes: Collection[int], members: Collection[str]) -> 
         sockets = _opened_since(inodes)
         ports = {each.local_port for each in sockets if each.listening}
         connected = [each for each in sockets if each.connected and each.local_port in ports]
-        strangers = [each for each in connected if each.remote not in members]
+        strangers = [c for c in connected if (c.remote, c.local) not in members]
         suspects += [_describe(each) for each in strangers if each.received_bytes()]
         for each in strangers:
             each.shut_down()
@@ -96,8 +101,8 @@ def _disconnect_strangers(inodes: Collection[int], members: Collection[str]) -> 
 
 
 def _exchange(
-    value: list[str], store: Store, name: str, rank: int, size: int, timeout_s: float
-) -> list[list[str]]:
+    value: list[Any], store: Store, name: str, rank: int, size: int, timeout_s: float
+) -> list[list[Any]]:
     """Return the values of all processes.
 
     Raises:
@@ -117,6 +122,6 @@ def _exchange(
 
 
 def _describe(stranger: TcpSocket) -> str:
-    user = owner_of(stranger.remote)
+    user = owner_of(stranger.remote, stranger.local)
     owner = "" if user is None else f" of user {user}"
     return f"{readable(stranger.remote)}{owner}"

@@ -119,7 +119,14 @@ class MetricsLog:
         self._write_row("comparison", **asdict(comparison))
 
     def log_epoch(self, epoch: EpochResult) -> None:
-        """Log an epoch."""
+        """Log an epoch, and warn if the file of metrics is no longer in its place."""
+        with self._giving_up():
+            if self._file is not None and not _is_at(self._path, self._file):
+                warn(
+                    f"{str(self._path)!r} was deleted, moved or replaced during the training; "
+                    "what is written from now on is not together with what was there, and "
+                    "--resume and hocket report need both: put the run folder back"
+                )
         self._write_row("epoch", **asdict(epoch))
 
     def log_evaluation(self, tick: int, updates: int, result: EvaluationResult) -> None:
@@ -141,6 +148,14 @@ class MetricsLog:
                 for name, value in scalars(kind, values):
                     self._board.add_scalar(name, value, axis(values)[1])
         self._trackers.log(kind, values)
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    """Return True if an open file is the one at a path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _append_whole(file: FileIO, row: bytes) -> None:

@@ -75,7 +75,7 @@ def require_no_links(run_dir: Path) -> None:
     """Refuse to continue in a folder through which files elsewhere would be written.
 
     Raises:
-        RunFolderError: There are links, pipes or devices in it.
+        RunFolderError: There are links, pipes or devices in it, or files with a second name.
     """
     paths = [
         Path(folder, name)
@@ -85,14 +85,16 @@ def require_no_links(run_dir: Path) -> None:
     strange = []
     for path in paths:
         with suppress(FileNotFoundError):  # another stage still trains in the folder
-            mode = path.lstat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            found = path.lstat()
+            plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+            if not (plain or stat.S_ISDIR(found.st_mode)):
                 strange.append(path)
     if strange:
         names = ", ".join(repr(str(path.relative_to(run_dir))) for path in sorted(strange))
         raise RunFolderError(
-            f"the run folder {str(run_dir)!r} has links, pipes or devices, through which "
-            f"something else might be written: {names}; replace them by the files themselves"
+            f"the run folder {str(run_dir)!r} has links (symbolic or hard), pipes or "
+            f"devices, through which something else might be written: {names}; replace them by "
+            "copies of the files"
         )
 
 

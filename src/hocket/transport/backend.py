@@ -23,6 +23,7 @@ class Lane(IntEnum):
     HEADER = 0
     EXPECTED = 1
     LATE = 2
+    AFTER_NOTE = 3
 
 
 class Backend(Protocol):
@@ -43,3 +44,7 @@ class Backend(Protocol):
 
     def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
         """Post the receive of a tensor of the type, shape and strides of ``spec``."""
+
+    def close(self, timeout_s: float) -> None:
+        """Give back what sends and receives needed; the neighbour may take so long for it."""
+        del timeout_s  # most backends hold nothing

@@ -17,7 +17,7 @@ from hocket.transport.backend import Arrival, Backend, Lane, SendHandle
 from hocket.transport.shared_memory import SharedMemoryBackend, find_shared
 
 
-class HostBackend:
+class HostBackend(Backend):
     """Backend through gloo, for all devices and any number of processes.
 
     Args:
@@ -55,7 +55,7 @@ class HostBackend:
         return arrive
 
 
-class DirectBackend:
+class DirectBackend(Backend):
     """Backend from GPU to GPU, by NCCL, with a group for each direction.
 
     With two groups no direction waits for the other. A tensor follows its header, which goes

@@ -178,10 +178,13 @@ class Connection:
 
         A thread that is in a library when the interpreter ends would abort the process.
         """
-        start = time.monotonic()
+        end_s = time.monotonic() + timeout_s
         sent = self._outbox.join(timeout_s)
-        self._thread.join(max(timeout_s - (time.monotonic() - start), 0))
-        return sent and not self._thread.is_alive() and self._ended
+        self._thread.join(max(end_s - time.monotonic(), 0))
+        quiet = sent and not self._thread.is_alive() and self._ended
+        if quiet:
+            self._backend.close(end_s - time.monotonic())
+        return quiet
 
     @contextmanager
     def _waiting_for_peer(self, activity: str, wanted: str) -> Iterator[Wait]:

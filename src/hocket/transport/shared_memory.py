@@ -2,12 +2,14 @@
 
 The sender copies a tensor into a block of its memory, and the receiver copies it out. A note
 that goes through gloo says which block it is. Gloo alone would copy the tensor into the kernel
-and out of it, in small pieces and with more threads.
+and out of it, in small pieces and with more threads. It carries those for which no block can be
+had.
 """
 
 import mmap
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from hocket.distributed import wire
 from hocket.distributed.world import World
-from hocket.errors import TransitError
+from hocket.errors import PacketError, TransitError, warn
 from hocket.transport.backend import Arrival, Backend, Lane, SendHandle
 
 LEAST_BYTES = 2**16
@@ -29,7 +31,11 @@ NOTE = ["int64", [3], [1]]
 """Layout of a note: number, file descriptor and capacity of a block."""
 _FLAG_BYTES = mmap.PAGESIZE
 """Bytes before the tensor; the first one is not 0 until the tensor has been copied out."""
+_NO_BLOCK = -1
+"""Number in the note of a tensor that follows by gloo."""
 _NONCE_BYTES = 16
+_POLL_S = 0.001
+"""Seconds between two looks at blocks that are to become free."""
 
 
 class SharedBlock:
@@ -66,6 +72,9 @@ class SharedBlock:
     def take(self, spec: Sequence[Any]) -> Tensor:
         """Copy the tensor of this type, shape and strides out of the block, and free it.
 
+        Nothing but the locks that Python and PyTorch take between the two keeps the copy before
+        the flag. x86 does so anyway; on other processors the checksum of the packet would tell.
+
         Raises:
             TransitError: The block is too small for such a tensor.
         """
@@ -84,17 +93,11 @@ class OwnBlock:
     """Block of this process, which grows with the tensors that it is for.
 
     Raises:
-        TransitError: No more files can be opened.
+        OSError: No more files can be opened.
     """
 
     def __init__(self) -> None:
-        try:
-            self.file = os.memfd_create("hocket")
-        except OSError as error:
-            raise TransitError(
-                f"there is no shared memory for a packet ({error}); let this process open more "
-                "files (ulimit -n), or use a smaller extra delay"
-            ) from error
+        self.file = os.memfd_create("hocket")
         self._block: SharedBlock | None = None
         finalize(self, os.close, self.file)  # what is mapped of it stays valid
 
@@ -108,17 +111,22 @@ class OwnBlock:
         """Number of bytes that it has room for."""
         return 0 if self._block is None else self._block.capacity
 
-    def put(self, tensor: Tensor) -> None:
-        """Copy a dense tensor into the block, which must be free."""
-        if self._block is None or self._block.capacity < tensor.nbytes:
+    def make_room(self, nbytes: int) -> SharedBlock:
+        """Return the block, which must be free, with room for a number of bytes.
+
+        Raises:
+            OSError: Files of that length are not allowed, or there is no memory.
+            RuntimeError: It cannot be mapped.
+        """
+        if self._block is None or self._block.capacity < nbytes:
             # Memory that is never written takes no room.
-            capacity = 1 << (tensor.nbytes - 1).bit_length()
+            capacity = 1 << (nbytes - 1).bit_length()
             os.ftruncate(self.file, _FLAG_BYTES + capacity)
             self._block = SharedBlock(_path(os.getpid(), self.file), capacity)
-        self._block.put(tensor)
+        return self._block
 
 
-class SharedMemoryBackend:
+class SharedMemoryBackend(Backend):
     """Backend through blocks of shared memory, for two processes of one machine.
 
     gloo sends a note when the receiver has asked for it, and a connection begins few sends
@@ -136,22 +144,39 @@ class SharedMemoryBackend:
         self._process = process
         self._own: list[OwnBlock] = []
         self._of_neighbour: dict[int, SharedBlock] = {}
+        self._warned = False
 
     def send(self, tensor: Tensor, lane: Lane) -> SendHandle:
         """Copy a tensor into a free block, and start sending a note of it."""
         if tensor.nbytes < LEAST_BYTES:
-            return self._host.send(tensor, lane), tensor
+            return self._send_all((tensor, lane))
         number = next((n for n, block in enumerate(self._own) if block.free), len(self._own))
-        if number == len(self._own):
-            self._own.append(OwnBlock())
-        block = self._own[number]
+        try:
+            if number == len(self._own):
+                self._own.append(OwnBlock())
+            block = self._own[number].make_room(tensor.nbytes)
+        except (OSError, RuntimeError) as error:
+            if not self._warned:
+                warn(
+                    f"there is no shared memory for {tensor.nbytes} bytes of a packet "
+                    f"({error}); they go through a socket, as others may, which takes longer; "
+                    "raise the limits of this process (ulimit -f, -n, -v)"
+                )
+            self._warned = True
+            note = torch.tensor([_NO_BLOCK, 0, 0], device="cpu")
+            return self._send_all((note, lane), (tensor, Lane.AFTER_NOTE))
         block.put(tensor)
-        note = torch.tensor([number, block.file, block.capacity], device="cpu")
-        return self._host.send(note, lane), note
+        note = torch.tensor([number, self._own[number].file, block.capacity], device="cpu")
+        return self._send_all((note, lane))
+
+    def _send_all(self, *tensors: tuple[Tensor, Lane]) -> SendHandle:
+        """Start sending tensors, and return them with the handles of their sends."""
+        return [self._host.send(tensor, lane) for tensor, lane in tensors], tensors
 
     def wait(self, handle: SendHandle) -> None:
-        """Wait until the note, or the small tensor, has been sent."""
-        self._host.wait(handle[0])
+        """Wait until the note, and what goes by gloo, has been sent."""
+        for each in handle[0]:
+            self._host.wait(each)
 
     def post(self, spec: Sequence[Any], lane: Lane) -> Arrival:
         """Post the receive of a tensor of the type, shape and strides of ``spec``."""
@@ -164,14 +189,39 @@ class SharedMemoryBackend:
 
         Raises:
             TransitError: The tensor has no room where it is said to be.
+            PacketError: This process may not have so much memory.
             RuntimeError: The process has ended.
         """
         number, file, capacity = note().tolist()
+        if number == _NO_BLOCK:
+            return self._host.post(spec, Lane.AFTER_NOTE)()
         block = self._of_neighbour.get(number)
         if block is None or block.capacity < capacity:
-            block = SharedBlock(_path(self._process, file), capacity)
+            path = _path(self._process, file)
+            try:
+                block = SharedBlock(path, capacity)
+            except RuntimeError as error:
+                if not os.path.exists(path):
+                    raise
+                raise PacketError(
+                    f"{capacity} bytes of shared memory, in which a packet has arrived, cannot "
+                    f"be mapped ({error}); raise the limits of this process (ulimit -v), or "
+                    "use smaller batches"
+                ) from error
             self._of_neighbour[number] = block
         return block.take(spec)
+
+    def close(self, timeout_s: float) -> None:
+        """Give the memory back, once the neighbour has copied out all that was sent.
+
+        Args:
+            timeout_s: Seconds that it may take for that.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not all(block.free for block in self._own) and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+        self._own.clear()
+        self._of_neighbour.clear()
 
 
 def _path(process: int, file: int) -> str:

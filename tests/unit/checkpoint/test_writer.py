@@ -138,6 +138,37 @@ def test_older_checkpoints_that_cannot_be_removed_are_no_failure(tmp_path, monke
     assert len(names(tmp_path)) == 2
 
 
+def test_no_checkpoints_are_removed_from_another_place(tmp_path):
+    folder, other = tmp_path / "own", tmp_path / "other"
+    build_trainer().fit(
+        data(mlp, 4), epochs=3, progress=False, checkpoints=Checkpoints(other, keep=9)
+    )
+    kept = names(other)
+
+    def replace_by_link(epoch):
+        if epoch.number == 0:
+            folder.rename(tmp_path / "moved")
+            folder.symlink_to(other)
+
+    with pytest.warns(UserWarning, match=r"cannot remove older .*own': it leads to another"):
+        build_trainer().fit(
+            data(mlp, 2),
+            epochs=2,
+            progress=False,
+            checkpoints=Checkpoints(folder, keep=1),
+            on_epoch=replace_by_link,
+        )
+    assert set(kept) <= set(names(other))
+
+
+def test_a_folder_that_is_a_link_from_the_start_is_kept_short(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "own").symlink_to("disk")
+    checkpoints = Checkpoints(tmp_path / "own", keep=1)
+    build_trainer().fit(data(mlp, 2), epochs=3, progress=False, checkpoints=checkpoints)
+    assert len(names(tmp_path / "disk")) == 1
+
+
 def test_a_part_that_is_not_visible_is_a_failure_too(tmp_path, monkeypatch):
     def refuse(*_):
         raise CheckpointError("stage1.pt was written, but is not visible")

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/net/tcp").exists(), reason="the system lists no sockets"
 )
 LIMIT_S = 60.0
+HERE = ("127.0.0.1", 0)
 # Connects eight times, and sends the numbers of the pairs for which gloo may be waiting.
 STRANGER = """
 import socket, struct, sys
@@ -34,6 +36,26 @@ for number, connection in enumerate(connections if sys.argv[2] == "sends" else (
 print("connected", flush=True)
 sys.stdin.read()
 """
+# Connects, as another user, from a port that is in use already to the next one, and sends.
+SAME_PORT = """
+import os, socket, struct, sys
+user, own, other, says_more = map(int, sys.argv[1:])
+os.setuid(user)
+with socket.socket() as connection:
+    try:
+        IP_LOCAL_PORT_RANGE = 51
+        ports = struct.pack("I", own << 16 | own)
+        connection.setsockopt(socket.SOL_IP, IP_LOCAL_PORT_RANGE, ports)
+    except OSError:
+        print("unknown", flush=True)
+    else:
+        connection.connect(("127.0.0.1", other))
+        connection.sendall(struct.pack("q", 0))
+        if not says_more:
+            connection.shutdown(socket.SHUT_WR)
+        print("connected", flush=True)
+    sys.stdin.read()
+"""
 
 
 def listening_ports():
@@ -41,12 +63,14 @@ def listening_ports():
 
 
 @contextlib.contextmanager
-def stranger(port, does):
+def stranger(*arguments, program=STRANGER):
     """A process of its own, since the sockets of this one belong to the training."""
-    command = [sys.executable, "-S", "-c", STRANGER, str(port), does]
+    command = [sys.executable, "-S", "-c", program, *map(str, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout.readline() == "connected\n"
+        if (said := process.stdout.readline()) == "unknown\n":
+            pytest.skip("the kernel has no IP_LOCAL_PORT_RANGE")
+        assert said == "connected\n"
         yield
         process.communicate()
 
@@ -122,3 +146,24 @@ def test_a_process_that_does_not_form_its_group_is_named():
         HangError, match=r"process 1 of 2 did not connect to the others within 0\.01 s"
     ):
         form_behind_closed_door(lambda: None, HashStore(), rank=0, size=2, timeout_s=0.01)
+
+
+@pytest.mark.parametrize("says_more", [0, 1])
+def test_a_stranger_on_the_port_of_a_process_is_told_with_his_own_user(says_more):
+    user = os.getuid() or 65534
+
+    def form():
+        taken, other = (stack.enter_context(socket.create_server(HERE)) for _ in range(2))
+        member = stack.enter_context(socket.create_connection(taken.getsockname()))
+        ports = [each.getsockname()[1] for each in (member, other)]
+        stack.enter_context(stranger(user, *ports, says_more, program=SAME_PORT))
+        connections.extend(stack.enter_context(each.accept()[0]) for each in (taken, other))
+
+    connections = []
+    with contextlib.ExitStack() as stack:
+        with pytest.raises(PeerLostError, match=rf"data to their ports: \S+ of user {user};"):
+            form_behind_closed_door(form, HashStore(), rank=0, size=1, timeout_s=LIMIT_S)
+        members, strangers = connections
+        assert strangers.recv(16) == struct.pack("q", 0)
+        assert strangers.recv(16) == b""
+        members.sendall(b"still connected")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sys
 from dataclasses import asdict
 from io import FileIO
@@ -241,3 +242,28 @@ def test_a_log_that_cannot_be_opened_is_an_error_of_its_folder(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(RunFolderError, match=r"cannot write .*metrics.jsonl': it is not a reg"):
         MetricsLog(tmp_path, 1, tensorboard=False)
+
+
+@pytest.mark.parametrize("action", ["delete", "rename"])
+def test_a_run_folder_that_is_deleted_or_renamed_is_noticed(tmp_path, action):
+    run_dir, epochs = tmp_path / "run", []
+    run_dir.mkdir()
+    with MetricsLog(run_dir, 1, tensorboard=False) as log:
+        trainer = Trainer(
+            nn.Linear(3, 2),
+            stages=1,
+            method=FDG(),
+            optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1),
+        )
+
+        def on_epoch(epoch):
+            epochs.append(epoch)
+            if len(epochs) == 1:
+                log.log_epoch(epoch)  # nothing to warn of
+                shutil.rmtree(run_dir) if action == "delete" else run_dir.rename(tmp_path / "b")
+            else:
+                with pytest.warns(match=r"run/metrics\.jsonl' was deleted, moved or replaced"):
+                    log.log_epoch(epoch)
+
+        trainer.fit(BATCHES, epochs=2, on_epoch=on_epoch, progress=False)
+    assert len(epochs) == 2

@@ -90,6 +90,14 @@ def test_links_pipes_and_devices_anywhere_in_a_folder_are_all_named(tmp_path):
         require_no_links(tmp_path / "run")
 
 
+def test_a_file_with_a_second_name_elsewhere_is_a_link(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "diary").write_text("mine")
+    (tmp_path / "run/metrics.jsonl").hardlink_to(tmp_path / "diary")
+    with pytest.raises(RunFolderError, match=r"hard.* 'metrics.jsonl'; replace"):
+        require_no_links(tmp_path / "run")
+
+
 def test_a_file_that_another_stage_removes_is_no_link(tmp_path, monkeypatch):
     (tmp_path / "old.part").touch()
     monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["old.part", "gone.part"])])

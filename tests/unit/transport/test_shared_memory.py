@@ -1,6 +1,9 @@
 """Tensors through shared memory: unchanged, in few blocks, and only where both can map it."""
 
 import os
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.distributed import wire
-from hocket.errors import TransitError
+from hocket.errors import PacketError, TransitError
 from hocket.transport import shared_memory
 from hocket.transport.backend import Lane
 from hocket.transport.shared_memory import LEAST_BYTES, NOTE, Offer, SharedMemoryBackend
@@ -45,6 +48,10 @@ def transfer(backend, *tensors):
     for tensor in tensors:
         backend.wait(backend.send(tensor, Lane.EXPECTED))
     return [arrive() for arrive in arrivals]
+
+
+def mapped_blocks():
+    return Path("/proc/self/maps").read_text().count("memfd:hocket")
 
 
 def open_files():
@@ -168,14 +175,63 @@ def test_a_block_has_one_open_file():
     assert open_files() == before + 1
 
 
-def test_a_process_without_more_files_is_told(monkeypatch):
-    def fail(name):
-        raise OSError("Too many open files")
+LIMITS = {
+    "files": (resource.RLIMIT_NOFILE, lambda: 3),
+    "length of files": (resource.RLIMIT_FSIZE, lambda: 2 * LEAST_BYTES),
+    "memory": (resource.RLIMIT_AS, lambda: 0),
+}
 
+
+@contextmanager
+def limited(kind):
+    number, limit = LIMITS[kind]
+    before = resource.getrlimit(number)
+    resource.setrlimit(number, (limit(), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(number, before)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_tensor_for_which_no_block_can_be_had_goes_through_the_host(kind):
+    """Between others in blocks, and in order."""
     backend, _ = build()
-    monkeypatch.setattr(os, "memfd_create", fail)
-    with pytest.raises(TransitError, match="no shared memory for a packet"):
-        backend.send(torch.ones(LARGE), Lane.EXPECTED)
+    transfer(backend, torch.ones(LARGE))
+    tensors = [
+        torch.full((size,), float(n)) for n, size in enumerate([LARGE, 5 * LARGE, LARGE])
+    ]
+    arrivals = [backend.post(wire.tensor_spec(tensor), Lane.EXPECTED) for tensor in tensors]
+    backend.send(tensors[0], Lane.EXPECTED)
+    with limited(kind), pytest.warns(match=f"for {20 * LARGE} bytes .* through a socket"):
+        handle = backend.send(tensors[1], Lane.EXPECTED)
+    backend.wait(handle)
+    backend.send(tensors[2], Lane.EXPECTED)
+    for sent, arrive in zip(tensors, arrivals, strict=True):
+        assert torch.equal(arrive(), sent)
+    (again,) = transfer(backend, torch.full((5 * LARGE,), 7.0))
+    assert (again == 7).all()
+
+
+def test_a_receiver_that_may_map_no_more_memory_says_so():
+    backend, _ = build()
+    arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
+    backend.send(torch.ones(LARGE), Lane.EXPECTED)
+    with (
+        limited("memory"),
+        pytest.raises(PacketError, match=rf"{LEAST_BYTES} bytes .*ulimit -v"),
+    ):
+        arrive()
+
+
+def test_a_closed_backend_has_no_files_and_no_memory():
+    backend, _ = build()
+    transfer(backend, torch.ones(LARGE))
+    backend.send(torch.ones(LARGE), Lane.EXPECTED)
+    files, mapped = open_files(), mapped_blocks()
+    backend.close(timeout_s=0.01)  # nobody takes the second tensor
+    assert open_files() == files - 1
+    assert mapped_blocks() == mapped - 2
 
 
 def test_a_process_reaches_its_own_memory():
@@ -223,3 +279,15 @@ def test_a_system_without_namespaces_has_one_network(monkeypatch):
     assert offer.address[1] == ""
     assert shared_memory.Offer().reaches(offer.address)
     offer.close()
+
+
+def test_a_backend_closes_once_the_neighbour_has_taken_all():
+    backend, _ = build()
+    arrive = backend.post(["float32", [LARGE], [1]], Lane.EXPECTED)
+    backend.send(torch.ones(LARGE), Lane.EXPECTED)
+    with ThreadPoolExecutor() as pool:
+        closing = pool.submit(backend.close, 60.0)
+        with pytest.raises(TimeoutError):
+            closing.result(timeout=0.1)
+        assert arrive().all()
+        closing.result(timeout=30)

@@ -1,24 +1,32 @@
 """Server of a report that follows its runs, for browsers of this machine."""
 
 import hashlib
+import secrets
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from hocket.errors import HocketError, OptionError
 from hocket.runs.report.find_runs import find_runs
 from hocket.runs.report.page import build_page
 
 ADDRESS = "127.0.0.1"
+TIMEOUT_S = 10.0
+"""Seconds that a browser may be silent within a request."""
+MOST_CONNECTIONS = 16
+"""Number of connections at a time; the oldest one is ended for one more."""
 
 
 class LiveReport(ThreadingHTTPServer):
     """Server of a page that is built from the files of runs whenever it is asked for.
 
-    Only this machine reaches it. A browser that was sent here under the name of another host
-    is refused, so that no page of another site can read the runs.
+    Only this machine reaches it, and its address ends in a word that other users of the machine
+    do not know. A browser that was sent here under the name of another host is refused, so that
+    no page of another site can read the runs.
 
     Args:
         paths: Folders of runs, folders of such folders, or folders of studies.
@@ -39,8 +47,25 @@ class LiveReport(ThreadingHTTPServer):
                 f"cannot listen on port {port} of {ADDRESS}: {error}; give another --port, or "
                 "0 for any that is free"
             ) from error
-        self.address = f"http://{ADDRESS}:{self.server_port}/"
+        self.root = f"/{secrets.token_urlsafe(16)}/"
+        self.address = f"http://{ADDRESS}:{self.server_port}{self.root}"
+        self._open: dict[socket.socket, None] = {}
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request in a thread, and end the oldest connection if there are many."""
+        self._open[request] = None
+        if len(self._open) > MOST_CONNECTIONS:
+            oldest, *_ = self._open
+            self._open.pop(oldest, None)
+            with suppress(OSError):  # it has just ended
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def version(self) -> str:
         """Return the state of all files of the runs, without reading them."""
@@ -86,14 +111,15 @@ def _files_within(folder: Path, depth: int) -> Iterator[Path]:
 
 class _Handler(BaseHTTPRequestHandler):
     server: LiveReport
+    timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, "this server answers to its own address only")
-        elif self.path == "/version":
+        elif self.path == f"{self.server.root}version":
             self._answer(HTTPStatus.OK, self.server.version())
-        elif self.path != "/":
-            self._answer(HTTPStatus.NOT_FOUND, "the report is at /")
+        elif self.path != self.server.root:
+            self._answer(HTTPStatus.NOT_FOUND, "the report is at the whole address only")
         else:
             try:
                 self._answer(HTTPStatus.OK, self.server.page(), "text/html")

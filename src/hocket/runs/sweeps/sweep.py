@@ -71,7 +71,8 @@ def _draw(record: SweepRecord) -> None:
     if any(chosen_curves(row) for row in record.rows):
         try:
             draw_curves(record.values, file)
-        except (OptionError, ValueError) as error:  # the record matters more
+        except (OptionError, OSError, ValueError) as error:  # the record matters more
+            file.unlink(missing_ok=True)  # it may have filled the disk
             warn(f"there is no picture of the study: {error}")
 
 

@@ -10,14 +10,15 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from hocket.cli.main import main
 from hocket.errors import OptionError
-from hocket.runs.report.live import LiveReport
+from hocket.runs.report import live
+from hocket.runs.report.live import MOST_CONNECTIONS, LiveReport
 from unit.runs.report.browser import CHROMIUM, Browser
 from unit.runs.report.made_runs import make_run
 
@@ -92,11 +93,53 @@ def test_a_page_without_a_run_asks_again(tmp_path):
 def test_other_paths_names_and_words_are_refused(tmp_path):
     make_run(tmp_path / "bp", method="bp")
     with served(tmp_path) as server:
-        assert refusal(server, "bp/run.json") == (404, "the report is at /")
+        assert refusal(server, "bp/run.json") == (
+            404,
+            "the report is at the whole address only",
+        )
         code, text = refusal(server, Host="evil.example")
         assert (code, text) == (403, "this server answers to its own address only")
         with pytest.raises(urllib.error.HTTPError, match="501"):
             urllib.request.urlopen(server.address, data=b"x", timeout=60)
+
+
+def test_who_does_not_know_the_word_in_the_address_reads_nothing(tmp_path):
+    make_run(tmp_path / "bp", method="bp")
+    with served(tmp_path) as server, served(tmp_path) as other:
+        host = server.address.removesuffix(server.root)
+        for path in (
+            "/",
+            "/version",
+            other.root,
+            f"{other.root}version",
+            f"{server.root[:-2]}/",
+        ):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(host + path, timeout=60)
+        assert "bp" in get(server)
+
+
+def connect(server):
+    return socket.create_connection(server.server_address, timeout=60)
+
+
+def test_a_silent_connection_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(live._Handler, "timeout", 0.2)
+    with served(tmp_path) as server, connect(server) as silent:
+        silent.sendall(b"GET / HT")
+        assert silent.recv(1) == b""
+
+
+def test_of_many_connections_the_oldest_are_ended(tmp_path):
+    make_run(tmp_path / "bp", method="bp")
+    with served(tmp_path) as server, ExitStack() as stack:
+        silent = [stack.enter_context(connect(server)) for _ in range(3 * MOST_CONNECTIONS)]
+        assert "bp" in get(server)
+        for each in silent[: 2 * MOST_CONNECTIONS + 1]:
+            assert each.recv(1) == b""
+        silent[-1].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent[-1].recv(1)
 
 
 def test_a_port_that_is_taken_or_none_is_refused(tmp_path):
@@ -112,7 +155,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
         try:
             said = command.stderr.readline()
-            address = re.search(r"the report is at (http://127\.0\.0\.1:\d+/)", said)[1]
+            address = re.search(r"the report is at (http://127\.0\.0\.1:\d+/[\w-]{22}/) ", said)[1]
             with urllib.request.urlopen(address, timeout=60) as answer:
                 assert "bp" in answer.read().decode()
             command.send_signal(signal.SIGINT)
@@ -128,7 +171,7 @@ def test_a_browser_that_is_closed_while_it_waits_is_no_error(tmp_path, capfd):
         for _ in range(20):
             with socket.create_connection(server.server_address) as asking:
                 host = f"Host: 127.0.0.1:{server.server_port}"
-                asking.sendall(f"GET / HTTP/1.1\r\n{host}\r\n\r\n".encode())
+                asking.sendall(f"GET {server.root} HTTP/1.1\r\n{host}\r\n\r\n".encode())
                 # No parting: what the server sends from here on is answered by a reset.
                 asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert "bp" in get(server)

@@ -18,7 +18,7 @@ from hocket.runs.report.groups import group_runs
 from hocket.runs.run_dir import lock_run_dir
 from hocket.runs.sweeps import sweep as sweep_module
 from hocket.runs.sweeps.pictures import chosen_curves, draw_curves
-from hocket.runs.sweeps.record import SweepRecord, study_command
+from hocket.runs.sweeps.record import PICTURE, SweepRecord, study_command
 from hocket.runs.sweeps.report import results_table
 from hocket.runs.sweeps.rows import Row
 from hocket.runs.sweeps.run_folder import RunResult, write_result
@@ -443,6 +443,20 @@ def test_a_picture_that_cannot_be_drawn_costs_no_record(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="there is no picture of the study: no such colour"):
         sweep(study(), tmp_path)
     assert SweepRecord.read(tmp_path).rows
+
+
+def test_a_picture_that_fills_the_disk_costs_no_record(tmp_path, monkeypatch):
+    pretend_runs(monkeypatch, lambda config: 1.0)
+
+    def fill(values, file):
+        file.write_text("<svg")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sweep_module, "draw_curves", fill)
+    with pytest.warns(UserWarning, match="no picture of the study: .*No space left"):
+        sweep(study(), tmp_path)
+    assert SweepRecord.read(tmp_path).rows
+    assert not (tmp_path / PICTURE).exists()
 
 
 def test_a_label_may_look_like_a_formula(tmp_path, monkeypatch):
