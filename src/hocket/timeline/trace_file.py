@@ -15,6 +15,7 @@ from hocket.files import read_json, write_text_atomically
 from hocket.timeline.span import Span
 
 FORMAT = "hocket timeline 1"
+MOST_STAGES = 1024
 INTEGER, NUMBER, TEXT = (int,), (int, float), (str,)
 TYPE_NAMES: Mapping[tuple[type, ...], str] = {
     INTEGER: "a whole number",
@@ -100,6 +101,8 @@ def read_trace(file: Path) -> tuple[Span, ...]:
     ]
     if problems:
         raise DataError(format_first_problems(f"{where}; record it again", problems))
+    if (stages := len({event["pid"] for _, event in span_events})) > MOST_STAGES:
+        raise DataError(f"{where}: it has {stages} stages; at most {MOST_STAGES} are shown")
     return tuple(_parse_span(event) for _, event in span_events)
 
 

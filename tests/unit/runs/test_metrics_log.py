@@ -241,3 +241,12 @@ def test_a_log_that_cannot_be_opened_is_an_error_of_its_folder(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(RunFolderError, match=r"cannot write .*metrics.jsonl': it is not a reg"):
         MetricsLog(tmp_path, 1, tensorboard=False)
+
+
+def test_a_line_without_end_is_cut_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr("hocket.files.LINE_LIMIT", 100)
+    file = tmp_path / "metrics.stage7.jsonl"
+    row = b'{"kind": "update", "tick": 1}\n'
+    file.write_bytes(row + b"\0" * 200 + b"\n" + row)
+    cut_unknown_logs(tmp_path, (), tick=5, epoch=5)
+    assert file.read_bytes() == row
