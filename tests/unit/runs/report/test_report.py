@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from math import nan
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -18,6 +19,7 @@ from hocket.runs.report.groups import UNKNOWN, compare_settings, group_runs
 from hocket.runs.report.line_chart import Curve, axis_ticks, line_chart
 from hocket.runs.report.markup import VOID, element
 from hocket.runs.report.page import build_fitting_page, build_page, write_report
+from hocket.runs.report.summaries import stages_table
 from unit.runs.report.made_runs import make_run, make_timeline
 
 STUDY = Path(__file__).parents[4] / "records/gpt-characters-500"
@@ -89,6 +91,20 @@ def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
     assert re.search(r"time of a batch, ms\s+50\s+150\s+3\b", page.text)
 
 
+def test_each_chart_has_its_numbers_as_csv_and_each_stage_table_its_labels_once(tmp_path):
+    runs = [make_run(tmp_path / f"fdg{seed}", seed=seed) for seed in range(2)]
+    page = Page(page_of(*runs, make_run(tmp_path / "bp", method="bp")))
+    charts = [a for a in page.named("svg") if a.get("class") == "chart"]
+    tables = [a for a in page.named("a") if a["download"].endswith(".csv")]
+    assert len(tables) == len(charts) > 8
+    header, first, *rows = unquote(tables[0]["href"]).split("\r\n")
+    assert header == 'data:text/csv,settings,run,updates,"test error, %"'
+    assert (first, rows[2], rows[5]) == ("fdg,0,10,50", "fdg,1,10,50", "bp,0,10,50")
+    table = stages_table(group_runs(find_runs(runs).runs))
+    assert Page(table).text.count("fdg") == 1
+    assert table.count("sample colour0") == 2
+
+
 def test_skipped_batches_are_shown_where_a_run_has_some(tmp_path):
     assert "batches skipped" not in page_of(make_run(tmp_path / "one"))
     skips = make_run(tmp_path / "two", skipped=2)
@@ -114,7 +130,8 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
     assert "unsafe" not in policy
     assert len(page.named("style")) == len(page.named("script")) == 1
     fetching = {"src", "href", "srcset", "data", "action", "xlink:href", "style"}
-    assert not [a for _, a in page.elements if fetching & a.keys()]
+    links = [a for _, a in page.elements if fetching & a.keys()]
+    assert all(a["href"].startswith("data:text/csv,") and "download" in a for a in links)
     assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
     assert not {tag for tag, _ in page.elements} & {"link", "iframe", "object", "img", "base"}
 
