@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.faults.job import FaultyJob, train_with_faults
-from hocket.checkpoint.directory import MANIFEST, newest_first, read_manifest
+from hocket.checkpoint.directory import FORMAT, MANIFEST, newest_first, read_manifest
 from hocket.distributed import wire
 from hocket.errors import CheckpointError, TransitError
 from hocket.training.state import open_checkpoint
@@ -102,7 +102,7 @@ def _forgeries(checkpoint: Path, mark: Path) -> Iterator[Callable[[], object]]:
         """Add a valid manifest."""
 
         def forge() -> None:
-            values = asdict(read_manifest(checkpoint)) | {"format": 1}
+            values = asdict(read_manifest(checkpoint)) | {"format": FORMAT}
             write()
             data = part.read_bytes()
             digest_entry = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}

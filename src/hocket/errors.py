@@ -198,6 +198,18 @@ def missing_extra(
     )
 
 
+_ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
+
+
+def escape_controls(text: str) -> str:
+    r"""Return a text, perhaps of a file of unknown origin, that commands no terminal.
+
+    >>> escape_controls("a red \x1b[31mfolder")
+    'a red \\x1b[31mfolder'
+    """
+    return text.translate(_ESCAPES)
+
+
 def warn(message: str) -> None:
     """Warn, and name the innermost line of the caller's own code as the place.
 

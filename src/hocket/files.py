@@ -16,6 +16,8 @@ from typing import Any
 
 JSON_LIMIT = 2**26
 """Most bytes of a JSON file that is read."""
+LINE_LIMIT = 2**22
+"""Most bytes of a line that is read."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
@@ -54,9 +56,20 @@ def read_json(file: Path, limit: int = JSON_LIMIT) -> Any:
         if (size := os.fstat(opened.fileno()).st_size) > limit:
             raise ValueError(f"it has {size} bytes, and at most {limit} are read")
         try:
-            return json.loads(opened.read(limit))
+            return json.loads(opened.read(size))
         except RecursionError as error:
             raise ValueError("it is nested too deeply") from error
+
+
+def read_lines(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, but for a last one that has no end or is too long.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    with open_regular_file(file) as opened:
+        while (line := opened.readline(LINE_LIMIT)).endswith(b"\n"):
+            yield line
 
 
 def create_file(file: Path) -> int:

@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -141,7 +142,11 @@ def _parse_value(value: str, text: str) -> Any:
 
     try:
         return json.loads(value, parse_constant=finite, parse_float=finite)
-    except json.JSONDecodeError:
+    except OptionError:
+        raise
+    except RecursionError:
+        raise OptionError(f"an option of {text[:60]!r}... is nested too deeply") from None
+    except ValueError:  # a word, or a number of thousands of digits
         pass
     if value in _PYTHON_WORDS:
         return _PYTHON_WORDS[value]
@@ -262,7 +267,7 @@ def out_of_range(value: Any, ranges: Mapping[str, Range]) -> list[str]:
     return [
         f"{name} is {number!r}; use {limits}"
         for name, limits in ranges.items()
-        if _matches_hint(number := getattr(value, name), float) and number not in limits
+        if _matches_hint(number := getattr(value, name), int | float) and number not in limits
     ]
 
 
@@ -322,7 +327,7 @@ def _matches_hint(value: Any, hint: Any) -> bool:
         )
     if hint is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value)
+        return number and abs(value) <= sys.float_info.max
     if hint is Path:
         return isinstance(value, str | Path)
     if hint in (str, int, bool, type(None)):

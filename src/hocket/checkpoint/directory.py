@@ -19,7 +19,8 @@ from hocket.checkpoint.serialize import unpack
 from hocket.errors import CheckpointError
 from hocket.files import create_file, open_regular_file, sync_path
 
-FORMAT = 1
+FORMAT = 2
+"""Version of all that is in a checkpoint; tests/checkpoint_structure.txt rises with it."""
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 2**26
 """Most bytes of a manifest that is read."""
@@ -174,15 +175,16 @@ def read_manifest(folder: Path) -> Manifest:
         sha256, content = signed["sha256"], signed["content"]
         intact = hashlib.sha256(content.encode()).hexdigest() == sha256
         values: dict[str, Any] = json.loads(content) if intact else {"format": FORMAT}
-        other_format = values.pop("format") != FORMAT
-        if intact and not other_format:
+        if intact and (found := values.pop("format")) == FORMAT:
             return _parse_manifest(values)
+        writer = values.get("versions", {}).get("hocket")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{str(file)!r} is not a checkpoint manifest") from None
     if not intact:
         raise CheckpointError(f"{str(file)!r} is damaged: its checksum does not match")
     raise CheckpointError(
-        f"{str(file)!r} was written by another version of Hocket; resume with that version"
+        f"it was written by another version of Hocket ({str(writer)[:20]}, whose checkpoints "
+        f"have format {str(found)[:20]}, and not {FORMAT}); resume with that version"
     )
 
 

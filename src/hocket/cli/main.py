@@ -8,14 +8,21 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import cyclopts
 from cyclopts import App, Parameter, Token
 
-from hocket.cli.output import console, end_with_error, messages, print_error, print_warning
+from hocket.cli.output import (
+    console,
+    end_with_error,
+    messages,
+    print_error,
+    print_note,
+    print_warning,
+)
 from hocket.cli.train_help import GroupedFormatter
 from hocket.errors import HocketError, OptionError, format_problems, unknown_name
 from hocket.runs.config import parse_config, read_values
@@ -185,22 +192,52 @@ def _defaults(words: Sequence[str]) -> cyclopts.config.Dict:
                 "folder that `hocket train` printed, in runs/ by default"
             )
     if file is not None:
-        stored = read_values(Path(file))
-        parse_config(stored, str(file))
-        chosen = {key: value for key, value in stored.items() if key != "run_dir"}
-        problems = [
-            f"{text}; if you want that, give --{key} {shlex.quote(str(chosen[key]))} as well"
-            for key, text in _strange_choices(chosen, run_dir).items()
-            if _value_of(f"--{key}", words) is None
-        ]
-        if problems:
-            raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
-        values |= chosen
+        values |= _choices_of(file, run_dir, words)
     for length, other in (("--updates", "epochs"), ("--epochs", "updates")):
         if _value_of(length, words) not in (None, "0"):  # the length that is stored gives way
             values.pop(other, None)
-    given = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
-    return cyclopts.config.Dict({"train": given} if given else {}, source="the run file")
+    flags = {k.replace("_", "-"): v for k, v in values.items() if v is not None}
+    return cyclopts.config.Dict({"train": flags} if flags else {}, source="the run file")
+
+
+def _choices_of(file: str, run_dir: str | None, words: Sequence[str]) -> dict[str, Any]:
+    """Return the choices of a run file.
+
+    Args:
+        file: The file.
+        run_dir: Folder of the run that is resumed; None if a new one begins.
+        words: The command line, whose options replace choices.
+
+    Raises:
+        OptionError: The file is wrong, or names what it must not choose alone.
+    """
+    stored = read_values(Path(file))
+    parse_config(stored, str(file))
+    chosen = {key: value for key, value in stored.items() if key != "run_dir"}
+
+    def given(key: str) -> bool:
+        return _value_of(f"--{key.replace('_', '-')}", words) is not None
+
+    problems = [
+        f"{text}; if you want that, give --{key} {shlex.quote(str(chosen[key]))} as well"
+        for key, text in _strange_choices(chosen, run_dir).items()
+        if not given(key)
+    ]
+    if problems:
+        raise OptionError(format_problems(f"{file!r} does not choose that alone", problems))
+    if connections := _connections({k: v for k, v in chosen.items() if not given(k)}):
+        print_note(f"{file!r} makes connections: {', '.join(connections)}")
+    return chosen
+
+
+def _connections(values: Mapping[str, Any]) -> list[str]:
+    """Describe the choices of a run file by which the run connects to other machines."""
+    described = []
+    if (data := values.get("data", "")).partition(":")[0] == "hf":
+        described.append(f"data {data!r} may ask huggingface.co")
+    if (services := values.get("log_to", "none")) != "none":
+        described.append(f"log_to sends metrics to {services!r}")
+    return described
 
 
 def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, str]:
@@ -217,8 +254,9 @@ def _strange_choices(values: dict[str, Any], run_dir: str | None) -> dict[str, s
         for option, functions in named_code(values).items()
     }
     if (timeline := values.get("timeline")) is not None:
+        # Of a link to itself only `realpath` has a place.
         inside = run_dir is not None and (
-            Path(timeline).resolve().is_relative_to(Path(run_dir).resolve())
+            Path(os.path.realpath(timeline)).is_relative_to(os.path.realpath(run_dir))
         )
         if not inside:
             strange["timeline"] = f"it writes a timeline to {timeline!r}, outside of its folder"

@@ -21,9 +21,9 @@ def report_command(*folders: Path, out: Path = Path("report.html")) -> int:
     from hocket.runs.report.page import write_report
 
     found = find_runs(folders)
+    found = write_report(found, out)
     for reason in found.left_out:
         print_warning(f"left out: {reason}")
-    write_report(found, out)
     runs = f"{len(found.runs)} run{'s' if len(found.runs) > 1 else ''}"
     missed = f", without the {len(found.left_out)} left out," if found.left_out else ""
     print_note(f"the report of {runs}{missed} is in {out}")

@@ -7,6 +7,8 @@ import stat
 import sys
 from contextlib import suppress
 
+from hocket.errors import escape_controls
+
 _UNREAD = (AttributeError, OSError, ValueError)
 """Errors of a stream that is None, broken or closed."""
 
@@ -14,7 +16,7 @@ _UNREAD = (AttributeError, OSError, ValueError)
 def write_last_words(text: str) -> None:
     """Write to standard error in one piece, as other processes write at the same time."""
     with suppress(*_UNREAD):
-        sys.stderr.write(text)
+        sys.stderr.write(escape_controls(text))
 
 
 def flush_streams() -> None:

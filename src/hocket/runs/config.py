@@ -13,7 +13,7 @@ from hocket.errors import OptionError, format_problems
 from hocket.files import read_json, write_text_atomically
 from hocket.options import RANGES, Range, out_of_range, wrong_fields, wrong_options
 
-_COUNTS = ("stages", "epochs", "batch_size", "log_every", "checkpoint_keep")
+_COUNTS = ("epochs", "batch_size", "log_every", "checkpoint_keep")
 _COUNTS_OR_NONE = (
     "extra_delay", "threads", "gradient_error_every", "checkpoint_every", "max_restores",
     "updates", "evaluate_every", "early_stopping", "workers",
@@ -22,6 +22,7 @@ RUN_RANGES = {
     **RANGES,
     **dict.fromkeys(_COUNTS, Range(least=1)),
     **dict.fromkeys(_COUNTS_OR_NONE, Range(least=0)),
+    "stages": Range(least=1, most=1024),  # a file of unknown origin may name any number
     **dict.fromkeys(("mixup", "cutmix"), Range(least=0)),
     "threads": Range(least=0, below=1025),  # with more PyTorch may crash
     **dict.fromkeys(
@@ -295,7 +296,11 @@ def parse_config(values: dict[str, Any], where: str) -> RunConfig:
         OptionError: With every key and value that is wrong.
     """
     hints = typing.get_type_hints(RunConfig)
-    if problems := wrong_options(values, hints, hints, kind="key"):
+    problems = wrong_options(values, hints, hints, kind="key")
+    problems += [
+        f"{k} is {v!r}; write it without a NUL" for k, v in values.items() if "\0" in str(v)
+    ]
+    if problems:
         raise OptionError(format_problems(f"cannot use {where}", problems))
     paths = {"data_dir", "run_dir", "timeline"}
     checked: dict[str, Any] = {

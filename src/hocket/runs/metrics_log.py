@@ -13,7 +13,7 @@ from typing import Any
 from hocket.engine.event import Event
 from hocket.engine.gradient_error import GradientError
 from hocket.errors import RunFolderError, missing_extra, warn
-from hocket.files import open_to_append
+from hocket.files import open_to_append, read_lines
 from hocket.runs.config import plain_values
 from hocket.runs.run_dir import cannot_write
 from hocket.stage.stage import Stage
@@ -213,8 +213,8 @@ def cut_unknown_logs(folder: Path, known: Collection[str], tick: int, epoch: int
     for file in folder.glob("metrics*.jsonl"):
         if file.name not in known:
             kept = 0
-            for line in file.read_bytes().splitlines(keepends=True):
-                if not line.endswith(b"\n") or _is_later(line, tick, epoch):
+            for line in read_lines(file):
+                if _is_later(line, tick, epoch):
                     break
                 kept += len(line)
             os.truncate(file, kept)

@@ -5,15 +5,17 @@ used it. Times are in microseconds, rounded to nanoseconds.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hocket.errors import DataError, OptionError, format_problems
-from hocket.files import write_text_atomically
+from hocket.files import read_json, write_text_atomically
 from hocket.timeline.span import Span
 
 FORMAT = "hocket timeline 1"
+MOST_STAGES = 1024
 INTEGER, NUMBER, TEXT = (int,), (int, float), (str,)
 TYPE_NAMES: Mapping[tuple[type, ...], str] = {
     INTEGER: "a whole number",
@@ -74,10 +76,10 @@ def read_trace(file: Path) -> tuple[Span, ...]:
     """
     where = f"cannot read the timeline {str(file)!r}"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file, limit=sys.maxsize)
     except OSError as error:
         raise DataError(f"{where}: {error.strerror}; name a file to read") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{where}: it is not JSON ({error}); record it again") from error
     if not isinstance(content, dict) or content.get("otherData") != {"format": FORMAT}:
         raise DataError(
@@ -99,6 +101,8 @@ def read_trace(file: Path) -> tuple[Span, ...]:
     ]
     if problems:
         raise DataError(format_first_problems(f"{where}; record it again", problems))
+    if (stages := len({event["pid"] for _, event in span_events})) > MOST_STAGES:
+        raise DataError(f"{where}: it has {stages} stages; at most {MOST_STAGES} are shown")
     return tuple(_parse_span(event) for _, event in span_events)
 
 

@@ -4,9 +4,12 @@ import os
 import sys
 from contextlib import suppress
 from io import TextIOBase
-from typing import IO, Literal, TypeAlias, cast
+from typing import IO, Any, Literal, TypeAlias, cast
 
 from rich.console import Console
+from rich.text import Text
+
+from hocket.errors import escape_controls
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 
@@ -89,15 +92,22 @@ def _give_up(stream: IO[str]) -> None:
             os.close(nowhere)
 
 
+class _PlainConsole(Console):
+    def render_str(self, text: str, **style: Any) -> Text:
+        return super().render_str(escape_controls(text), **style)
+
+
 def plain_console(name: StreamName, width: int | None = None) -> Console:
     """Build a console on a standard stream that prints text as it is, without markup.
+
+    Control characters in it, which might command the terminal, are shown as escapes.
 
     Args:
         name: Name of the stream in `sys`.
         width: Number of letters in a line; None for that of the terminal.
     """
     stream = cast("IO[str]", StandardStream(name))
-    return Console(file=stream, width=width, markup=False, emoji=False)
+    return _PlainConsole(file=stream, width=width, markup=False, emoji=False)
 
 
 def replace_missing_streams() -> None:

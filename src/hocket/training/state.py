@@ -183,7 +183,7 @@ def newest_common_checkpoint(
         if not told and snapshot is not None:
             return snapshot, problems
         problems += told
-    why = problems or [_reason_for_none(folder)]
+    why = list(dict.fromkeys(problems)) or [_reason_for_none(folder)]
     raise CheckpointError(format_problems(f"cannot resume from {str(folder)!r}", why))
 
 

@@ -33,6 +33,7 @@ from hocket.checkpoint.directory import (
 )
 from hocket.checkpoint.serialize import pack
 from hocket.errors import CheckpointError
+from hocket.training.state import newest_common_checkpoint
 
 STATE = {"weights": torch.arange(6.0).reshape(2, 3).T, "numbers": [1, 2.5, None, "a", (True,)]}
 PARTS = ("stage0.pt", "stage1.pt")
@@ -291,9 +292,23 @@ def test_a_deeply_nested_manifest_is_refused(tmp_path):
 
 
 def test_another_format_is_refused(tmp_path):
-    (tmp_path / MANIFEST).write_text(signed_manifest({"format": 99}))
-    with pytest.raises(CheckpointError, match="was written by another version of Hocket"):
-        read_manifest(tmp_path)
+    for values, words in (
+        ({"format": 99}, "another version of Hocket .*format 99"),
+        ({"format": 1, "versions": {"hocket": "0.1"}}, r"another version of Hocket \(0\.1, "),
+    ):
+        (tmp_path / MANIFEST).write_text(signed_manifest(values))
+        with pytest.raises(CheckpointError, match=words):
+            read_manifest(tmp_path)
+
+
+def test_many_checkpoints_of_another_format_are_one_reason(tmp_path):
+    for tick in range(3):
+        folder = tmp_path / checkpoint_name(tick, 0)
+        folder.mkdir()
+        (folder / MANIFEST).write_text(signed_manifest({"format": 99}))
+    with pytest.raises(CheckpointError, match="cannot resume from") as refused:
+        newest_common_checkpoint(tmp_path, lambda manifest: (), lambda value: [value])
+    assert str(refused.value).count("another version of Hocket") == 1
 
 
 class Malicious:

@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 import hocket
+from hocket.cli import output
 from hocket.cli.main import main
+from hocket.distributed import last_words
 from hocket.runs.summary import Summary
 from hocket.runs.tables import summary_tables
 from hocket.training.metrics import EpochResult
@@ -63,3 +65,57 @@ def test_on_a_narrow_terminal_no_number_of_a_result_is_cut():
     printed = console.file.getvalue()
     assert "1.2" in printed
     assert "…" not in printed
+
+
+def test_control_characters_of_others_reach_no_terminal(capsys):
+    output.print_note("esc\x1b[31m\x9b\r")
+    output.print_result("\x1b]0;title\x07")
+    last_words.write_last_words("\x1b[2J\n")
+    said, noted = capsys.readouterr()
+    assert said == "\\x1b]0;title\\x07\n"
+    assert noted == "esc\\x1b[31m\\x9b\\x0d\n\\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"data": "hf:dataset=mnist"}, "data 'hf:dataset=mnist' may ask huggingface.co"),
+        ({"log_to": "wandb"}, "log_to sends metrics to 'wandb'"),
+    ],
+    ids=["data", "log"],
+)
+def test_a_run_file_tells_the_connections_that_it_makes(choices, words, tmp_path, capsys):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(choices | {"network": "none"}))
+    main(["train", "--config", str(file)])
+    assert f"makes connections: {words}" in capsys.readouterr().err
+    ((name, value),) = choices.items()
+    main(["train", "--config", str(file), f"--{name.replace('_', '-')}", value])
+    assert "makes connections" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"label_smoothing": 10**400}, "label_smoothing is 1"),
+        ({"seed": 10**400}, "seed is 1"),
+        ({"method": "fdg:shrink=" + "[" * 99999}, "nested too deeply"),
+        ({"method": "fdg:shrink=" + "9" * 5000}, "shrink"),
+        ({"timeline": "a\0b"}, "without a NUL"),
+        ({"stages": 10**9}, "stages is 1000000000"),
+    ],
+    ids=["float", "seed", "deep", "long", "NUL", "stages"],
+)
+def test_strange_values_of_a_run_file_end_in_a_sentence(choices, words, tmp_path, capsys):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(choices))
+    assert main(["train", "--config", str(file)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_timeline_that_links_to_itself_is_refused(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"timeline": str(tmp_path / "loop")}))
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    assert "it has no checkpoint" in capsys.readouterr().err

@@ -267,3 +267,12 @@ def test_a_run_folder_that_is_deleted_or_renamed_is_noticed(tmp_path, action):
 
         trainer.fit(BATCHES, epochs=2, on_epoch=on_epoch, progress=False)
     assert len(epochs) == 2
+
+
+def test_a_line_without_end_is_cut_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr("hocket.files.LINE_LIMIT", 100)
+    file = tmp_path / "metrics.stage7.jsonl"
+    row = b'{"kind": "update", "tick": 1}\n'
+    file.write_bytes(row + b"\0" * 200 + b"\n" + row)
+    cut_unknown_logs(tmp_path, (), tick=5, epoch=5)
+    assert file.read_bytes() == row

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from hocket.errors import DataError, OptionError
 from hocket.timeline import Span, Timeline
+from hocket.timeline.trace_file import read_trace, write_trace
 from unit.timeline.timelines import build_timeline, recordings, simulated_fdg
 
 
@@ -207,3 +209,13 @@ def test_an_event_that_is_no_object_is_named(file):
     file.write_text(json.dumps(content))
     with pytest.raises(DataError, match="event 0: found 'forward'; wanted an object"):
         Timeline.read(file)
+
+
+def test_a_pipe_and_ten_thousand_stages_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="not a regular file"):
+        read_trace(tmp_path / "pipe")
+    spans = [Span(stage, "F", 0, 0, 0.0, 1.0) for stage in range(1025)]
+    write_trace(tmp_path / "wide.json", spans, [])
+    with pytest.raises(DataError, match="1025 stages"):
+        read_trace(tmp_path / "wide.json")

@@ -1,9 +1,12 @@
 """Line chart as SVG: means over seeds with their spread, readable at 360 pixels."""
 
+import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import pairwise
+from urllib.parse import quote
 
 from hocket.runs.report.groups import Line, average, common_points
 from hocket.runs.report.markup import Markup, element
@@ -104,8 +107,22 @@ def line_chart(
         data_y=f"{y.least} {y.greatest} {HEIGHT - BOTTOM} {TOP}",
         data_name=x_label,
     )
-    caption = element("figcaption", element("b", title), element("output"))
+    table = element("a", "CSV", href=_csv(x_label, title, shown), download=f"{title}.csv")
+    caption = element("figcaption", element("b", title), " ", table, element("output"))
     return element("figure", caption, picture)
+
+
+def _csv(x_label: str, title: str, curves: Sequence[Curve]) -> str:
+    """Return the address of a table with a row for each point of each run of the curves."""
+    text = StringIO()
+    table = csv.writer(text)
+    table.writerow(["settings", "run", x_label, title])
+    for curve in curves:
+        for number, run in enumerate(curve.runs):
+            table.writerows(
+                [curve.label, number, f"{x:.9g}", f"{y:.6g}"] for x, y in run.values()
+            )
+    return f"data:text/csv,{quote(text.getvalue())}"
 
 
 def line_sample(number: int) -> Markup:

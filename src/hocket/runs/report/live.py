@@ -12,7 +12,7 @@ from typing import Any
 
 from hocket.errors import HocketError, OptionError
 from hocket.runs.report.find_runs import find_runs
-from hocket.runs.report.page import build_page
+from hocket.runs.report.page import build_fitting_page
 
 ADDRESS = "127.0.0.1"
 TIMEOUT_S = 10.0
@@ -89,7 +89,7 @@ class LiveReport(ThreadingHTTPServer):
             HocketError: There is no run that can be read.
         """
         version = self.version()  # of before the reading, so that no change is missed
-        return build_page(find_runs(self._paths), version)
+        return build_fitting_page(find_runs(self._paths), version)[0]
 
 
 def _files_within(folder: Path, depth: int) -> Iterator[Path]:
@@ -125,6 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, self.server.page(), "text/html")
             except HocketError as error:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            except Exception as error:  # for the reader, who sees no traceback of the server
+                reason = f"the page cannot be built ({type(error).__name__}: {error})"
+                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
 
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
         body = text.encode(errors="replace")

@@ -2,36 +2,78 @@
 
 import base64
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from hocket.errors import OptionError
+from hocket.errors import OptionError, RunFolderError
 from hocket.files import write_text_atomically
 from hocket.runs.report import curves, plans, programs, summaries
 from hocket.runs.report.find_runs import FoundRuns
 from hocket.runs.report.groups import Group, compare_settings, group_runs
 from hocket.runs.report.line_chart import line_sample
 from hocket.runs.report.markup import Child, Markup, element
+from hocket.runs.report.reported_run import DAMAGED, ReportedRun
 
 
-def write_report(found: FoundRuns, file: Path) -> None:
+def write_report(found: FoundRuns, file: Path) -> FoundRuns:
     """Write the report of runs as one HTML file.
 
     Args:
         found: The runs, and what was left out.
         file: File to write.
 
+    Returns:
+        The runs that are in the report, and what was left out.
+
     Raises:
         OptionError: The file cannot be written.
+        RunFolderError: There is no run that a page can be built of.
     """
+    page, shown = build_fitting_page(found)
     try:
-        write_text_atomically(file, build_page(found))
+        write_text_atomically(file, page)
+        return shown
     except OSError as error:
         raise OptionError(
             f"cannot write the report to {str(file)!r}: {error.strerror}; name another file "
             "with --out"
         ) from error
+
+
+def build_fitting_page(found: FoundRuns, version: str | None = None) -> tuple[str, FoundRuns]:
+    """Build the page without the runs whose strange values let no page be built.
+
+    Args:
+        found: The runs, and what was left out.
+        version: State of their files, as for `build_page`.
+
+    Returns:
+        The page, and what it shows and leaves out.
+
+    Raises:
+        RunFolderError: There is no run that a page can be built of.
+    """
+    try:
+        return build_page(found, version), found
+    except DAMAGED as error:
+        reason = f"{type(error).__name__}: {error}"
+    runs = list(found.runs)
+    # The shortest beginning of the list of which there is no page ends with such a run.
+    position = bisect_left(range(1, len(runs)), True, key=lambda n: not _has_page(runs[:n]))
+    folder = str(runs.pop(position).folder)
+    left_out = (*found.left_out, f"cannot show the run in {folder!r} ({reason})")
+    if not runs:
+        raise RunFolderError(f"there is no run to report: {'; '.join(left_out)}")
+    return build_fitting_page(FoundRuns(runs, left_out), version)
+
+
+def _has_page(runs: Sequence[ReportedRun]) -> bool:
+    try:
+        return bool(build_page(FoundRuns(runs, ())))
+    except DAMAGED:
+        return False
 
 
 def build_page(found: FoundRuns, version: str | None = None) -> str:

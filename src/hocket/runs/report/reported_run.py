@@ -9,15 +9,18 @@ from typing import Any
 
 from hocket.errors import HocketError, RunFolderError
 from hocket.files import read_json
-from hocket.runs.config import RunConfig
+from hocket.runs.config import RUN_RANGES, RunConfig
 from hocket.runs.metrics_log import log_files
 from hocket.runs.summary import SUMMARY, StageSummary, parse_stage_summary
 from hocket.runs.sweeps.curve import Point, count_epochs, metric_rows, read_curve
 
 Series = Sequence[tuple[float, float]]
 """Points (x, y) of a line."""
-DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""Errors of reading plain values that have another form than Hocket writes."""
+DAMAGED = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError,
+    MemoryError,
+)  # fmt: skip
+"""Errors of plain values that have another form, depth or size than those of Hocket."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +160,23 @@ def _end(summary: Mapping[str, Any], epochs: int) -> tuple[str, str, tuple[Stage
     """
     if not summary:
         return "unfinished", "it is under way, or was killed", ()
+    _require_stages(len(summary["stages"]))
     stages = tuple(parse_stage_summary(stage) for stage in summary["stages"])
     if epochs != (wanted := len(summary["epochs"])):
         reason = "it was resumed" if epochs > wanted else "some could not be written"
         message = f"its metrics have {epochs} epochs and its summary has {wanted}: {reason}"
         return "unfinished", message, ()
     return str(summary["state"]), str(summary["message"]), stages
+
+
+def _require_stages(stages: int) -> None:
+    """Refuse a number of stages that no run has.
+
+    Raises:
+        ValueError: A page of as many would not end.
+    """
+    if stages not in RUN_RANGES["stages"]:
+        raise ValueError(f"it has {stages} stages, wanted {RUN_RANGES['stages']}")
 
 
 def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
@@ -173,7 +187,7 @@ def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
         stages: Number of stages, for rows of a version that does not tell the last one.
 
     Raises:
-        ValueError: A row is of no batch.
+        ValueError: A row is of no batch or stage.
     """
     loss: list[tuple[float, float]] = []
     by_stage: dict[str, dict[int, list[tuple[float, float]]]] = {
@@ -182,6 +196,7 @@ def _read_batch_metrics(files: Sequence[Path], stages: int) -> BatchMetrics:
     for file in files:
         for row in metric_rows(file, "backward", "comparison"):
             batch, stage = float(row["batch"]), int(row["stage"])
+            _require_stages(stage + 1)
             if not math.isfinite(batch):
                 raise ValueError(f"{file.name} has a row of the batch {batch}")
             for name, series in by_stage.items():

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from hocket.runs.report.groups import Group, Setting
+from hocket.runs.report.line_chart import line_sample
 from hocket.runs.report.markup import Markup, element
 from hocket.runs.report.reported_run import ReportedRun
 from hocket.runs.report.tables import (
@@ -153,7 +154,8 @@ def _stage(group: Group, k: int, stages: Sequence[StageSummary]) -> Row:
     bar = fraction_bar([(name, part) for name, part in parts.items() if part is not None])
     first = stages[0]
     return [
-        group_cell(group),
+        # The sample of the line alone names the group again, in whatever order.
+        group_cell(group) if k == 0 else Cell(line_sample(group.number), str(group.number)),
         number(k),
         Cell(bar, busy),
         *(number(part and part * 100, 3) for part in parts.values()),

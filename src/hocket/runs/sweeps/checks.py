@@ -1,5 +1,6 @@
 """Checks of a study, all before anything runs, so that one error lists every problem."""
 
+import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,8 @@ from hocket.runs.trackers import parse_trackers
 from hocket.stage.clipping import as_clipping
 from hocket.transport.codecs import parse_codec
 
+MOST_RUNS = 10_000
+"""Most trainings of a study, each of which is checked before the first begins."""
 REFUSED: Mapping[str, str] = {
     "seed": "list seeds under the key 'seeds'",
     "run_dir": "each run gets a folder of its own",
@@ -97,6 +100,8 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
         problems += _option_problems(where, {n: v for n, v in table.items() if n != RATES})
         problems += _rate_problems(f"{where}: {RATES}", table.get(RATES, []))
     rates = _valid_rates(given).get(RATES, ())
+    if (runs := _count_runs(given, tables)) > MOST_RUNS:  # before they fill the memory
+        return [*problems, f"it has {runs} runs; use at most {MOST_RUNS}"]
     rows = expand(
         _valid(base), [_valid(t, lists=True) | _valid_rates(t) for t in tables or [{}]], rates
     )
@@ -105,6 +110,17 @@ def study_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[
         problems.append("seeds_for_sweep has no effect without learning_rates; give both")
     problems += _hold_out_problems(given, [base, *tables], compares=compares)
     return problems + _row_problems(rows)
+
+
+def _count_runs(given: Mapping[str, Any], tables: Sequence[Any]) -> int:
+    """Return the number of trainings of a study."""
+    axes = [
+        {RATES: given.get(RATES) or [None], **table}.values()
+        for table in tables
+        if isinstance(table, Mapping)
+    ]
+    rows = sum(math.prod(len(as_list(values)) for values in each) for each in axes)
+    return rows * len(given.get("seeds", [0]))
 
 
 def _hold_out_problems(

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from hocket.errors import OptionError
-from hocket.files import open_regular_file
+from hocket.files import read_lines
 from hocket.methods import Method, parse_method
 from hocket.options import Named
 from hocket.remedies.registry import split_remedies
@@ -221,7 +221,4 @@ def metric_rows(file: Path, *kinds: str) -> Iterator[dict[str, Any]]:
     if not file.exists():
         return
     starts = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
-    with open_regular_file(file) as opened:
-        for line in opened:
-            if line.startswith(starts) and line.endswith(b"\n"):
-                yield json.loads(line)
+    yield from (json.loads(line) for line in read_lines(file) if line.startswith(starts))

@@ -185,9 +185,29 @@ def test_no_other_page_can_frame_it(tmp_path):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
-    assert main(["watch", str(tmp_path / "none")]) == 2
-    assert "there is no run to report" in capsys.readouterr().err
+def test_the_command_waits_for_the_first_run_and_refuses_a_file(tmp_path, capsys):
+    words = [sys.executable, "-m", "hocket", "watch", str(tmp_path / "runs"), "--port", "0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        assert re.search("runs' does not exist.*waits for the first", command.stderr.readline())
+        address = re.search(r"http://\S+", command.stderr.readline())[0]
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(address, timeout=60)
+        make_run(tmp_path / "runs/bp", method="bp")
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "bp" in answer.read().decode()
+        command.send_signal(signal.SIGINT)
+        command.communicate(timeout=60)
+    (tmp_path / "file").touch()
+    assert main(["watch", str(tmp_path / "file")]) == 2
+    assert "file' is a file" in capsys.readouterr().err
+
+
+def test_an_error_of_the_server_is_told_to_the_reader(tmp_path, monkeypatch):
+    make_run(tmp_path / "bp", method="bp")
+    monkeypatch.setattr("hocket.runs.report.live.find_runs", lambda paths: 1 / 0)
+    with served(tmp_path) as server:
+        code, text = refusal(server)
+    assert (code, "ZeroDivisionError" in text) == (500, True)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from math import nan
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -17,7 +18,8 @@ from hocket.runs.report.find_runs import FoundRuns, find_runs
 from hocket.runs.report.groups import UNKNOWN, compare_settings, group_runs
 from hocket.runs.report.line_chart import Curve, axis_ticks, line_chart
 from hocket.runs.report.markup import VOID, element
-from hocket.runs.report.page import build_page, write_report
+from hocket.runs.report.page import build_fitting_page, build_page, write_report
+from hocket.runs.report.summaries import stages_table
 from unit.runs.report.made_runs import make_run, make_timeline
 
 STUDY = Path(__file__).parents[4] / "records/gpt-characters-500"
@@ -89,6 +91,20 @@ def test_a_page_has_a_section_for_everything_that_runs_have_left(tmp_path):
     assert re.search(r"time of a batch, ms\s+50\s+150\s+3\b", page.text)
 
 
+def test_each_chart_has_its_numbers_as_csv_and_each_stage_table_its_labels_once(tmp_path):
+    runs = [make_run(tmp_path / f"fdg{seed}", seed=seed) for seed in range(2)]
+    page = Page(page_of(*runs, make_run(tmp_path / "bp", method="bp")))
+    charts = [a for a in page.named("svg") if a.get("class") == "chart"]
+    tables = [a for a in page.named("a") if a["download"].endswith(".csv")]
+    assert len(tables) == len(charts) > 8
+    header, first, *rows = unquote(tables[0]["href"]).split("\r\n")
+    assert header == 'data:text/csv,settings,run,updates,"test error, %"'
+    assert (first, rows[2], rows[5]) == ("fdg,0,10,50", "fdg,1,10,50", "bp,0,10,50")
+    table = stages_table(group_runs(find_runs(runs).runs))
+    assert Page(table).text.count("fdg") == 1
+    assert table.count("sample colour0") == 2
+
+
 def test_skipped_batches_are_shown_where_a_run_has_some(tmp_path):
     assert "batches skipped" not in page_of(make_run(tmp_path / "one"))
     skips = make_run(tmp_path / "two", skipped=2)
@@ -114,7 +130,8 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run(tmp_path):
     assert "unsafe" not in policy
     assert len(page.named("style")) == len(page.named("script")) == 1
     fetching = {"src", "href", "srcset", "data", "action", "xlink:href", "style"}
-    assert not [a for _, a in page.elements if fetching & a.keys()]
+    links = [a for _, a in page.elements if fetching & a.keys()]
+    assert all(a["href"].startswith("data:text/csv,") and "download" in a for a in links)
     assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
     assert not {tag for tag, _ in page.elements} & {"link", "iframe", "object", "img", "base"}
 
@@ -327,8 +344,27 @@ def test_a_folder_of_runs_stands_for_them_and_each_run_is_shown_once(tmp_path):
         ("summary.json", '{"stages": 3}', r"cannot read the run in"),
         ("metrics.jsonl", '{"kind": "epoch"}\n', r"cannot read the run in .*number"),
         ("environment.json", "{", r"cannot read the run in"),
+        ("run.json", '{"stages": 1000000000}', r"stages is 1000000000; use .*1024"),
+        ("run.json", '{"timeline": "a\\u0000b"}', r"timeline is .* without a NUL"),
+        ("run.json", '{"method": "fdg:shrink=' + "[" * 9999 + '"}', r"nested too deeply"),
+        ("metrics.jsonl", '{"kind": "epoch", "x": ' + "[" * 99999 + "\n", r"recursion"),
+        ("metrics.jsonl", '{"kind": "backward", "batch": 1, "stage": 1024}\n', "1025 stages"),
+        ("summary.json", json.dumps({"stages": [{}] * 1025}), r"1025 stages"),
     ],
-    ids=["no JSON", "wrong key", "no object", "wrong summary", "wrong row", "environment"],
+    ids=[
+        "no JSON",
+        "wrong key",
+        "no object",
+        "wrong summary",
+        "wrong row",
+        "environment",
+        "endless",
+        "NUL",
+        "deep option",
+        "deep row",
+        "far stage",
+        "long summary",
+    ],
 )
 def test_a_damaged_folder_is_left_out_with_a_reason(file, content, reason, tmp_path):
     run, broken = make_run(tmp_path / "run"), make_run(tmp_path / "broken")
@@ -337,6 +373,26 @@ def test_a_damaged_folder_is_left_out_with_a_reason(file, content, reason, tmp_p
     assert [each.name for each in found.runs] == ["run"]
     assert [bool(re.search(reason, text)) for text in found.left_out] == [True]
     assert "Left out: " in build_page(found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "seeds"), [('"low"', [0]), ("1e308", [0, 1])], ids=["text", "too large together"]
+)
+def test_a_run_that_no_page_can_be_built_of_is_left_out_with_a_reason(tmp_path, loss, seeds):
+    runs = [make_run(tmp_path / f"run{seed}", seed=seed + 2) for seed in range(3)]
+    for seed in seeds:
+        strange = make_run(tmp_path / f"strange{seed}", seed=seed)
+        rows = (strange / "metrics.jsonl").read_text()
+        (strange / "metrics.jsonl").write_text(rows.replace('"loss": 1.0', f'"loss": {loss}'))
+        runs.insert(1, strange)
+    page, shown = build_fitting_page(find_runs(runs))
+    assert {f"run{n}" for n in range(3)} <= {run.name for run in shown.runs}
+    assert "strange" in shown.left_out[0]
+    assert "Error" in shown.left_out[0]
+    assert "Left out: cannot show the run in" in page
+    if len(seeds) == 1:
+        with pytest.raises(RunFolderError, match=r"cannot show the run in .*strange0"):
+            build_fitting_page(find_runs([strange]))
 
 
 def test_without_any_run_the_reasons_are_the_error(tmp_path):

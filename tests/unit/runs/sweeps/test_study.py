@@ -226,3 +226,9 @@ def test_a_method_object_is_refused_with_what_to_write(where):
     wanted = f'{where}: method is a Method object; write it as text, .*: "fdg:shrink=0.5"'
     with pytest.raises(OptionError, match=wanted):
         Study(name="small", **tables)
+
+
+def test_a_study_of_too_many_runs_is_refused_before_they_are_listed():
+    grid = {"epochs": list(range(1, 1001)), "batch_size": list(range(1, 1001))}
+    with pytest.raises(OptionError, match="it has 2000000 runs; use at most 10000"):
+        Study(name="endless", grid=grid, seeds=[0, 1])
