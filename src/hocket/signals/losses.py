@@ -198,18 +198,23 @@ def count_targets(targets: Tree, ignored: int = IGNORED) -> int | Tensor | None:
     return (targets.long() != ignored).sum()  # as in `count_errors`
 
 
-def count_averaged(targets: Tree, inputs: Tree, ignored: int = IGNORED) -> int | Tensor:
+def count_averaged(
+    output: Tree, targets: Tree, inputs: Tree, ignored: int = IGNORED
+) -> int | Tensor:
     """Return the number of class indices or samples that the mean loss of a batch is over.
 
     Args:
+        output: Output of the network. If it has one number for each target, the targets are no
+            class indices, and none is left out.
         targets: Targets of the batch.
         inputs: Its inputs, with tensors of shape (B, ...), for targets without samples.
         ignored: Class index that the loss leaves out.
     """
     counted = count_targets(targets, ignored)
-    if counted is not None:
-        return counted
-    return count_batch(targets, inputs)
+    if counted is None:
+        return count_batch(targets, inputs)
+    is_regression = isinstance(output, Tensor) and output.numel() == targets.numel()
+    return targets.numel() if is_regression else counted
 
 
 def may_draw(loss: Loss) -> bool:

@@ -53,7 +53,7 @@ class EpochResult:
         samples: Number of samples that were trained on.
         staleness: For each stage, the mean staleness measured.
         skipped: For each stage, the number of batches that came back and that it did not
-            train on, as something was NaN or infinite.
+            train on, as something was NaN or infinite, or by ``skip_batches``.
         updates: Updates of a stage that the batches of the ``fit`` lead to, this epoch
             included; None if every stage counts its own.
     """

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hocket.errors import DataError, OptionError
 from hocket.signals.losses import (
     compute_loss,
+    count_averaged,
     count_errors,
     count_targets,
     cross_entropy,
@@ -206,3 +207,10 @@ def test_errors_are_counted(scores):
 )
 def test_without_class_indices_no_errors_are_counted(output, targets):
     assert count_errors(output, targets) is None
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_a_regression_ignores_no_number(shape):
+    targets = torch.tensor([-100, 3, -100, 50])
+    assert count_averaged(torch.zeros(shape), targets, None) == 4
+    assert count_averaged(torch.zeros(4, 60), targets, None) == 2
