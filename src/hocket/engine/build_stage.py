@@ -165,7 +165,8 @@ def build_signals(
     networks = []
     for k, signal in enumerate(signals):
         shapes_behind = tuple(chain.from_iterable(hidden[k + 1 :]))[:-1]
-        later = LaterLayers(shapes_behind, place=k / max(len(modules) - 2, 1))
+        before = max(sum(map(len, hidden[: k + 1])) - 1, 0)
+        later = LaterLayers(shapes_behind, k / max(len(modules) - 2, 1), before)
         with seeded_rng(setup.seed, k, 0, "signal", setup.device):
             network = signal.build_network(shapes[k], output_shape, later)
         networks.append(network.to(dtypes[k]))
