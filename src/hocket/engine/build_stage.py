@@ -52,12 +52,11 @@ def warn_of_idle_remedies(method: Method, stages: int) -> None:
         method: Method of the training.
         stages: Number of stages.
     """
-    idle = [remedy.name for remedy in method.remedies if remedy.slows]
-    if not idle or stages == 1:  # on which no remedy acts
-        return
-    if all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
+    idle = [remedy.name for remedy in method.remedies if remedy.slows or stages == 1]
+    if idle and all(method.staleness(stage, stages) <= 1 for stage in range(stages)):
         warn(
-            f"{' and '.join(idle)} changes nothing: on {stages} stages of {method.name!r} no "
+            f"{' and '.join(idle)} changes nothing: on {stages} stage{'s'[: stages - 1]} of "
+            f"{method.name!r} no "
             "gradient is late by more than one update in the mean; use more stages, or leave "
             "it out",
         )
