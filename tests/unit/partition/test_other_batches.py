@@ -261,6 +261,7 @@ class Recurrent(nn.Module):
 
 def test_one_tensor_may_be_given_for_two_inputs():
     zeros = torch.zeros(1, 2, 4)
-    stages = cut(network := Recurrent(), stages=2, sample=(torch.randn(5, 2, 4), zeros, zeros))
+    sample = torch.randn(5, 2, 4), zeros, zeros
+    stages = cut(network := Recurrent(), stages=Plan(("lstm",)), sample=sample)
     batch = torch.randn(5, 2, 4), torch.randn(1, 2, 4), torch.randn(1, 2, 4)
     assert torch.equal(stages[1](stages[0](batch)), network(*batch))
